@@ -21,7 +21,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.convert import fields, huggingface, tensorflow, tokenizer_json
+from xlnet_jax.convert import fields, huggingface, peers, tensorflow, tokenizer_json
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -137,7 +137,7 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy
     own = str(tmp_path / "own")
     files.make_folder(own)
     workdirs.write_start(own, CONFIG, data, 0, {})
-    for run, expected in ((work, said), (second, said), (own, fields.KEPT)):
+    for run, expected in ((work, said), (second, said), (own, peers.PEERS["xlnet"].kept)):
         if run != work:
             with Checkpoints(run, CONFIG.checkpoint) as checkpoints:
                 checkpoints.save(1, {"params": params}, workdirs.identity(CONFIG, "1" * 64, data.tokenizer.sha256))
@@ -228,7 +228,7 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
     assert_equal(imported_params(tmp_path / "work"), params)
     save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
-    with pytest.raises(BadInput, match="lm_loss.weight is not the word embedding"):
+    with pytest.raises(BadInput, match="lm_loss.weight is not transformer.word_embedding.weight; only tied"):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
 
 
@@ -260,7 +260,7 @@ def test_the_steps_of_a_nested_normalizer_are_found():
 
 def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
     """`transformers` writes int(1e30), which would be refused as a segment length."""
-    classes = {"architectures": ["XLNetForSequenceClassification"]}
+    classes = {"model_type": "xlnet", "architectures": ["XLNetForSequenceClassification"]}
     for limit, expected in ((10**30 + 19884624838656, {}), (128, {"data.segment_len": 128})):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
         assert expected.items() == {x for x in fields.read_task(str(tmp_path), classes).items() if "data." in x[0]}
@@ -294,7 +294,7 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     for changes, said in (
         (dict(vocab_size=201), "has 200 pieces, the model"), (dict(d_model="16"), 'd_model is "16" and'),
         (dict(ff_activation="silu"), "ff_activation='silu' is not one of"), (dict(attn_type="uni"), "attn_type"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="bert"), "is 'bert'; only"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="t5"), "is 't5'; only"),
         (dict(architectures=5), "architectures is 5 and must be a list"), (dict(same_length=0), "same_length is 0 and"),
         (dict(architectures=["XLNetForSequenceClassification"], id2label={"a": "x"}), "does not name the label of"),
     ):  # fmt: skip

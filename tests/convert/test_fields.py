@@ -7,7 +7,8 @@ import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import fields
+from xlnet_jax.convert import fields, peers
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
@@ -16,39 +17,54 @@ KEYS = {field.name: field for field in dataclasses.fields(ModelConfig)}
 
 def written(config, folder):
     """The two files of a folder, and what is read of them again."""
-    files.write(f"{folder}/config.json", files.to_json(fields.config_json(config.model, config.finetune, {})))
+    files.write(f"{folder}/config.json", files.to_json(fields.config_json(config, XLNET, {})))
     files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own(config)))
     files.write(f"{folder}/tokenizer_config.json", files.to_json({"model_max_length": config.data.segment_len}))
     found = fields.read_config_json(str(folder))
     model, task = fields.read_model(str(folder), found), fields.read_task(str(folder), found)
-    return configs.nested(fields.read_own(str(folder)) | model | task)
+    return configs.nested(fields.read_own(str(folder), config.model.architecture) | model | task)
 
 
-def other(field):
+def other(field, value):
     if field.metadata["choices"]:
-        return next(choice for choice in field.metadata["choices"] if choice != field.default)
-    if isinstance(field.default, str):
+        return next(choice for choice in field.metadata["choices"] if choice != value)
+    if isinstance(value, str):
         return "100"
-    return not field.default if isinstance(field.default, bool) else field.default + 1
+    return not value if isinstance(value, bool) else value + 1
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_a_key_comes_back_or_the_model_is_refused(name, tmp_path):
+FAMILY = {
+    "xlnet": {},
+    **{name: {"architecture": name, "memory_len": 0} for name in ("bert", "roberta")},
+    "albert": {"architecture": "albert", "memory_len": 0, "share_layers": True, "d_embed": 128},
+    "gpt2": {"architecture": "gpt2", "memory_len": 0, "norm": "pre"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("name", [name for name in KEYS if name != "architecture"])
+def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
     """Would fail for a key that is dropped on the way: the same tensors there, and another function."""
-    assert name in {*fields.NAMED, *fields.ONLY, *fields.NO_PLACE}, "say in convert/fields.py where the new key goes"
-    value = other(KEYS[name])
-    config = configs.Config().changed(model={name: value})
-    assert value != KEYS[name].default
+    row, usual = peers.PEERS[family], configs.Config().changed(model=FAMILY[family])
+    places = [name in row.named, name in row.only, name in row.no_place | peers.NO_PLACE,
+              name == "head_dim" and name not in row.named]  # fmt: skip
+    assert sum(places) == 1, "say in convert/peers.py where the new key goes"
+    value = other(KEYS[name], getattr(usual.model, name))
+    config = usual.changed(model={name: value})
     try:
         fields.check(config.model)
     except BadInput as error:
-        assert str(error) == (
-            f"model.{name}={value}: Hugging Face's XLNet has only model.{name}={KEYS[name].default}; use --format=orbax"
+        assert name in row.only and str(error) == (
+            f"model.{name}={value}: Hugging Face's {row.prefix} has only model.{name}={row.only[name]}; "
+            "use --format=orbax"
         )
         return
     found = written(config, tmp_path)["model"]
+    assert found["architecture"] == family
     if name == "biases_per_layer":  # copied to each layer
         assert found[name] is True
+    elif places[3]:  # refused by `huggingface.check`
+        assert found[name] == config.model.d_model // config.model.heads
     elif KEYS[name].metadata["resume"] == configs.FREE:  # how it is computed on this machine
         assert name not in found
     else:

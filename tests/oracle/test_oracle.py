@@ -1,7 +1,7 @@
 """The models against an independent implementation, recorded: streams, attention, memory, loss and every gradient.
 
 `replay.py` says what is compared and how, `generate.py` made the recordings; of Transformer-XL `xl_replay.py` and
-`xl_generate.py`. The run ends with a table of errors.
+`xl_generate.py`, of the other families `families.py` and `families_generate.py`. The run ends with a table of errors.
 """
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from attention_cases import GATHERED
-from oracle import replay, xl_replay
+from oracle import families, replay, xl_replay
 from oracle.replay import CASES
 
 from xlnet_jax.batch import NEVER
@@ -43,6 +43,19 @@ def test_transformer_xl_equals_the_recording(name, x64):
     found = xl_replay.run(case, recorded)
     assert found["hidden"].dtype == found["log_probability"].dtype == np.float64
     assert not replay.too_large(xl_replay.errors(case, recorded, found), "float64")
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_family_equals_the_recording(family, x64):
+    """One configuration of each, of which `peers/test_families.py` draws more: logits, losses, gradients, names."""
+    config, recorded = families.draw(family, 0), families.load()[family]
+    fed = families.draw_inputs(config, 0)
+    found = families.run(config, families.draw_weights(config, 0), fed)
+    found["logits"] = np.asarray(found["logits"])[fed["real"][:, 0]]
+    shortened = families.shortened(found)
+    assert shortened.keys() == recorded.keys()
+    for name, numbers in recorded.items():
+        np.testing.assert_allclose(shortened[name], numbers, rtol=1e-8, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.slow

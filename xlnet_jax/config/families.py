@@ -29,9 +29,9 @@ class Family(NamedTuple):
     segments: int = 0
     """Rows of the table of segment embeddings; 0 = none is learned at the input."""
     first_position: int = 0
-    """Row of the table of positions that is the first of a text; earlier rows have no meaning but in exports."""
+    """Row of the table of positions that is the first of a text; the row before it is that of padding."""
     padding_row: int = -1
-    """Row of the word embedding that is 0 at the start, as the piece of padding has no meaning; -1 = none."""
+    """Row of the word embedding for padding: 0 at the start, and a lookup gives it no gradient; -1 = none."""
 
     pairs: str = "next"
     """The usual `data.pairs`."""

@@ -4,7 +4,8 @@
     xlnet_jax.json   what it has no name for: the lengths and the memory of the run, its objective, its computation type
     nowhere          on which machine and text the model was trained
 
-A folder of another program has no `xlnet_jax.json`; where the two disagree, config.json is right.
+`peers` has the names for each family. A folder of another program has no `xlnet_jax.json`; where the two disagree,
+config.json is right.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.data.tokenizer import XLNET
+from xlnet_jax.config.families import FAMILIES, Family
+from xlnet_jax.convert.peers import PEERS, class_of, peer
+from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.task import Export
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import suggest
 from xlnet_jax.storage import files
@@ -26,44 +28,15 @@ from xlnet_jax.storage import files
 OWN = "xlnet_jax.json"
 """A file of ours beside config.json: values by dotted key."""
 
-
-NAMED = {
-    "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
-    "d_ff": "d_inner", "activation": "ff_activation", "biases_per_layer": "untie_r", "clamp_len": "clamp_len",
-    "dropout": "dropout", "init_std": "initializer_range", "layer_norm_epsilon": "layer_norm_eps",
-}  # fmt: skip
-"""Keys of `ModelConfig` with their names in config.json. Tied biases are copied to each layer there."""
-ONLY = {
-    "norm": "post", "scale_embedding": False, "cutoffs": "", "div_val": 1, "d_embed": 0, "tie_embedding": True,
-    "share_layers": False, "position_scheme": "relative", "layer_losses": False, "same_length": False,
-}  # fmt: skip
-"""Keys with the only value that the library computes with."""
-NO_PLACE = frozenset({
-    "tie_projections",  # there are none without `cutoffs` and `d_embed`
-    "memory_len", "attention_dropout", "activation_dropout", "compute_dtype", "remat", "attention", "unroll",
-})  # fmt: skip
-"""All other keys, which config.json has no place for."""
-
 _TYPES = {
-    **{theirs: type(getattr(ModelConfig(), ours)) for ours, theirs in NAMED.items()},
-    "attn_type": str, "same_length": bool, "tie_word_embeddings": bool, "architectures": list, "id2label": dict,
-    "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int, "bi_data": bool,
-    "use_mems_train": bool, "use_mems_eval": bool,
+    "architectures": list, "id2label": dict, "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int,
+    "bi_data": bool, "use_mems_train": bool, "use_mems_eval": bool, "classifier_dropout": float,
+    "classifier_dropout_prob": float, "reorder_and_upcast_attn": bool,
 }  # fmt: skip
-"""Of the keys of config.json that are read."""
-
-KEPT = {"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True}
-"""Keys of config.json that say how the model is used there, with the values for a run of ours: the lengths of
-pretraining would change inference and generation there. A run that starts from an import keeps those of its source."""
+"""Of the keys of config.json that are read, beside those that `peers` has a value for."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
-SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
-"""Our classifier, in config.json."""
-BOS_EOS_PAD = {"bos_token_id": XLNET.bos, "eos_token_id": XLNET.eos, "pad_token_id": XLNET.pad}
-
-REQUIRED = {"attn_type": "bi", "tie_word_embeddings": True, "same_length": False}
-"""What of config.json has one value in our models."""
 
 _IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
 _OF_RUN = {"data.weights", "compat.cores", "finetune.columns", "finetune.metric"}
@@ -72,67 +45,80 @@ _OF_RUN = {"data.weights", "compat.cores", "finetune.columns", "finetune.metric"
 
 def check(model: ModelConfig) -> None:
     """Raises BadInput if that library computes this model in another way, or has no parameters for it."""
+    row = peer(model)
     # A projection of the same width is none.
     values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
-    if other := [name for name, value in ONLY.items() if values[name] != value]:
-        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in other) for of in (values, ONLY))
-        raise BadInput(f"{found}: Hugging Face's XLNet has only {wanted}; use --format=orbax")
+    if other := [name for name, value in row.only.items() if values[name] != value]:
+        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in other) for of in (values, row.only))
+        raise BadInput(f"{found}: Hugging Face's {row.prefix} has only {wanted}; use --format=orbax")
 
 
 def own(config: Config) -> dict[str, Any]:
     """The content of `xlnet_jax.json`: values by dotted key."""
-    left_out = {f"model.{name}" for name in NAMED | ONLY} | _IN_CONFIG_JSON | _OF_RUN
+    row = peer(config.model)
+    left_out = {f"model.{name}" for name in ("head_dim", *row.named, *row.only)} | _IN_CONFIG_JSON | _OF_RUN
     left_out |= {name for name, field in configs.fields().items() if field.metadata["resume"] == configs.FREE}
     sections = ("model.", "data.", "compat.", "finetune.")
     return {name: value for name, value in configs.flat(config).items()
             if name.startswith(sections) and name not in left_out - {"finetune.max_answer"}}  # fmt: skip
 
 
-def read_own(folder: str) -> dict[str, Any]:
-    """The values of a folder's `xlnet_jax.json` by dotted key; {} if it has none.
+def read_own(folder: str, architecture: str) -> dict[str, Any]:
+    """The values of a folder's `xlnet_jax.json` by dotted key; {} if it has none. `architecture`: that of its model.
 
     Raises BadInput for a key that no export writes: the folder may be anyone's, and a key such as
     `log.compilation_cache` would have programs in it run.
     """
     path = os.path.join(folder, OWN)
     found = configs.renamed(files.read_json_object(path)) if OWN in files.listing(folder) else {}
-    known = own(Config())
+    known = own(Config().changed(model={"architecture": architecture}))
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
     return found
 
 
-def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any]) -> dict[str, Any]:
+def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The content of config.json, with the keys `kept` of the folder that the run started from."""
-    export = Export("XLNetLMHeadModel", {}) if task.task == "none" else TASKS[task.task].export
-    labels = export.labels(task)
+    model, task, row = config.model, config.finetune, peer(config.model)
+    export = None if task.task == "none" else TASKS[task.task].export
+    labels = export.labels(task) if export else ()
+    values = vars(model) | row.always | {
+        "activation": ACTIVATIONS[model.activation], "d_embed": model.d_embed or model.d_model,
+        "max_positions": model.max_positions + model.family.first_position,
+    }  # fmt: skip
+    ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
+    if export and not row.required.get("pad_token_id"):
+        ids["pad_token_id"] = special.pad
     return {
-        "architectures": [export.architecture],
-        "model_type": "xlnet",
-        "dtype": "float32",  # it has no working half-precision two-stream attention
-        **{theirs: getattr(model, ours) for ours, theirs in NAMED.items()},
-        "ff_activation": ACTIVATIONS[model.activation],
-        "untie_r": True,
-        **REQUIRED,
-        **{theirs: kept.get(theirs, value) for theirs, value in KEPT.items()},
-        **SUMMARY,
-        "summary_last_dropout": model.dropout,
-        "start_n_top": task.beam,
-        "end_n_top": task.beam,
-        **BOS_EOS_PAD,
-        **({"problem_type": export.problem_type} if export.problem_type else {}),
+        "architectures": [class_of(config)],
+        "model_type": model.architecture,
+        "dtype": "float32",  # XLNet has no working half-precision two-stream attention there
+        **{theirs: values[ours] for ours, (theirs, _) in row.named.items()},
+        **row.required,
+        **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
+        **row.summary,
+        **{theirs: values[ours] for theirs, ours in row.also.items()},
+        **({"start_n_top": task.beam, "end_n_top": task.beam} if model.architecture == "xlnet" else {}),
+        **ids,
+        **({"problem_type": export.problem_type} if export and export.problem_type else {}),
         **({"id2label": {str(i): name for i, name in enumerate(labels)},
             "label2id": {name: i for i, name in enumerate(labels)}} if labels else {}),
     }  # fmt: skip
 
 
 def read_config_json(folder: str) -> dict[str, Any]:
-    """The content of config.json, keys of several names under one. Raises BadInput for a value of a wrong type."""
-    other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
-             "num_attention_heads": "n_head", "torch_dtype": "dtype"}  # fmt: skip
+    """The content of config.json, keys of several names under one.
+
+    Raises BadInput for a model of no family here, and for a value of a wrong type.
+    """
     path = os.path.join(folder, "config.json")
-    found = {other.get(name, name): value for name, value in files.read_json_object(path).items()}
-    files.check_types(found, _TYPES, path)
+    found = files.read_json_object(path)
+    row = PEERS.get(str(found.get("model_type")))
+    if row is None:
+        raise BadInput(f"{path}: model_type is {found.get('model_type')!r}; only {', '.join(PEERS)} can be imported")
+    found = {({"torch_dtype": "dtype"} | row.aliases).get(name, name): value for name, value in found.items()}
+    types = {theirs: type(getattr(ModelConfig(), ours)) for ours, (theirs, _) in row.named.items()}
+    files.check_types(found, _TYPES | types | {name: type(value) for name, value in row.required.items()}, path)
     return found
 
 
@@ -146,32 +132,53 @@ def _check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) 
 def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `model` that the content of config.json sets.
 
-    Raises BadInput if the folder holds another architecture, or an XLNet that this package cannot express.
+    Raises BadInput if the folder holds a model that this package cannot express.
     """
-    path = os.path.join(folder, "config.json")
-    if found.get("model_type") != "xlnet":
-        raise BadInput(f"{path}: model_type is {found.get('model_type')!r}; only 'xlnet' can be imported")
-    _check_only({key: value for key, value in found.items() if value is not None}, REQUIRED, path)
-    theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in ACTIVATIONS.items()}
-    if theirs not in ours:
-        raise BadInput(f"{path}: ff_activation={theirs!r} is not one of {', '.join(ours)}")
-    values = {f"model.{ours}": found[theirs] for ours, theirs in NAMED.items() if theirs in found}
-    # Its default, which follows the width.
-    width, heads = (values.get(f"model.{name}", getattr(ModelConfig(), name)) for name in ("d_model", "heads"))
-    if "model.head_dim" not in values and all(isinstance(size, int) and size > 0 for size in (width, heads)):
-        values["model.head_dim"] = width // heads
-    return values | {"model.activation": ours[theirs], "model.biases_per_layer": True}
+    path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
+    _check_only({key: value for key, value in found.items() if value is not None}, row.required, path)
+    said = {ours: default if found.get(theirs) is None else found[theirs]
+            for ours, (theirs, default) in row.named.items()}  # fmt: skip
+    theirs, activations = said["activation"], {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    if theirs not in activations:
+        raise BadInput(f"{path}: {row.named['activation'][0]}={theirs!r} is not one of {', '.join(activations)}")
+    values = said | {"activation": activations[theirs]} | dict(row.only) | dict(row.always)
+    width, heads = values["d_model"], values["heads"]
+    if values.get("head_dim") is None:
+        values["head_dim"] = max(1, width // max(1, heads))
+    if values["d_ff"] is None:
+        values["d_ff"] = 4 * width
+    if "max_positions" in values:
+        values["max_positions"] -= FAMILIES[found["model_type"]].first_position
+    return {f"model.{name}": value for name, value in values.items()}
+
+
+def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json does not say, for the keys of `read_model`: the usual objective, the longest examples."""
+    family, T = FAMILIES[model["model.architecture"]], model.get("model.max_positions", 0)
+    if not family.absolute:
+        return {}
+    values: dict[str, Any] = {"objective": family.objectives[0], "bidirectional": False, "segment_len": T}
+    if values["objective"] == "clm":
+        values |= {"reuse_len": T, "num_predict": T}
+    else:
+        pairs = "none" if family.segments < 2 else "order" if model["model.architecture"] == "albert" else "next"
+        special = 2 if pairs == "none" else 3
+        values |= {"pairs": pairs, "reuse_len": T - special, "num_predict": max(1, T * 3 // 20)}
+    return {f"data.{key}": value for key, value in values.items()}
 
 
 def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `finetune`, and the length, of a folder that `export` wrote of a fine-tuned model; {} of another.
+    """The keys of `finetune`, and the length, of a folder with a fine-tuned model; of another its losses.
 
     Raises BadInput if its head computes in another way than ours.
     """
     path, name = os.path.join(folder, "config.json"), (found.get("architectures") or [""])[0]
-    tasks = [task for task, kind in TASKS.items() if kind.export.architecture == name]
-    if not tasks or (tasks == ["embeddings"] and "modules.json" not in files.listing(folder)):
-        return {}
+    row, family = PEERS[found["model_type"]], FAMILIES[found["model_type"]]
+    tasks = [task for task, kind in TASKS.items() if row.prefix + kind.export.name == name]
+    # A bare model lacks what predicts pieces; if there are no parameters for that, it lacks nothing.
+    complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
+    if not tasks or (tasks == ["embeddings"] and complete and "modules.json" not in files.listing(folder)):
+        return {"data.sentence_loss": name in [row.prefix + rest for rest in row.pretraining[1:]]}
     labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if not all(key.isdecimal() and isinstance(x, str) for key, x in labels.items()):
         raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number")
@@ -179,19 +186,24 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     # Classification and regression are one class there.
     regression = len(tasks) == 2 and (found.get("problem_type") == "regression" or len(names_of) == 1)
     task = "regression" if regression else tasks[0]
-    _check_only(found, SUMMARY, path)
+    _check_only(found, row.summary, path)
     pooling = {}
-    if task == "embeddings":
+    if task == "embeddings" and "modules.json" in files.listing(folder):
         pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
     length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
         "finetune.task": task,
         "finetune.labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
-        "finetune.pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
+        "finetune.pooling": "cls" if pooling.get(pooling_of_cls(family)) else "mean",
         # int(1e30) is how transformers writes that there is no limit.
         **({"data.segment_len": length} if isinstance(length, int) and length < int(1e30) else {}),
     }
+
+
+def pooling_of_cls(family: Family) -> str:
+    """The key of sentence-transformers for the vector of CLS, or of the last piece."""
+    return "pooling_mode_cls_token" if family.cls == "first" else "pooling_mode_lasttoken"
 
 
 def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,10 +213,11 @@ def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in lengths.items() if value is not None}
 
 
-def read_kept(found: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], list[str]]:
-    """The keys of `KEPT` as config.json has them, and KEY=VALUE of those that are lost: they have no place here."""
-    kept = {key: found[key] for key in KEPT if key in found}
-    again = config_json(config.model, config.finetune, kept)
-    known = {*NAMED.values(), "transformers_version", "_name_or_path"}
+def read_kept(found: Mapping[str, Any], config: Config, special: SpecialIds) -> tuple[dict[str, Any], list[str]]:
+    """The keys of `Peer.kept` as config.json has them, and KEY=VALUE of those that have no place here."""
+    row = peer(config.model)
+    kept = {key: found[key] for key in row.kept if key in found}
+    again = config_json(config, special, kept)
+    known = {*(theirs for theirs, _ in row.named.values()), "transformers_version", "_name_or_path"}
     return kept, [f"{key}={value!r:.60}" for key, value in found.items()
                   if value is not None and key not in known and again.get(key) != value]  # fmt: skip

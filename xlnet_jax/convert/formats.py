@@ -39,7 +39,7 @@ class Source(NamedTuple):
     assumed: Sequence[str] = ()
     """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
     kept: Mapping[str, Any] = NOTHING
-    """`fields.KEPT` of a Hugging Face folder, also of the one that an Orbax folder came from."""
+    """`Peer.kept` of a Hugging Face folder, also of the one that an Orbax folder came from."""
     lost: Sequence[str] = ()
     """KEY=VALUE of its configuration that have no place here."""
 

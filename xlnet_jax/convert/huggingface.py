@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,33 +23,47 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.convert import fields, formats, names, tokenizer_json
+from xlnet_jax.config import Config
+from xlnet_jax.convert import fields, formats, names, peers, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
+from xlnet_jax.convert.peers import Peer
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage import files
 
-_RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
-"""Our switches of a normalization in tokenizer_config.json."""
 SHARD_BYTES = 5 * 10**9
 """Size from which weights are split into several files, as that library does."""
-_WEIGHTS, _INDEX, _TIED = "model.safetensors", "model.safetensors.index.json", "lm_loss.weight"
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
+_OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
+"""Parts of a LayerNorm in files of before 2020."""
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
 
 
 def check(config: Config) -> None:
     """Raises BadInput for a model that the library computes in another way, before a checkpoint is read."""
-    model = config.model
+    model, task, row = config.model, config.finetune.task, peers.peer(config.model)
     fields.check(model)
     if model.heads * model.head_dim != model.d_model:
         raise BadInput(
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "
-            f"which Hugging Face's XLNet requires; train with model.head_dim={model.d_model / model.heads:g} to export"
+            f"which Hugging Face's {row.prefix} requires; train with model.head_dim={model.d_model / model.heads:g} to "
+            "export"
         )
-    if config.data.objective == "clm":
+    if config.data.objective == "clm" and model.architecture == "xlnet":
         raise BadInput("data.objective=clm: Hugging Face's XLNet sees both sides (plm, mlm); use --format=orbax")
+    if task != "none" and TASKS[task].export.name not in row.heads:
+        raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")
+
+
+def check_padding(tokenizer: Tokenizer, config: Config) -> None:
+    """Raises BadInput if the piece of padding is not the one of the family, whose embedding is set apart there."""
+    row, pad, name = config.model.family.padding_row, tokenizer.special.pad, config.model.architecture
+    if row not in (-1, pad):
+        raise BadInput(f"tokenizer {tokenizer.path}: its padding is piece {pad}, and that of {name} must be {row}")
 
 
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
@@ -62,25 +77,24 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     check(config)
     formats.check_output(output)
     formats.check_tokenizer(tokenizer, config)
-    if tokenizer.level != "sentencepiece":
-        raise BadInput(
-            f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face's XLNet needs SentencePiece "
-            "pieces; use --format=orbax"
-        )
-    pieces, max_length = files.read(tokenizer.path), config.data.segment_len
+    check_padding(tokenizer, config)
+    max_length = config.data.segment_len
+    settings = fields.config_json(config, tokenizer.special, trained.kept)
     documents = {
-        "config.json": fields.config_json(config.model, config.finetune, trained.kept),
-        "generation_config.json": {"_from_model_config": True} | fields.BOS_EOS_PAD,
-        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
-        "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
+        "config.json": settings,
+        "generation_config.json": {"_from_model_config": True}
+        | {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings},
+        **tokenizer_json.documents(tokenizer, config.model.family, max_length),
         fields.OWN: fields.own(config),
     }
     if config.finetune.task == "embeddings":
-        documents |= _sentence_transformers(config.finetune, config.model, max_length)
+        documents |= _sentence_transformers(config, max_length)
     contents = {name: files.to_json(document, None if name == "tokenizer.json" else 2)
                 for name, document in documents.items()}  # fmt: skip
-    contents |= {"spiece.model": pieces, "README.md": model_card(trained).encode()}
-    tensors = names.to_foreign(names.of_huggingface(config.finetune.task), trained.params)
+    contents |= {"README.md": model_card(trained).encode()}
+    if tokenizer.level == "sentencepiece":
+        contents["spiece.model"] = tokenizer.content
+    tensors = names.to_foreign(peers.table(config), trained.params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
         for name, content in contents.items():
@@ -113,28 +127,29 @@ def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: 
         files.write(os.path.join(folder, _INDEX), files.to_json(index))
 
 
-def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length: int) -> dict[str, Any]:
+def _sentence_transformers(config: Config, max_length: int) -> dict[str, Any]:
     """The files that make the folder a model of that library: the transformer, then its pooling."""
-    root = "sentence_transformers.models"
+    root, pooling = "sentence_transformers.models", config.finetune.pooling
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     return {
         "modules.json": [{"idx": number, "name": str(number), "path": path, "type": f"{root}.{kind}"}
                          for number, (path, kind) in enumerate(modules)],
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        # XLNet's CLS is the last token. All versions read these older names.
-        "1_Pooling/config.json": {"word_embedding_dimension": model.d_model,
+        # All versions read these older names.
+        "1_Pooling/config.json": {"word_embedding_dimension": config.model.d_model,
                                   "pooling_mode_cls_token": False,
-                                  "pooling_mode_mean_tokens": task.pooling == "mean",
-                                  "pooling_mode_lasttoken": task.pooling == "cls"},
+                                  "pooling_mode_mean_tokens": pooling == "mean",
+                                  "pooling_mode_lasttoken": False,
+                                  **({fields.pooling_of_cls(config.model.family): True} if pooling == "cls" else {})},
     }  # fmt: skip
 
 
 @contextlib.contextmanager
-def open_weights(folder: str) -> Iterator[names.Arrays]:
-    """The arrays of a folder, which may be in a bucket, as `write` names them.
+def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
+    """The arrays of a folder, which may be in a bucket, under the names of `row`, as `write` has them.
 
-    A bare `XLNetModel` lacks `transformer.` before the names, and other writers store the word embedding twice. Raises
-    BadInput if the second is no copy, or for a file that is missing or damaged.
+    A bare model lacks what stands before the names, old files have `gamma` and `beta`, and other writers store buffers,
+    and tied arrays twice. Raises BadInput if a second one is no copy, or for a file that is missing or damaged.
     """
     listed, shards = files.listing(folder), [_WEIGHTS]
     if _INDEX in listed:
@@ -144,54 +159,66 @@ def open_weights(folder: str) -> Iterator[names.Arrays]:
         shards = sorted(set(index.values()))
     if missing := [name for name in shards if name not in listed]:
         raise BadInput(f"{folder} has no {', '.join(missing)}; save the model in safetensors")
-    paths: dict[str, str] = {}
+    places: dict[str, tuple[str, str]] = {}
     forms: dict[str, jax.ShapeDtypeStruct] = {}
+    prefix, _, embedding = row.table[0].theirs.partition(".")
+    whole = {entry.theirs for entry in row.table} | row.copies.keys()
     with contextlib.ExitStack() as stack:
+        stored: dict[str, tuple[str, Any]] = {}
         for shard in shards:
             path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
             try:
                 with safe_open(path, "numpy") as file:
-                    stored: dict[str, Any] = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                    for name, array in stored.items():
-                        dtype = np.dtype(_DTYPES.get(array.get_dtype(), "uint8"))
-                        forms[name] = jax.ShapeDtypeStruct(array.get_shape(), dtype)
+                    stored |= {name: (path, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
             except (SafetensorError, KeyError) as error:
                 raise BadInput(f"{folder}/{shard}: not a safetensors file ({error}); copy it again") from error
-            paths |= dict.fromkeys(stored, path)
-
-        prefix = "transformer." * ("word_embedding.weight" in forms)
+        for name, (path, array) in stored.items():
+            if name.endswith(_BUFFERS):
+                continue
+            known = _OLD.sub(lambda found: {"gamma": "weight", "beta": "bias"}[found[0]], name)
+            if embedding in stored and known not in whole:
+                known = f"{prefix}.{known}"
+            places[known] = path, name
+            forms[known] = jax.ShapeDtypeStruct(array.get_shape(), np.dtype(_DTYPES.get(array.get_dtype(), "uint8")))
 
         def array_of(name: str) -> np.ndarray:
-            stored = name.removeprefix(prefix)
+            path, stored_as = places[name]
             # Opened each time: an open file keeps what was read in memory.
-            with safe_open(paths[stored], "numpy") as file:
-                return file.get_tensor(stored)
+            with safe_open(path, "numpy") as file:
+                return file.get_tensor(stored_as)
 
-        forms = {f"{prefix}{name}": form for name, form in forms.items()}
-        embedding, tied = names.HUGGINGFACE[0].theirs, forms.pop(_TIED, None)
-        if tied and embedding in forms and not np.array_equal(array_of(_TIED), array_of(embedding)):
-            raise BadInput(f"{folder}: {_TIED} is not the word embedding; only tied ones can be imported")
+        for copy, original in row.copies.items():
+            if copy in forms and original in forms and not np.array_equal(array_of(copy), array_of(original)):
+                raise BadInput(f"{folder}: {copy} is not {original}; only tied ones can be imported")
+            if form := forms.pop(copy, None):
+                forms.setdefault(original, form)
+                places.setdefault(original, places[copy])
         yield names.Arrays(folder, forms, array_of)
 
 
 @contextlib.contextmanager
 def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
-    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json. Raises BadInput without any."""
-    listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
-    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
-    files.check_types(rules, dict.fromkeys(_RULES.values(), bool) | {"model_max_length": float}, path)
-    said = {ours: rules.get(theirs) for ours, theirs in _RULES.items()}
-    normalization = Normalization(**{name: value for name, value in said.items() if value is not None})
-    if model_file or "spiece.model" in listed:
-        yield Tokenizer(model_file or os.path.join(folder, "spiece.model"), normalization)
-    elif "tokenizer.json" in listed:
+    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json, or a file of subwords.
+
+    Raises BadInput without any.
+    """
+    listed = files.listing(folder)
+    normalization = Normalization(**vocabulary.read_rules(folder, listed))
+    if model_file:
+        yield vocabulary.open_tokenizer(model_file, normalization)
+        return
+    if "spiece.model" not in listed and "tokenizer.json" in listed:
         document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
-        with tempfile.TemporaryDirectory() as place:
-            made = os.path.join(place, "spiece.model")
-            files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
-            yield Tokenizer(made, normalization)
-    else:
+        if (document.get("model") or {}).get("type") not in ("WordPiece", "BPE"):
+            with tempfile.TemporaryDirectory() as place:
+                made = os.path.join(place, "spiece.model")
+                files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
+                yield Tokenizer(made, normalization)
+                return
+    opened = vocabulary.open_in(folder, listed)
+    if opened is None:
         raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")
+    yield opened
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -201,13 +228,24 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[formats.Source]:
-    """Where the files disagree, config.json is right."""
-    found, of_run = fields.read_config_json(path), fields.read_own(path)
-    known = fields.read_lengths(found) | of_run | fields.read_model(path, found) | fields.read_task(path, found)
-    config, assumed = formats.configured(path, known, overrides)
-    convert = functools.partial(names.from_foreign, names.of_huggingface(config.finetune.task))
-    kept, lost = fields.read_kept(found, config)
+    """Where the files disagree, config.json is right; but whether there is a head for pairs, its arrays say."""
+    found = fields.read_config_json(path)
+    model, of_run = fields.read_model(path, found), fields.read_own(path, found["model_type"])
+    known = fields.read_lengths(found) | of_run | model | fields.read_task(path, found)
+    config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
+    row = peers.peer(config.model)
     with open_tokenizer(path, tokenizer) as own:
         formats.check_tokenizer(own, config)
-        with open_weights(path) as arrays:
-            yield formats.Source(path, "huggingface", config, own, arrays, convert, assumed, kept, lost)
+        vocabulary.check_pieces(own, config, path)
+        check_padding(own, config)
+        kept, lost = fields.read_kept(found, config, own.special)
+        with open_weights(path, row) as arrays:
+            of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
+            if config.finetune.task == "none" and of_pairs & arrays.forms.keys():
+                config = config.changed(data={"sentence_loss": True})
+            table = peers.table(config)
+            # Many a folder has the pooler that its class does not read.
+            spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
+            used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
+            convert, lost = functools.partial(names.from_foreign, table), [*lost, *sorted(spare)]
+            yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)

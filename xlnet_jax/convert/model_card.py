@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
+from xlnet_jax.convert.peers import class_of
 
+_NAMES = {"xlnet": "XLNet", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT", "gpt2": "GPT-2"}
 _HEADER = """\
 ---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {pipeline}
 tags:
-- xlnet
+- {family}
 - pretraining
 ---
 
-# XLNet
+# {name}
 
-An XLNet pretrained with xlnet_jax {version}, exported at step {step:,}.
+{article} {name} pretrained with xlnet_jax {version}, exported at step {step}.
 
 """
 
@@ -33,21 +37,35 @@ hidden = model(**tokenizer("A sentence.", return_tensors="pt")).last_hidden_stat
 classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2)  # its head is untrained
 ```
 
+"""
+_OF_LAYOUT = {
+    "last": """
 The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
 cut with `truncation=True` at {max_length} tokens, the length of a segment in training; the model itself has no limit.
 `generate` takes neither segment ids nor the two special pieces:
 `model.generate(**tokenizer(text, add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"))`.
-"""
+""",
+    "first": """
+The tokenizer pads on the right and puts `{cls}` first: the vector of a text is the first one. Long texts are cut with
+`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}.
+""",
+    "none": """
+Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
+`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}. Texts go on
+with `AutoModelForCausalLM` and `model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=20)`.
+""",
+}
+"""By where CLS stands."""
 
 _MASKS = """
-## What stands at `<mask>`
+## What stands at `{mask}`
 
 ```python
 import torch
-from transformers import AutoTokenizer, XLNetLMHeadModel
+from transformers import AutoTokenizer, {architecture}
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), XLNetLMHeadModel.from_pretrained("FOLDER").eval()
-given = tokenizer("The <mask> of the union.", return_tensors="pt")
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
+given = tokenizer("The {mask} of the union.", return_tensors="pt")
 masked = given["input_ids"][0] == tokenizer.mask_token_id  # [T]
 """
 _OF_QUERY_STREAM = """\
@@ -65,13 +83,14 @@ answer for `<mask>` is often `<mask>`.
 """
 _OF_CONTENT_STREAM = """\
 with torch.no_grad():
-    logits = model(**given).logits[0, masked]  # [P, V]
+    logits = model(**given).{logits}[0, masked]  # [P, V]
 print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 ```
 
-`pipeline("fill-mask")` gives the same: this model learned to predict masked pieces from the content stream, as BERT
-does, and needs neither `perm_mask` nor `target_mapping`.
+`pipeline("fill-mask")` gives the same: {why}
 """
+_WHY = """this model learned to predict masked pieces from the content stream, as BERT
+does, and needs neither `perm_mask` nor `target_mapping`."""
 
 
 def model_card(trained: Trained) -> str:
@@ -82,7 +101,8 @@ def model_card(trained: Trained) -> str:
         "Model": {
             "layers": model.layers, "width": model.d_model, "heads": f"{model.heads} of {model.head_dim}",
             "feed-forward width": model.d_ff, "activation": model.activation, "vocabulary": model.vocab_size,
-            "memory in training": f"{model.memory_len} positions",
+            **({"positions": model.max_positions} if model.family.absolute
+               else {"memory in training": f"{model.memory_len} positions"}),
         },
         "Training": {
             "objective": data.objective, "segment": f"{data.segment_len} tokens, {data.num_predict} predicted",
@@ -97,8 +117,19 @@ def model_card(trained: Trained) -> str:
     }  # fmt: skip
     tables = (f"## {name}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
               for name, rows in sections.items() if rows)  # fmt: skip
-    header = _HEADER.format(version=xlnet_jax.__version__, step=step)
-    use = _USE.replace("{max_length}", str(data.segment_len))
-    if config.finetune.task == "none":
+    family, special, pieces = model.family, trained.tokenizer.special, trained.tokenizer.pieces
+    name, sees_masks = _NAMES[model.architecture], family.cls != "none"
+    words = {
+        "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture, "name": name,
+        "article": "An" if name[0] in "XA" else "A", "max_length": str(data.segment_len),
+        "pipeline": "fill-mask" if family.cls == "first" else "text-generation", "longest": str(model.max_positions),
+        "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
+        "cls": pieces[special.cls] if sees_masks else "", "mask": pieces[special.mask] if sees_masks else "",
+        "why": _WHY if not family.absolute else "this is what the model learned.",
+    }  # fmt: skip
+    use = _USE + _OF_LAYOUT[family.cls]
+    if config.finetune.task == "none" and sees_masks:
         use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+    header, use = (functools.reduce(lambda text, word: text.replace(f"{{{word}}}", words[word]), words, part)
+                   for part in (_HEADER, use))  # fmt: skip
     return header + "\n".join(tables) + use

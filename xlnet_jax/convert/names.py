@@ -3,7 +3,7 @@
 Our tree stacks the layers on a leading axis L. `TENSORFLOW` has the names of the original's checkpoints: one variable
 for each layer, except for the three attention biases and the segment embedding, which are stacked there as well.
 `HUGGINGFACE` has those of `transformers`: everything for each layer, and dense kernels as [out, in]. Parameters are
-counted under the original's names. Another architecture is another `Table`.
+counted under the original's names. Another architecture is another `Table`; those of the other families are in `peers`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,39 @@ import numpy as np
 from flax import traverse_util
 
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.tasks import TASKS
 
 
 class Entry(NamedTuple):
-    """One parameter on both sides."""
+    """One parameter on both sides, or several of ours that are one array there."""
 
     ours: str
-    """Path in our tree. Below `layers/` it has the leading axis L."""
+    """Path in our tree; several, with spaces, are side by side on the last axis there. Below `layers/` a parameter has
+    the leading axis L, unless all layers share it."""
     theirs: str
     """Name there; `{}` stands for the number of a layer, which then has an array of its own."""
     form: str = ""
-    """`transposed`: the axes of a matrix change places; `1,1,D`: two leading axes of length 1 there."""
+    """`joined`: all axes but the first are one there; `transposed`: and the two change places; `flat`: all are one;
+    `swapped`: transposed, with the two outputs of ours in the other order; `1,1,D`: two leading axes of length 1."""
+
+    @property
+    def paths(self) -> list[str]:
+        """Those in `ours`."""
+        return self.ours.split()
 
     def to_theirs(self, leaf: Any) -> Any:
         """One array in their form: a view, if it is a numpy array."""
-        return leaf.T if self.form == "transposed" else leaf.reshape(1, 1, -1) if self.form else leaf
+        if self.form == "swapped":
+            return leaf[..., ::-1].T
+        if self.form in ("joined", "transposed"):
+            matrix = leaf.reshape(len(leaf), -1)
+            return matrix if self.form == "joined" else matrix.T
+        return leaf.reshape({"flat": -1, "1,1,D": (1, 1, -1)}[self.form]) if self.form else leaf
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
+    def to_ours(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The inverse of `to_theirs`."""
-        return array.T if self.form == "transposed" else array.reshape(-1) if self.form else array
+        if self.form == "swapped":
+            return array.T[..., ::-1]
+        return (array.T if self.form == "transposed" else array).reshape(shape)
 
     def places(self, layers: int) -> Iterator[tuple[str, Any]]:
         """Each of their names, with the index of its array in our parameter."""
@@ -106,14 +119,6 @@ HUGGINGFACE: Table = (
 """The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
 
 
-def of_huggingface(task: str) -> Table:
-    """`HUGGINGFACE` with the head of a `finetune.task`, whose layers have some of three parts."""
-    parts = (("kernel", "weight", "transposed"), ("scale", "weight", ""), ("bias", "bias", ""))
-    layers = TASKS[task].export.tensors.items() if task != "none" else ()
-    return HUGGINGFACE + tuple(Entry(f"head/{ours}/{part}", f"{theirs}.{name}", form)
-                               for ours, theirs in layers for part, name, form in parts)  # fmt: skip
-
-
 def from_ours(params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """`from_foreign` of a program that has our tree, such as Orbax."""
     return from_foreign(tuple(Entry(path, path) for path in _flat(params)), params, arrays)
@@ -128,10 +133,20 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
     query = flat["layers/attention/query"]
     if query.ndim == 3 and any("{}" in entry.theirs for entry in table):
         raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
-    if unknown := flat.keys() - {entry.ours for entry in table}:
+    if unknown := flat.keys() - {path for entry in table for path in entry.paths}:
         raise BadInput(f"the other library has no name for {', '.join(sorted(unknown))}")
-    return {name: entry.to_theirs(flat[entry.ours] if index is ... else flat[entry.ours][index])
-            for entry in table if entry.ours in flat for name, index in entry.places(len(query))}  # fmt: skip
+    found: dict[str, Any] = {}
+    for entry in _present(table, flat):
+        for name, index in entry.places(len(query)):
+            parts = [entry.to_theirs(flat[path] if index is ... else flat[path][index]) for path in entry.paths]
+            # Traced arrays are not numpy's.
+            found[name] = parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concat(parts, axis=-1)
+    return found
+
+
+def _present(table: Table, flat: Mapping[str, Any]) -> list[Entry]:
+    """The entries of the parameters that a model has."""
+    return [entry for entry in table if entry.paths[0] in flat]
 
 
 def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
@@ -144,13 +159,16 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     flat = _flat(params)
     # A head without parameters is an empty dictionary, which stays.
     found: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
-    for entry in (entry for entry in table if entry.ours in flat):
+    for entry in _present(table, flat):
         if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
             raise BadInput(f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True")
-        leaf = found[entry.ours] = np.empty(flat[entry.ours].shape, flat[entry.ours].dtype)
-        for name, index in entry.places(len(leaf)):
-            leaf[index] = entry.to_ours(arrays.read(name))
+        leaves = {path: np.empty(flat[path].shape, flat[path].dtype) for path in entry.paths}
+        found |= leaves
+        for name, index in entry.places(len(leaves[entry.paths[0]])):
+            parts = np.split(arrays.read(name), len(leaves), axis=-1)
+            for leaf, part in zip(leaves.values(), parts, strict=True):
+                leaf[index] = entry.to_ours(part, leaf[index].shape)
     return traverse_util.unflatten_dict(found, sep="/")
 
 

@@ -1,4 +1,4 @@
-"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back, without that library.
+"""The files of a tokenizer for the `tokenizers` library. A SentencePiece model is converted and back, without it.
 
 `tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
 template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
@@ -15,19 +15,41 @@ template of the special tokens. Our conversion agrees with the tokenizer of the 
 from __future__ import annotations
 
 import base64
+import json
 import unicodedata
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET, Normalization, ends_in_digit_comma
+from xlnet_jax.config.families import FAMILIES, Family
+from xlnet_jax.data.subwords import LEVELS
+from xlnet_jax.data.tokenizer import XLNET, Normalization, SpecialIds, Tokenizer, ends_in_digit_comma
 from xlnet_jax.errors import BadInput
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
-def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
-    """The content of `tokenizer.json` of a SentencePiece model, whose ids 0-8 are XLNet's special pieces.
+def documents(tokenizer: Tokenizer, family: Family, max_length: int) -> dict[str, Any]:
+    """`tokenizer.json` and `tokenizer_config.json` of a family's tokenizer, with its pieces around a text.
+
+    Raises BadInput for a vocabulary that the library has no kind of.
+    """
+    if tokenizer.level in LEVELS:
+        document = json.loads(tokenizer.content)
+        document["post_processor"] = _template(tokenizer.pieces, tokenizer.special, family)
+    elif tokenizer.level == "sentencepiece":
+        document = tokenizer_json(tokenizer.content, tokenizer.normalization, tokenizer.path, tokenizer.special, family)
+    else:
+        raise BadInput(f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face has pieces of "
+                       "SentencePiece, wordpiece and bytebpe; use --format=orbax")  # fmt: skip
+    return {"tokenizer.json": document, "tokenizer_config.json": tokenizer_config(tokenizer, family, max_length)}
+
+
+def tokenizer_json(
+    model_file: bytes, normalization: Normalization, name: str, special: SpecialIds = XLNET,
+    family: Family = FAMILIES["xlnet"],
+) -> dict[str, Any]:  # fmt: skip
+    """The content of `tokenizer.json` of a SentencePiece model.
 
     `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
     format cannot express this kind of model.
@@ -51,23 +73,23 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "added_tokens": [
             {
                 "id": index,
-                "content": piece,
+                "content": model.pieces[index].piece,
                 "single_word": False,
-                "lstrip": index == XLNET.mask,
+                "lstrip": index == special.mask,
                 "rstrip": False,
                 "normalized": False,
                 "special": True,
             }
-            for index, piece in enumerate(SPECIAL_PIECES)
+            for index in special.there()
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-        "post_processor": _template(),
+        "post_processor": _template([piece.piece for piece in model.pieces], special, family),
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
-            "unk_id": XLNET.unk,
+            "unk_id": special.unk,
             "vocab": [[piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)],
             "byte_fallback": False,
         },
@@ -115,24 +137,25 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [step, *(each for part in inner for each in _steps(part))]
 
 
-def tokenizer_config(normalization: Normalization, max_length: int) -> dict[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, family: Family, max_length: int) -> dict[str, Any]:
     """The content of `tokenizer_config.json`; a text is cut to `max_length` tokens if a caller names no length."""
-    named = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
+    normalization, special = tokenizer.normalization, tokenizer.special
+    named = {name: getattr(special, name) for name in ("unk", "bos", "eos", "cls", "sep", "pad", "mask")}
     return {
         # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
         # one always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{name}_token": piece for name, piece in zip(named, SPECIAL_PIECES, strict=False)},
-        "additional_special_tokens": ["<eop>", "<eod>"],
+        **{f"{name}_token": tokenizer.pieces[index] for name, index in named.items() if index is not None},
+        **({"additional_special_tokens": ["<eop>", "<eod>"]} if special == XLNET else {}),
         "do_lower_case": normalization.lower,
         "keep_accents": normalization.keep_accents,
         "remove_space": normalization.remove_space,
         "nfkc": normalization.nfkc,  # ours alone
         "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
-        "padding_side": "left",
-        # Without this line token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "padding_side": "left" if family.padding_left else "right",
+        # Without this line token_type_ids are not returned, and fine-tuning silently loses the segments.
+        "model_input_names": ["input_ids", *["token_type_ids"] * _typed(family), "attention_mask"],
     }
 
 
@@ -171,12 +194,26 @@ def _combining_characters() -> str:
     return "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(first, last, strict=True))
 
 
-def _template() -> dict[str, Any]:
-    """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
-    a, b = ({"Sequence": {"id": letter, "type_id": segment}} for segment, letter in enumerate("AB"))
-    pieces = enumerate(("<sep>", "<sep>", "<cls>"))
-    end_a, end_b, cls = ({"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in pieces)
-    ids = {"<sep>": XLNET.sep, "<cls>": XLNET.cls}
-    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
-    pair = [a, end_a, b, end_b, cls]
-    return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}
+def _typed(family: Family) -> bool:
+    """Whether segments have numbers: XLNet's are relative."""
+    return family.segments > 1 or not family.absolute
+
+
+def _template(pieces: list[str], special: SpecialIds, family: Family) -> dict[str, Any] | None:
+    """Where the family has CLS and SEP: A has type 0, B type 1, each SEP that of its segment, CLS at the end type 2."""
+    if family.cls == "none":
+        return None
+    types = (0, 1, 2) if _typed(family) else (0, 0, 0)
+    a, b = ({"Sequence": {"id": letter, "type_id": kind}} for letter, kind in zip("AB", types, strict=False))
+    names = {name: pieces[getattr(special, name)] for name in ("sep", "cls")}
+    sep_a, sep_b = ({"SpecialToken": {"id": names["sep"], "type_id": kind}} for kind in types[:2])
+    first = family.cls == "first"
+    cls = [{"SpecialToken": {"id": names["cls"], "type_id": types[0 if first else 2]}}]
+    before, after = (cls, []) if first else ([], cls)
+    ids = {piece: getattr(special, name) for name, piece in names.items()}
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, a, sep_a, *after],
+        "pair": [*before, a, *[sep_a] * family.separators, b, sep_b, *after],
+        "special_tokens": {piece: {"id": piece, "ids": [index], "tokens": [piece]} for piece, index in ids.items()},
+    }

@@ -17,7 +17,7 @@ from scipy.special import softmax
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
-from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, squared_error
+from xlnet_jax.finetune.heads import Classifier, cross_entropy, squared_error
 from xlnet_jax.finetune.task import Example, Export, Labels, Task
 
 LETTERS = string.ascii_uppercase
@@ -29,9 +29,7 @@ class Classification(Task):
 
     read = staticmethod(readers.labelled)
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
-    export = Export(
-        "XLNetForSequenceClassification", CLASSIFIER, "single_label_classification", FinetuneConfig.label_list
-    )
+    export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
 
     def target(self, example: Example) -> Labels:
@@ -61,7 +59,7 @@ class Regression(Task):
 
     read = staticmethod(readers.labelled)
     options, dropped = frozenset({"segments"}), frozenset({"roberta"})
-    export = Export("XLNetForSequenceClassification", CLASSIFIER, "regression", lambda _: ["score"])
+    export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
     def target(self, example: Example) -> Labels:
@@ -86,7 +84,7 @@ class MultipleChoice(Task):
 
     read = staticmethod(readers.multiple_choice)
     options = frozenset({"max_question", "segments"})
-    export = Export("XLNetForMultipleChoice", CLASSIFIER)
+    export = Export("ForMultipleChoice")
     texts = (4, 2 + len(LETTERS))
     ranking = ("accuracy",)
 

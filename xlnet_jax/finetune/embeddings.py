@@ -68,7 +68,7 @@ class Embeddings(Task):
 
     read = staticmethod(readers.pairs)
     options = frozenset({"pooling", "segments", "temperature"})
-    export = Export("XLNetModel", {})
+    export = Export("Model")
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -19,9 +19,6 @@ from xlnet_jax.finetune.task import Hidden, Labels
 from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
 
-CLASSIFIER = {"summary": "sequence_summary.summary", "logits": "logits_proj"}
-"""The layers of `Classifier` in Hugging Face's transformers; see `task.Export`."""
-
 
 def high(x: jax.Array) -> jax.Array:
     """In at least float32, as logits are computed."""

@@ -213,10 +213,7 @@ class QuestionAnswering(Task):
 
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
-    export = Export("XLNetForQuestionAnswering", {
-        name: name.replace("/", ".").replace("norm", "LayerNorm")
-        for name in ("start_logits/dense", "end_logits/dense_0", "end_logits/norm", "end_logits/dense_1",
-                     "answer_class/dense_0", "answer_class/dense_1")})  # fmt: skip
+    export = Export("ForQuestionAnswering")
     texts = (2, 2)
     any_length = False
     ranking = ("best_f1", "best_exact", "f1", "exact")

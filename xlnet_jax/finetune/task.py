@@ -112,10 +112,8 @@ class Hidden:
 class Export(NamedTuple):
     """How Hugging Face's transformers has a model that was fine-tuned on a task."""
 
-    architecture: str
-    """Its class."""
-    tensors: Mapping[str, str]
-    """Of every dense layer and LayerNorm of the head: its path below `head/`, and its name there."""
+    name: str
+    """Of its class, behind that of the family: `ForSequenceClassification`. `convert.peers` has its head's tensors."""
     problem_type: str = ""
     """Key of config.json; "" = none."""
     labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
@@ -231,7 +229,7 @@ class Task(abc.ABC):
             predictions(hidden)                         small arrays with rows first, without dropout: logits, vectors
 
         Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
-        needs an rng named `dropout`. For the export, `Task.export` has the names of its layers.
+        needs an rng named `dropout`. For the export, `convert.peers` has the names of its layers.
         """
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:

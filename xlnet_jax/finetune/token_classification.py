@@ -51,7 +51,7 @@ class TokenClassification(Task):
 
     read = staticmethod(readers.token_classification)
     options, dropped = frozenset({"labels"}), frozenset({"bert", "roberta", "albert"})
-    export = Export("XLNetForTokenClassification", {"logits": "classifier"}, labels=FinetuneConfig.label_list)
+    export = Export("ForTokenClassification", labels=FinetuneConfig.label_list)
     texts = (1, math.inf)
     any_length = False
 

@@ -144,10 +144,15 @@ class Embedding(nn.Module):
             initializer = without_row(normal(config), family.padding_row)
             table_VD = parameter(self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), initializer)
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
+        padding_BT = batch.tokens == family.padding_row
+        if family.padding_row >= 0:
+            h_BTD = unlearned(padding_BT, h_BTD)
         if self.parts.positions == "input":
-            place = batch.tokens.shape[1] if place_BT is None else place_BT
+            place: Any = batch.tokens.shape[1] if place_BT is None else place_BT
+            if family.first_position:
+                place = jnp.where(padding_BT, -1, jnp.arange(place)[None] if place_BT is None else place)
             place_BTD = positions.learned(self, config.max_positions, width, place, family.first_position)
-            h_BTD = h_BTD + place_BTD.astype(dtype)
+            h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if family.first_position else place_BTD).astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
             h_BTD = h_BTD + table_SD[batch.segments].astype(dtype)
@@ -186,6 +191,11 @@ class RelativePositions(nn.Module):
         masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
         return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
+
+
+def unlearned(is_it_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
+    """x without a gradient at some places: those of padding, which losses over all positions read."""
+    return jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 
 def without_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
