@@ -23,14 +23,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.convert import fields, formats, names, tokenizer_json
+from xlnet_jax.convert import fields, formats, names, tokenizer_files, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
-from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data import vocabulary
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-_RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
-"""Our switches of a normalization in tokenizer_config.json."""
 SHARD_BYTES = 5 * 10**9
 """Size from which weights are split into several files, as that library does."""
 _WEIGHTS, _INDEX, _TIED = "model.safetensors", "model.safetensors.index.json", "lm_loss.weight"
@@ -62,24 +61,17 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     check(config)
     formats.check_output(output)
     formats.check_tokenizer(tokenizer, config)
-    if tokenizer.level != "sentencepiece":
-        raise BadInput(
-            f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face's XLNet needs SentencePiece "
-            "pieces; use --format=orbax"
-        )
-    pieces, max_length = files.read(tokenizer.path), config.data.segment_len
+    tokenizer_files.check(tokenizer, config)
+    max_length = config.data.segment_len
     documents = {
         "config.json": fields.config_json(config.model, config.finetune, trained.kept),
         "generation_config.json": {"_from_model_config": True} | fields.BOS_EOS_PAD,
-        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
-        "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
         fields.OWN: fields.own(config),
     }
     if config.finetune.task == "embeddings":
         documents |= _sentence_transformers(config.finetune, config.model, max_length)
-    contents = {name: files.to_json(document, None if name == "tokenizer.json" else 2)
-                for name, document in documents.items()}  # fmt: skip
-    contents |= {"spiece.model": pieces, "README.md": model_card(trained).encode()}
+    contents = {name: files.to_json(document, 2) for name, document in documents.items()}
+    contents |= tokenizer_files.contents(tokenizer, config) | {"README.md": model_card(trained).encode()}
     tensors = names.to_foreign(names.of_huggingface(config.finetune.task), trained.params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
@@ -175,23 +167,20 @@ def open_weights(folder: str) -> Iterator[names.Arrays]:
 
 
 @contextlib.contextmanager
-def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
-    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json. Raises BadInput without any."""
-    listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
-    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
-    files.check_types(rules, dict.fromkeys(_RULES.values(), bool) | {"model_max_length": float}, path)
-    said = {ours: rules.get(theirs) for ours, theirs in _RULES.items()}
-    normalization = Normalization(**{name: value for name, value in said.items() if value is not None})
-    if model_file or "spiece.model" in listed:
-        yield Tokenizer(model_file or os.path.join(folder, "spiece.model"), normalization)
-    elif "tokenizer.json" in listed:
+def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]:
+    """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput without any."""
+    listed = files.listing(folder)
+    if not named and "spiece.model" not in listed and "tokenizer.json" in listed:
         document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
-        with tempfile.TemporaryDirectory() as place:
-            made = os.path.join(place, "spiece.model")
-            files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
-            yield Tokenizer(made, normalization)
-    else:
-        raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")
+        if not isinstance(document.get("model"), dict) or not isinstance(document["model"].get("vocab"), dict):
+            with tempfile.TemporaryDirectory() as place:
+                made = os.path.join(place, "spiece.model")
+                files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
+                yield vocabulary.open_in(folder, listed, made)
+            return
+    if not named and not (named := vocabulary.file_in(folder, listed)):
+        raise BadInput(f"{folder} has no {', '.join(vocabulary.FOUND)}; name one with --tokenizer=spiece.model")
+    yield vocabulary.open_in(folder, listed, named)
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:

@@ -1,8 +1,8 @@
 """Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back, without that library.
 
-`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
-template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
-`transformers` do not (they turn every user-defined piece, such as `(`, into a special token). Remaining differences:
+`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores. Our
+conversion agrees with the tokenizer of the training run; the conversions inside `transformers` do not (they turn every
+user-defined piece, such as `(`, into a special token). Remaining differences:
 
 - Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is dropped; in training
   only `<eop>` is converted, and the space stays.
@@ -20,14 +20,15 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET, Normalization, ends_in_digit_comma
+from xlnet_jax.data.tokenizer import XLNET, Normalization, ends_in_digit_comma, special_of
 from xlnet_jax.errors import BadInput
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
 def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
-    """The content of `tokenizer.json` of a SentencePiece model, whose ids 0-8 are XLNet's special pieces.
+    """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or ALBERT's, which are put
+    around no text; see `tokenizer_files`.
 
     `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
     format cannot express this kind of model.
@@ -38,6 +39,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(piece.type == piece.BYTE for piece in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
+    special, names = special_of([piece.piece for piece in model.pieces])
     scores = [piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
               for piece in model.pieces]  # fmt: skip
     rule = model.normalizer_spec
@@ -53,21 +55,21 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
                 "id": index,
                 "content": piece,
                 "single_word": False,
-                "lstrip": index == XLNET.mask,
+                "lstrip": index == special.mask,
                 "rstrip": False,
                 "normalized": False,
                 "special": True,
             }
-            for index, piece in enumerate(SPECIAL_PIECES)
+            for index, piece in enumerate(names)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-        "post_processor": _template(),
+        "post_processor": None,
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
-            "unk_id": XLNET.unk,
+            "unk_id": special.unk,
             "vocab": [[piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)],
             "byte_fallback": False,
         },
@@ -86,18 +88,20 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     proto: Any = sentencepiece_model_pb2
     made = proto.ModelProto()
     try:
+        special, names = special_of([piece for piece, _ in model["vocab"]])
         for index, (piece, score) in enumerate(model["vocab"]):
             low = score <= -_UNLIKELY
-            special = made.SentencePiece.UNKNOWN if index == XLNET.unk else made.SentencePiece.CONTROL
-            user = made.SentencePiece.USER_DEFINED if score == 0 or index == XLNET.eop else made.SentencePiece.NORMAL
+            control = made.SentencePiece.UNKNOWN if index == special.unk else made.SentencePiece.CONTROL
+            user = made.SentencePiece.USER_DEFINED if score == 0 or index == special.eop else made.SentencePiece.NORMAL
             unused = made.SentencePiece.UNUSED if low and not ends_in_digit_comma(piece) else user
-            kind = special if index < XLNET.eop else unused
+            kind = control if index < (special.eop or len(names)) else unused
             made.pieces.add(piece=piece, score=score + _UNLIKELY if low else score, type=kind)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{name}: its model has no list of pieces and scores") from error
     trainer = made.trainer_spec
     trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
-    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = XLNET.unk, XLNET.bos, XLNET.eos, -1
+    trainer.unk_id, trainer.pad_id = special.unk, -1 if special == XLNET else special.pad
+    trainer.bos_id, trainer.eos_id = (-1 if each is None else each for each in (special.bos, special.eos))
     normalizers, rule = _steps(document.get("normalizer")), made.normalizer_spec
     maps = [step["precompiled_charsmap"] for step in normalizers if step["type"] == "Precompiled"]
     rule.name = "nmt_nfkc" if maps else "identity"
@@ -113,27 +117,6 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
         return []
     inner = step.get("normalizers") or step.get("pretokenizers") or []
     return [step, *(each for part in inner for each in _steps(part))]
-
-
-def tokenizer_config(normalization: Normalization, max_length: int) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`; a text is cut to `max_length` tokens if a caller names no length."""
-    named = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
-    return {
-        # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
-        # one always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{name}_token": piece for name, piece in zip(named, SPECIAL_PIECES, strict=False)},
-        "additional_special_tokens": ["<eop>", "<eod>"],
-        "do_lower_case": normalization.lower,
-        "keep_accents": normalization.keep_accents,
-        "remove_space": normalization.remove_space,
-        "nfkc": normalization.nfkc,  # ours alone
-        "model_max_length": max_length,
-        "clean_up_tokenization_spaces": False,
-        "padding_side": "left",
-        # Without this line token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-    }
 
 
 def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]]:
@@ -169,14 +152,3 @@ def _combining_characters() -> str:
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]
     last = [code for code in codes if not unicodedata.combining(chr(code + 1))]
     return "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(first, last, strict=True))
-
-
-def _template() -> dict[str, Any]:
-    """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
-    a, b = ({"Sequence": {"id": letter, "type_id": segment}} for segment, letter in enumerate("AB"))
-    pieces = enumerate(("<sep>", "<sep>", "<cls>"))
-    end_a, end_b, cls = ({"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in pieces)
-    ids = {"<sep>": XLNET.sep, "<cls>": XLNET.cls}
-    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
-    pair = [a, end_a, b, end_b, cls]
-    return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}
