@@ -151,7 +151,7 @@ def albert(folder: Any, texts: list[str], size: int) -> str:
     """A SentencePiece model with ALBERT's special pieces."""
     path = f"{folder}/spiece.model"
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([Normalization(lower=True)(text) for text in texts]), model_prefix=path[:-6], vocab_size=size,
+        sentence_iterator=map(Normalization(lower=True), texts), model_prefix=path[:-6], vocab_size=size,
         hard_vocab_limit=False, character_coverage=0.995,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
