@@ -93,7 +93,7 @@ test-peers: .venv/peers.stamp ## exports and the oracle against transformers and
 
 # transformers 4 would choose TensorFlow for its pipelines, and refuses the Keras that comes with it.
 test-peers4: .venv-peers4/peers4.stamp ## exports and Transformer-XL against transformers 4.57, import from TensorFlow
-	USE_TF=0 .venv-peers4/bin/pytest -q $(addprefix tests/peers/test_,$(addsuffix .py,huggingface model_card tensorflow transformer_xl)) -m "not prove" $(PYTEST_FLAGS)
+	USE_TF=0 .venv-peers4/bin/pytest -q $(addprefix tests/peers/test_,$(addsuffix .py,huggingface model_card tensorflow tokenizers transformer_xl)) -m "not prove" $(PYTEST_FLAGS)
 
 test-aot: .venv/tpu.stamp ## compilations for TPUs, with libtpu
 	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot -m "not prove" $(PYTEST_FLAGS)

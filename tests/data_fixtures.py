@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from xlnet_jax.data import vocabulary
 from xlnet_jax.data.prepare.pipeline import prepare
@@ -134,3 +136,24 @@ def runs(process: int) -> bool:
         return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def as_gpt2(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+    """The files of a vocabulary of GPT-2 with the pieces of another one."""
+    model = json.loads(tokenizer.content)["model"]
+    plain = [piece for piece in model["vocab"] if piece not in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+    ids = {piece: index for index, piece in enumerate([*plain, "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    (folder / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+
+
+def albert(folder: Any, texts: list[str], size: int) -> str:
+    """A SentencePiece model with ALBERT's special pieces."""
+    path = f"{folder}/spiece.model"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=map(Normalization(lower=True), texts), model_prefix=path[:-6], vocab_size=size,
+        hard_vocab_limit=False, character_coverage=0.995,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
+    )  # fmt: skip
+    return path

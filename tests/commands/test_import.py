@@ -240,7 +240,7 @@ def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
     lines = data_fixtures.synthetic_text(3, 40).split("\n") + ["(12,000), 1990, and <eop> “quoted” ﬁne", "한국어 がぎ"]
     assert [found.encode(line).tolist() for line in lines] == [ours.encode(line).tolist() for line in lines]
     os.remove(copy / "tokenizer.json")
-    with pytest.raises(BadInput, match="neither spiece.model nor tokenizer.json.*--tokenizer"):
+    with pytest.raises(BadInput, match="has no spiece.model, vocabulary.json, tokenizer.json.*--tokenizer"):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
     import_(str(copy), str(tmp_path / "other"), tokenizer=data_fixtures.tokenizer_path(), overrides=REST)
     assert workdirs.tokenizer(str(tmp_path / "other")).normalization == NORMALIZATION

@@ -1,9 +1,14 @@
 """`tokenizer.json` of a model with every kind of piece, and the model that comes back from it."""
 
+import json
+
+import data_fixtures
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 from special_ids import CLS, EOP, SEP
 
+from xlnet_jax.config import Config
+from xlnet_jax.convert import tokenizer_files
 from xlnet_jax.convert.tokenizer_json import sentencepiece_model, tokenizer_json
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
 
@@ -42,7 +47,8 @@ def test_special_tokens_and_the_segments_of_a_pair():
     # Only <mask> takes the space before it, and none is normalised.
     assert [token["content"] for token in document["added_tokens"] if token["lstrip"]] == ["<mask>"]
     assert not any(token["normalized"] or token["rstrip"] for token in document["added_tokens"])
-    template = document["post_processor"]
+    written = tokenizer_files.contents(data_fixtures.tokenizer(), Config())
+    template = json.loads(written["tokenizer.json"])["post_processor"]
     ids = {name: token["ids"] for name, token in template["special_tokens"].items()}
     assert ids == {"<sep>": [SEP], "<cls>": [CLS]}
 

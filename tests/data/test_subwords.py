@@ -11,7 +11,6 @@ import unicodedata
 import data_fixtures
 import numpy as np
 import pytest
-import sentencepiece
 from hostile import LINES
 
 from xlnet_jax.config import Config
@@ -153,13 +152,10 @@ def test_other_programs_files_give_the_same_ids(tmp_path):
 
 
 def test_a_vocabulary_of_gpt2_ends_with_the_end_of_a_text(tmp_path):
-    model = json.loads(trained("bytebpe").content)["model"]
-    plain = [piece for piece in model["vocab"] if piece not in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
-    ids = {piece: index for index, piece in enumerate([*plain, "<|endoftext|>"])}
-    (tmp_path / "vocab.json").write_text(json.dumps(ids))
-    (tmp_path / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
-    opened, last = open_tokenizer(str(tmp_path)), len(ids) - 1
-    assert opened.special == SpecialIds(None, last, last, None, None, last, None, last, None)
+    data_fixtures.as_gpt2(trained("bytebpe"), tmp_path)
+    opened = open_tokenizer(str(tmp_path))
+    last = opened.vocab_size - 1
+    assert opened.special == SpecialIds(None, last, last, None, None, None, None, last, None)
     assert opened.encode("a<|endoftext|>").max() < last
 
 
@@ -248,19 +244,8 @@ def test_an_answer_is_found_by_its_pieces(level):
         assert text[pieces.start_N[first] : pieces.end_N[last]].strip() == answer
 
 
-def albert(folder) -> str:
-    """A SentencePiece model with ALBERT's special pieces."""
-    path = f"{folder}/spiece.model"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(data_fixtures.synthetic_text(0, 100).lower().split("\n")), model_prefix=path[:-6],
-        vocab_size=100, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
-    )  # fmt: skip
-    return path
-
-
 def test_alberts_sentencepiece(tmp_path):
-    path = albert(tmp_path)
+    path = data_fixtures.albert(tmp_path, data_fixtures.synthetic_text(0, 100).split("\n"), 100)
     opened = Tokenizer(path, LOWER)
     assert opened.special == ALBERT and opened.word_start[:5].all() and 2 not in opened.text_ids
     ids = opened.encode("Bádo 12,345, kilu")

@@ -85,7 +85,7 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
     with pytest.raises(BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"):
         offsets.encode(opened, "ab")
     config = Config().changed(model={"vocab_size": 11})
-    with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face's XLNet needs SentencePiece pieces"):
+    with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face needs SentencePiece pieces"):
         huggingface.write(Trained(config, opened, {}), str(tmp_path / "exported"))
 
 

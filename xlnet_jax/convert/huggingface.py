@@ -24,11 +24,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from xlnet_jax.config import Config
-from xlnet_jax.convert import fields, formats, names, peers, tokenizer_json
+from xlnet_jax.convert import fields, formats, names, peers, tokenizer_files, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.peers import Peer
 from xlnet_jax.data import vocabulary
-from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage import files
@@ -78,22 +78,18 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     formats.check_output(output)
     formats.check_tokenizer(tokenizer, config)
     check_padding(tokenizer, config)
-    max_length = config.data.segment_len
+    tokenizer_files.check(tokenizer, config)
     settings = fields.config_json(config, tokenizer.special, trained.kept)
     documents = {
         "config.json": settings,
         "generation_config.json": {"_from_model_config": True}
         | {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings},
-        **tokenizer_json.documents(tokenizer, config.model.family, max_length),
         fields.OWN: fields.own(config),
     }
     if config.finetune.task == "embeddings":
-        documents |= _sentence_transformers(config, max_length)
-    contents = {name: files.to_json(document, None if name == "tokenizer.json" else 2)
-                for name, document in documents.items()}  # fmt: skip
-    contents |= {"README.md": model_card(trained).encode()}
-    if tokenizer.level == "sentencepiece":
-        contents["spiece.model"] = tokenizer.content
+        documents |= _sentence_transformers(config, config.data.segment_len)
+    contents = {name: files.to_json(document, 2) for name, document in documents.items()}
+    contents |= tokenizer_files.contents(tokenizer, config) | {"README.md": model_card(trained).encode()}
     tensors = names.to_foreign(peers.table(config), trained.params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
@@ -197,28 +193,20 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
 
 
 @contextlib.contextmanager
-def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
-    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json, or a file of subwords.
-
-    Raises BadInput without any.
-    """
+def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]:
+    """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput without any."""
     listed = files.listing(folder)
-    normalization = Normalization(**vocabulary.read_rules(folder, listed))
-    if model_file:
-        yield vocabulary.open_tokenizer(model_file, normalization)
-        return
-    if "spiece.model" not in listed and "tokenizer.json" in listed:
+    if not named and "spiece.model" not in listed and "tokenizer.json" in listed:
         document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
-        if (document.get("model") or {}).get("type") not in ("WordPiece", "BPE"):
+        if not isinstance(document.get("model"), dict) or not isinstance(document["model"].get("vocab"), dict):
             with tempfile.TemporaryDirectory() as place:
                 made = os.path.join(place, "spiece.model")
                 files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
-                yield Tokenizer(made, normalization)
-                return
-    opened = vocabulary.open_in(folder, listed)
-    if opened is None:
-        raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")
-    yield opened
+                yield vocabulary.open_in(folder, listed, made)
+            return
+    if not named and not (named := vocabulary.file_in(folder, listed)):
+        raise BadInput(f"{folder} has no {', '.join(vocabulary.FOUND)}; name one with --tokenizer=spiece.model")
+    yield vocabulary.open_in(folder, listed, named)
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:

@@ -1,8 +1,8 @@
-"""The files of a tokenizer for the `tokenizers` library. A SentencePiece model is converted and back, without it.
+"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back, without that library.
 
-`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
-template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
-`transformers` do not (they turn every user-defined piece, such as `(`, into a special token). Remaining differences:
+`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores. Our
+conversion agrees with the tokenizer of the training run; the conversions inside `transformers` do not (they turn every
+user-defined piece, such as `(`, into a special token). Remaining differences:
 
 - Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is dropped; in training
   only `<eop>` is converted, and the space stays.
@@ -15,41 +15,20 @@ template of the special tokens. Our conversion agrees with the tokenizer of the 
 from __future__ import annotations
 
 import base64
-import json
 import unicodedata
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.config.families import FAMILIES, Family
-from xlnet_jax.data.subwords import LEVELS
-from xlnet_jax.data.tokenizer import XLNET, Normalization, SpecialIds, Tokenizer, ends_in_digit_comma
+from xlnet_jax.data.tokenizer import XLNET, Normalization, ends_in_digit_comma, special_of
 from xlnet_jax.errors import BadInput
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
-def documents(tokenizer: Tokenizer, family: Family, max_length: int) -> dict[str, Any]:
-    """`tokenizer.json` and `tokenizer_config.json` of a family's tokenizer, with its pieces around a text.
-
-    Raises BadInput for a vocabulary that the library has no kind of.
-    """
-    if tokenizer.level in LEVELS:
-        document = json.loads(tokenizer.content)
-        document["post_processor"] = _template(tokenizer.pieces, tokenizer.special, family)
-    elif tokenizer.level == "sentencepiece":
-        document = tokenizer_json(tokenizer.content, tokenizer.normalization, tokenizer.path, tokenizer.special, family)
-    else:
-        raise BadInput(f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face has pieces of "
-                       "SentencePiece, wordpiece and bytebpe; use --format=orbax")  # fmt: skip
-    return {"tokenizer.json": document, "tokenizer_config.json": tokenizer_config(tokenizer, family, max_length)}
-
-
-def tokenizer_json(
-    model_file: bytes, normalization: Normalization, name: str, special: SpecialIds = XLNET,
-    family: Family = FAMILIES["xlnet"],
-) -> dict[str, Any]:  # fmt: skip
-    """The content of `tokenizer.json` of a SentencePiece model.
+def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
+    """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or ALBERT's, which are put
+    around no text; see `tokenizer_files`.
 
     `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
     format cannot express this kind of model.
@@ -60,6 +39,7 @@ def tokenizer_json(
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(piece.type == piece.BYTE for piece in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
+    special, names = special_of([piece.piece for piece in model.pieces])
     scores = [piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
               for piece in model.pieces]  # fmt: skip
     rule = model.normalizer_spec
@@ -73,19 +53,19 @@ def tokenizer_json(
         "added_tokens": [
             {
                 "id": index,
-                "content": model.pieces[index].piece,
+                "content": piece,
                 "single_word": False,
                 "lstrip": index == special.mask,
                 "rstrip": False,
                 "normalized": False,
                 "special": True,
             }
-            for index in special.there()
+            for index, piece in enumerate(names)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-        "post_processor": _template([piece.piece for piece in model.pieces], special, family),
+        "post_processor": None,
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
@@ -108,18 +88,20 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     proto: Any = sentencepiece_model_pb2
     made = proto.ModelProto()
     try:
+        special, names = special_of([piece for piece, _ in model["vocab"]])
         for index, (piece, score) in enumerate(model["vocab"]):
             low = score <= -_UNLIKELY
-            special = made.SentencePiece.UNKNOWN if index == XLNET.unk else made.SentencePiece.CONTROL
-            user = made.SentencePiece.USER_DEFINED if score == 0 or index == XLNET.eop else made.SentencePiece.NORMAL
+            control = made.SentencePiece.UNKNOWN if index == special.unk else made.SentencePiece.CONTROL
+            user = made.SentencePiece.USER_DEFINED if score == 0 or index == special.eop else made.SentencePiece.NORMAL
             unused = made.SentencePiece.UNUSED if low and not ends_in_digit_comma(piece) else user
-            kind = special if index < XLNET.eop else unused
+            kind = control if index < (special.eop or len(names)) else unused
             made.pieces.add(piece=piece, score=score + _UNLIKELY if low else score, type=kind)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{name}: its model has no list of pieces and scores") from error
     trainer = made.trainer_spec
     trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
-    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = XLNET.unk, XLNET.bos, XLNET.eos, -1
+    trainer.unk_id, trainer.pad_id = special.unk, -1 if special == XLNET else special.pad
+    trainer.bos_id, trainer.eos_id = (-1 if each is None else each for each in (special.bos, special.eos))
     normalizers, rule = _steps(document.get("normalizer")), made.normalizer_spec
     maps = [step["precompiled_charsmap"] for step in normalizers if step["type"] == "Precompiled"]
     rule.name = "nmt_nfkc" if maps else "identity"
@@ -135,28 +117,6 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
         return []
     inner = step.get("normalizers") or step.get("pretokenizers") or []
     return [step, *(each for part in inner for each in _steps(part))]
-
-
-def tokenizer_config(tokenizer: Tokenizer, family: Family, max_length: int) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`; a text is cut to `max_length` tokens if a caller names no length."""
-    normalization, special = tokenizer.normalization, tokenizer.special
-    named = {name: getattr(special, name) for name in ("unk", "bos", "eos", "cls", "sep", "pad", "mask")}
-    return {
-        # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
-        # one always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{name}_token": tokenizer.pieces[index] for name, index in named.items() if index is not None},
-        **({"additional_special_tokens": ["<eop>", "<eod>"]} if special == XLNET else {}),
-        "do_lower_case": normalization.lower,
-        "keep_accents": normalization.keep_accents,
-        "remove_space": normalization.remove_space,
-        "nfkc": normalization.nfkc,  # ours alone
-        "model_max_length": max_length,
-        "clean_up_tokenization_spaces": False,
-        "padding_side": "left" if family.padding_left else "right",
-        # Without this line token_type_ids are not returned, and fine-tuning silently loses the segments.
-        "model_input_names": ["input_ids", *["token_type_ids"] * _typed(family), "attention_mask"],
-    }
 
 
 def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]]:
@@ -192,28 +152,3 @@ def _combining_characters() -> str:
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]
     last = [code for code in codes if not unicodedata.combining(chr(code + 1))]
     return "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(first, last, strict=True))
-
-
-def _typed(family: Family) -> bool:
-    """Whether segments have numbers: XLNet's are relative."""
-    return family.segments > 1 or not family.absolute
-
-
-def _template(pieces: list[str], special: SpecialIds, family: Family) -> dict[str, Any] | None:
-    """Where the family has CLS and SEP: A has type 0, B type 1, each SEP that of its segment, CLS at the end type 2."""
-    if family.cls == "none":
-        return None
-    types = (0, 1, 2) if _typed(family) else (0, 0, 0)
-    a, b = ({"Sequence": {"id": letter, "type_id": kind}} for letter, kind in zip("AB", types, strict=False))
-    names = {name: pieces[getattr(special, name)] for name in ("sep", "cls")}
-    sep_a, sep_b = ({"SpecialToken": {"id": names["sep"], "type_id": kind}} for kind in types[:2])
-    first = family.cls == "first"
-    cls = [{"SpecialToken": {"id": names["cls"], "type_id": types[0 if first else 2]}}]
-    before, after = (cls, []) if first else ([], cls)
-    ids = {piece: getattr(special, name) for name, piece in names.items()}
-    return {
-        "type": "TemplateProcessing",
-        "single": [*before, a, sep_a, *after],
-        "pair": [*before, a, *[sep_a] * family.separators, b, sep_b, *after],
-        "special_tokens": {piece: {"id": piece, "ids": [index], "tokens": [piece]} for piece, index in ids.items()},
-    }

@@ -34,8 +34,7 @@ _END = "<|endoftext|>"
 # Names in the place of ids.
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
-# GPT-2 has no padding: what stands there is nowhere read, but must be a piece.
-_GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)
+_GPT2 = SpecialIds(None, _END, _END, None, None, None, None, _END, None)
 _FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
 _LONGEST_WORD = 100  # characters; a longer one is [UNK], as in the original

@@ -20,7 +20,7 @@ import io
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,13 @@ XLNET = SpecialIds(*range(9))
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
 ALBERT = SpecialIds(unk=1, bos=None, eos=None, cls=2, sep=3, pad=0, mask=4, eod=None, eop=None)
 ALBERT_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+
+def special_of(pieces: Sequence[str]) -> tuple[SpecialIds, tuple[str, ...]]:
+    """The special ids of a SentencePiece model, and their pieces from id 0 on: ALBERT's if it has them, or XLNet's."""
+    is_albert = tuple(pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES
+    return (ALBERT, ALBERT_PIECES) if is_albert else (XLNET, SPECIAL_PIECES)
+
 
 _WORD = "▁"  # SentencePiece's mark for a space
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -139,10 +146,9 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
-        if tuple(self.pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES:
-            self.special = ALBERT
-        for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[:9], SPECIAL_PIECES)):
-            if piece != expected and self.special == XLNET:
+        self.special, names = special_of(self.pieces)
+        for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[: len(names)], names)):
+            if piece != expected:
                 wrong = f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
                 raise BadInput(f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet")
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])

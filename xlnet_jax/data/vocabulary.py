@@ -35,6 +35,8 @@ END_OF_LINE = "<eos>"
 PLAIN = Normalization()
 LARGEST = 1_000_000
 """Pieces of any vocabulary."""
+FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
+"""Files of tokenizers; of several in a folder the first is taken."""
 RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
@@ -62,7 +64,7 @@ class Vocabulary(Tokenizer):
       counts: int64 [V], how often each piece occurred where the vocabulary was counted.
     """
 
-    file_name = "vocabulary.json"
+    file_name = FOUND[1]
 
     def __init__(self, path: str, normalization: Normalization = PLAIN):
         """Loads a vocabulary file; raises BadInput if it is missing or damaged."""
@@ -148,28 +150,29 @@ def class_of(level: str) -> type[Tokenizer]:
 
 def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
     """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any other `.json` file, or a
-    folder that has one of these; see `open_in`. Raises BadInput as the classes do."""
+    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do."""
     path = str(path)
+    if not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path)):
+        listed = files.listing(path)
+        if file := file_in(path, listed):
+            return open_tokenizer(file, normalization) if normalization != PLAIN else open_in(path, listed, file)
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, normalization)
-    may_be_folder = not path.endswith((".json", ".model")) and ("://" in path or os.path.isdir(path))
-    if may_be_folder and (opened := open_in(path, files.listing(path), normalization)):
-        return opened
     return (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization)
 
 
-def open_in(folder: str, listed: Collection[str], normalization: Normalization = PLAIN) -> Tokenizer | None:
-    """The tokenizer of a folder, also of another program's; None without any. `tokenizer_config.json` says what
-    `normalization` does not, and where neither says anything BERT and ALBERT lower-case, as they do there."""
-    name = next((name for name in (Tokenizer.file_name, Vocabulary.file_name, *FILES) if name in listed), None)
-    if name is None:
-        return None
-    path, rules = os.path.join(folder, name), read_rules(folder, listed)
-    if name not in (Tokenizer.file_name, FILES[-1]) or normalization != PLAIN:
-        return open_tokenizer(path, normalization)
-    if name == FILES[-1]:
+def file_in(folder: str, listed: Collection[str]) -> str | None:
+    """The file of the tokenizer in a folder, also one of another program."""
+    return next((os.path.join(folder, name) for name in FOUND if name in listed), None)
+
+
+def open_in(folder: str, listed: Collection[str], path: str) -> Tokenizer:
+    """A tokenizer as the `tokenizer_config.json` of a folder wants it. Where that says nothing, BERT and ALBERT
+    lower-case, as they do there."""
+    rules = read_rules(folder, listed)
+    if path.endswith(".txt"):
         return Subwords(path, Normalization(**{"lower": True} | rules))
-    opened = Tokenizer(path, Normalization(**rules))
+    opened = open_tokenizer(path) if path.endswith(".json") else Tokenizer(path, Normalization(**rules))
     if opened.special == ALBERT and "lower" not in rules:
         opened.normalization = dataclasses.replace(opened.normalization, lower=True)
     return opened
@@ -179,7 +182,7 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
     """Raises BadInput if a vocabulary lacks a special piece that the family or the objective of a model needs."""
     family, objective, task = config.model.family, config.data.objective, config.finetune.task
     framed, pretrains = objective != "clm" or task != "none", task == "none"
-    needs = {"mask": objective == "mlm" and pretrains, "eod": objective == "clm" and pretrains, "pad": not pretrains,
+    needs = {"mask": objective == "mlm" and pretrains, "eod": objective == "clm" and pretrains,
              "cls": framed and family.cls != "none", "sep": framed and family.separators}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "

@@ -1,0 +1,97 @@
+"""The tokenizer of an exported folder: what `AutoTokenizer` reads, and the older files of its kind.
+
+    SentencePiece     tokenizer.json, by `tokenizer_json`     spiece.model
+    wordpiece         tokenizer.json, ours                    vocab.txt
+    bytebpe           tokenizer.json, ours                    vocab.json, merges.txt
+
+The special pieces around a text are those of the model's family. `data.vocabulary.open_in` is the way back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from xlnet_jax.config import Config
+from xlnet_jax.config.families import Family
+from xlnet_jax.convert import tokenizer_json
+from xlnet_jax.data.subwords import Subwords
+from xlnet_jax.data.tokenizer import XLNET, Tokenizer
+from xlnet_jax.data.vocabulary import RULES, Vocabulary
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+
+def check(tokenizer: Tokenizer, config: Config) -> None:
+    """Raises BadInput for a tokenizer that the library lacks, or that its class of the model cannot use."""
+    is_xlnet = config.model.architecture == "xlnet"
+    if isinstance(tokenizer, Vocabulary) or (is_xlnet and tokenizer.special != XLNET):
+        kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
+        raise BadInput(f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; "
+                       "use --format=orbax")  # fmt: skip
+
+
+def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
+    """The files by name."""
+    family = config.model.family
+    steps = _frame(family, tokenizer)
+    if isinstance(tokenizer, Subwords):
+        document, others = json.loads(tokenizer.content), _old_files(tokenizer)
+        if tokenizer.level == "bytebpe":
+            # Places in a text are those of words without their space.
+            of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+            steps = [{"type": "Sequence", "processors": [of_bytes, *steps]}]
+    else:
+        document = tokenizer_json.tokenizer_json(tokenizer.content, tokenizer.normalization, tokenizer.path)
+        others = {"spiece.model": tokenizer.content}
+    document["post_processor"] = steps[0] if steps else None
+    settings = files.to_json(_settings(tokenizer, family, config.data.segment_len), 2)
+    return {"tokenizer.json": files.to_json(document, None), "tokenizer_config.json": settings} | others
+
+
+def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
+    if tokenizer.level == "wordpiece":
+        return {"vocab.txt": "".join(f"{piece}\n" for piece in tokenizer.pieces).encode()}
+    merges = json.loads(tokenizer.content)["model"]["merges"]
+    rows = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+    ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+    return {"vocab.json": files.to_json(ids, None), "merges.txt": "\n".join(["#version: 0.2", *rows, ""]).encode()}
+
+
+def _settings(tokenizer: Tokenizer, family: Family, length: int) -> dict[str, Any]:
+    """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other number."""
+    names = {f"{name}_token": tokenizer.pieces[index] for name, index in tokenizer.special._asdict().items()
+             if index is not None and name not in ("eod", "eop")}  # fmt: skip
+    if isinstance(tokenizer, Subwords):
+        rules = json.loads(tokenizer.content)["normalizer"] or {}
+        switches = {"do_lower_case": bool(rules.get("lowercase")), "strip_accents": rules.get("strip_accents"),
+                    "tokenize_chinese_chars": rules.get("handle_chinese_chars", True)} if rules else {}  # fmt: skip
+    else:
+        switches = {theirs: getattr(tokenizer.normalization, ours) for ours, theirs in RULES.items()}
+    more = {"additional_special_tokens": ["<eop>", "<eod>"]} if tokenizer.special == XLNET else {}
+    # Without the second name token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.
+    inputs = ["input_ids", *["token_type_ids"] * (family.segments != 1 and family.cls != "none"), "attention_mask"]
+    return {
+        # Uses tokenizer.json unchanged. The classes of transformers 5 put their own rules in the place of ours; that of
+        # XLNet always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
+        "tokenizer_class": "PreTrainedTokenizerFast", **names, **more, **switches, "model_max_length": length,
+        "clean_up_tokenization_spaces": False, "padding_side": "left" if family.padding_left else "right",
+        "model_input_names": inputs,
+    }  # fmt: skip
+
+
+def _frame(family: Family, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The special pieces around one text and around two, a step or none. Each SEP has the type of its text, and CLS
+    that of the first, or its own at the end."""
+    if family.cls == "none":
+        return []
+    cls, sep = (tokenizer.pieces[index] for index in (tokenizer.special.cls, tokenizer.special.sep))
+    types = [0, 0 if family.segments == 1 else 1, 2 if family.cls == "last" else 0]
+    a, b = ({"Sequence": {"id": letter, "type_id": kind}} for letter, kind in zip("AB", types, strict=False))
+    end_a, end_b, of_cls = ({"SpecialToken": {"id": piece, "type_id": kind}}
+                            for piece, kind in zip((sep, sep, cls), types, strict=True))  # fmt: skip
+    texts = [a, end_a], [a, *[end_a] * family.separators, b, end_b]
+    single, pair = ([*text, of_cls] if family.cls == "last" else [of_cls, *text] for text in texts)
+    ids = {piece: tokenizer.pieces.index(piece) for piece in (sep, cls)}
+    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
+    return [{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}]
