@@ -154,17 +154,10 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
     """What config.json does not say, for the keys of `read_model`: the usual objective, the longest examples."""
-    family, T = FAMILIES[model["model.architecture"]], model.get("model.max_positions", 0)
-    if not family.absolute:
+    name = model["model.architecture"]
+    if not FAMILIES[name].absolute:
         return {}
-    values: dict[str, Any] = {"objective": family.objectives[0], "bidirectional": False, "segment_len": T}
-    if values["objective"] == "clm":
-        values |= {"reuse_len": T, "num_predict": T}
-    else:
-        pairs = "none" if family.segments < 2 else "order" if model["model.architecture"] == "albert" else "next"
-        special = 2 if pairs == "none" else 3
-        values |= {"pairs": pairs, "reuse_len": T - special, "num_predict": max(1, T * 3 // 20)}
-    return {f"data.{key}": value for key, value in values.items()}
+    return {f"data.{key}": value for key, value in configs.usual(name, model["model.max_positions"])["data"].items()}
 
 
 def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
