@@ -30,7 +30,8 @@ def other(field, value):
         return next(choice for choice in field.metadata["choices"] if choice != value)
     if isinstance(value, str):
         return "100"
-    return not value if isinstance(value, bool) else value + 1
+    # The width stays a multiple of the heads.
+    return not value if isinstance(value, bool) else 2 * value if value > 1 else value + 1
 
 
 FAMILY = {

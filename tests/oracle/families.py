@@ -74,7 +74,9 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
             layer_norm_epsilon=float(rng.choice([1e-12, 1e-5, 1e-3])), **further,
         ),
         data=dict(
-            objective="clm" if gpt2 else "mlm", segment_len=T, reuse_len=T if gpt2 else T - 3, bidirectional=False,
+            objective="clm" if gpt2 else "mlm", segment_len=T, bidirectional=False,
+            pairs={"roberta": "none", "albert": "order"}.get(family, "next"),
+            reuse_len=T - {"gpt2": 0, "roberta": 2}.get(family, 3),
             num_predict=T if gpt2 else 3, sentence_loss=paired,
         ),
         finetune=dict(task=task, labels=labels),
@@ -128,7 +130,7 @@ def tree_of(config: Config) -> Any:
     if config.finetune.task == "none":
         return nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
     model = task_model(config)
-    batch = task_batch(config, draw_inputs(config, 0))
+    batch: Any = jax.tree.map(lambda x: x.astype(f"{x.dtype.kind}4"), task_batch(config, draw_inputs(config, 0)))
     return nn.meta.unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)))
 
 

@@ -196,7 +196,7 @@ class Observed:
     """The model, but keeps output and intermediates: they are compared from the very pass that the gradient is of."""
 
     def __init__(self, model: XLNet) -> None:
-        self.model, self.config, self.out, self.layers = model, model.config, None, None
+        self.model, self.config, self.parts, self.out, self.layers = model, model.config, model.parts, None, None
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
         self.out, seen = self.model.apply(variables, *args, mutable=["intermediates"], **kwargs)

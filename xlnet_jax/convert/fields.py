@@ -145,6 +145,9 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     width, heads = values["d_model"], values["heads"]
     if values.get("head_dim") is None:
         values["head_dim"] = max(1, width // max(1, heads))
+        if values["head_dim"] * heads != width:
+            width_is, heads_are = (f"{row.named[key][0]}={values[key]}" for key in ("d_model", "heads"))
+            raise BadInput(f"{path}: {width_is} is no multiple of {heads_are}")
     if values["d_ff"] is None:
         values["d_ff"] = 4 * width
     if "max_positions" in values:
@@ -185,6 +188,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
         pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
     length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
+        "data.sentence_loss": False,
         "finetune.task": task,
         "finetune.labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),

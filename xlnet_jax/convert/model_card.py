@@ -39,17 +39,17 @@ classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_la
 
 """
 _OF_LAYOUT = {
-    "last": """
+    "last": """\
 The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
 cut with `truncation=True` at {max_length} tokens, the length of a segment in training; the model itself has no limit.
 `generate` takes neither segment ids nor the two special pieces:
 `model.generate(**tokenizer(text, add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"))`.
 """,
-    "first": """
+    "first": """\
 The tokenizer pads on the right and puts `{cls}` first: the vector of a text is the first one. Long texts are cut with
 `truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}.
 """,
-    "none": """
+    "none": """\
 Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
 `truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}. Texts go on
 with `AutoModelForCausalLM` and `model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=20)`.
@@ -106,8 +106,9 @@ def model_card(trained: Trained) -> str:
         },
         "Training": {
             "objective": data.objective, "segment": f"{data.segment_len} tokens, {data.num_predict} predicted",
-            "batch": f"{train.batch_size} segments", "learning rate": config.optimizer.learning_rate,
-            "steps": f"{step:,} of {train.steps:,}",
+            # Parameters that were imported say nothing of these.
+            **({"batch": f"{train.batch_size} segments", "learning rate": config.optimizer.learning_rate,
+                "steps": f"{step:,} of {train.steps:,}"} if step else {}),
         },
         "Data": {
             "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",

@@ -1,0 +1,230 @@
+"""BERT, RoBERTa, ALBERT and GPT-2 in Hugging Face folders: there and back byte for byte, other writers' files, sizes.
+
+`oracle/test_oracle.py` and `peers/test_families.py` compare what the models compute.
+"""
+
+import functools
+import json
+import os
+import shutil
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import sentencepiece
+import tiny
+from flax import traverse_util
+from oracle import families
+from safetensors.numpy import load_file, save_file
+
+from xlnet_jax.checkpoint.restore import saved_parameters
+from xlnet_jax.cli import main
+from xlnet_jax.commands.export import export
+from xlnet_jax.commands.import_ import import_
+from xlnet_jax.config.loading import load
+from xlnet_jax.convert import huggingface, peers
+from xlnet_jax.convert.formats import Trained
+from xlnet_jax.data import subwords
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.vocabulary import open_tokenizer
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
+
+WEIGHTS = "model.safetensors"
+PARAMETERS = {
+    "bert/base": 110_106_428, "bert/large": 336_226_108, "roberta/base": 124_697_433, "roberta/large": 355_412_057,
+    "albert/base": 11_813_810, "albert/large": 17_847_474, "albert/xlarge": 59_021_490, "albert/xxlarge": 223_158_450,
+    "gpt2/small": 124_439_808,
+}  # fmt: skip
+"""As transformers 5.23 counts them, tied ones once."""
+
+
+@functools.cache
+def tokenizer_of(family: str) -> Tokenizer:
+    """A small one of the kind of the family."""
+    folder, text = f"{data_fixtures.session_folder()}/{family}", data_fixtures.synthetic_text(0, 100).split("\n")
+    os.makedirs(folder, exist_ok=True)
+    if family == "albert":
+        path = f"{folder}/spiece.model"
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_prefix=path[:-6], vocab_size=100, pad_id=0, unk_id=1, bos_id=-1,
+            eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+        )  # fmt: skip
+        return Tokenizer(path, Normalization(lower=True))
+    path = f"{folder}/tokenizer.json"
+    subwords.train(text, path, 150 if family == "bert" else 300, "wordpiece" if family == "bert" else "bytebpe",
+                   Normalization())  # fmt: skip
+    if family == "gpt2":
+        made = f"{folder}/gpt2-tokenizer.json"
+        files.write(made, files.read(path).replace(b'"<s>"', b'"<|endoftext|>"'))
+        return open_tokenizer(made)
+    return open_tokenizer(path)
+
+
+def config_of(family, task="none"):
+    sizes = {"vocab_size": tokenizer_of(family).vocab_size, "compute_dtype": "float32"}
+    return families.draw(family, 0, task).changed(model=sizes, mesh={"data": 1}, train={"batch_size": 8})
+
+
+def written(family, folder, task="none"):
+    """A folder of random weights, and its parameters."""
+    config = config_of(family, task)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), families.tree_of(config))
+    huggingface.write(Trained(config, tokenizer_of(family), params), str(folder))
+    return params
+
+
+def edit(folder, **changes):
+    path = f"{folder}/config.json"
+    files.write(path, files.to_json(files.read_json_object(path) | changes))
+
+
+def assert_equal(ours, theirs):
+    ours, theirs = (traverse_util.flatten_dict(dict(tree)) for tree in (ours, theirs))  # GPT-2's head has nothing
+    assert ours.keys() == theirs.keys()
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.mark.parametrize("task", ["none", "classification"])
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_export_import_export_gives_the_same_bytes(family, task, tmp_path):
+    params = written(family, tmp_path / "first", task)
+    import_(str(tmp_path / "first"), str(tmp_path / "work"))
+    assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
+    found, config = workdirs.load_config(str(tmp_path / "work")), config_of(family, task)
+    assert found.model.family == config.model.family and found.data == config.data
+    assert found.finetune.task == task and found.finetune.labels == config.finetune.labels
+    export(str(tmp_path / "work"), str(tmp_path / "second"))
+    assert data_fixtures.contents(tmp_path / "first") == data_fixtures.contents(tmp_path / "second")
+
+
+def as_on_the_hub(family, arrays):
+    """The same arrays as old files have them: other names, buffers, tied arrays twice."""
+    row, T = peers.PEERS[family], np.arange(9)[None]
+    copies = {copy: arrays[original] for copy, original in row.copies.items()}
+    if family == "gpt2":
+        bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+        buffers = {"h.0.attn.bias": np.ones((1, 1, 9, 9), bool), "h.0.attn.masked_bias": np.float32([-1e4])}
+        return copies | bare | buffers
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): array
+           for name, array in arrays.items()}  # fmt: skip
+    unread = {} if f"{family}.pooler.dense.weight" in old or family == "albert" else {
+        f"{family}.pooler.dense.weight": np.zeros((2, 2), np.float32)}  # fmt: skip
+    return copies | old | unread | {f"{family}.embeddings.position_ids": T}
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_names_of_other_writers(family, tmp_path, caplog):
+    caplog.set_level("INFO")
+    params = written(family, tmp_path / "model")
+    arrays = load_file(tmp_path / "model" / WEIGHTS)
+    os.remove(tmp_path / "model" / "xlnet_jax.json")
+    edit(tmp_path / "model", architectures=None)
+    save_file(as_on_the_hub(family, arrays), tmp_path / "model" / WEIGHTS)
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
+    data = workdirs.load_config(str(tmp_path / "work")).data
+    assert (data.objective, data.sentence_loss) == (config_of(family).data.objective, family in ("bert", "albert"))
+    assert ("will lack it: roberta.pooler.dense.weight" in caplog.text) == (family == "roberta")
+
+
+def test_a_bare_model_is_one_for_vectors(tmp_path):
+    """As `BertModel` is saved: without the prefix, with a pooler, without what predicts pieces."""
+    params = written("bert", tmp_path / "model")
+    arrays = load_file(tmp_path / "model" / WEIGHTS)
+    bare = {name.removeprefix("bert."): array for name, array in arrays.items() if name.startswith("bert.")}
+    save_file(bare, tmp_path / "model" / WEIGHTS)
+    edit(tmp_path / "model", architectures=["BertModel"])
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    found, _ = saved_parameters(str(tmp_path / "work"))
+    assert_equal(found["layers"], params["layers"])
+    assert "lm_head" not in found and workdirs.load_config(str(tmp_path / "work")).finetune.task == "embeddings"
+
+
+REFUSED = {
+    "bert": [
+        (dict(is_decoder=True), "is_decoder=true; only false"), (dict(tie_word_embeddings=False), "tie_word_embedding"),
+        (dict(position_embedding_type="relative_key"), 'only "absolute"'), (dict(type_vocab_size=3), "vocab_size=3;"),
+        (dict(hidden_act="silu"), "hidden_act='silu' is not one of"), (dict(pad_token_id=3), "pad_token_id=3; only 0"),
+        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=151), "the model 151"),
+        (dict(max_position_embeddings=30), "and must be [30, "), (dict(hidden_size=7), "hidden_size=7"),
+        (dict(num_hidden_layers=9), "missing"), (dict(architectures=["BertForQuestionAnswering"]), "missing"),
+    ],
+    "roberta": [(dict(pad_token_id=0), "id=0; only 1"), (dict(type_vocab_size=2), "type_vocab_size=2; only 1")],
+    "albert": [(dict(num_hidden_groups=2), "groups=2; only 1"), (dict(inner_group_num=3), "inner_group_num=3; only 1"),
+               (dict(embedding_size=13), "and must be [100, 13]")],
+    "gpt2": [(dict(scale_attn_weights=False), "scale_attn_weights=false"), (dict(add_cross_attention=True), "cross"),
+             (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"), (dict(model_type="t5"), "is 't5'")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys):
+    written(family, tmp_path / "model")
+    whole = (tmp_path / "model" / "config.json").read_text()
+
+    def refused(said):
+        assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert said in line and not (tmp_path / "work").exists()
+
+    for changes, said in REFUSED[family]:
+        (tmp_path / "model" / "config.json").write_text(whole)
+        edit(tmp_path / "model", **changes)
+        refused(said)
+    (tmp_path / "model" / "config.json").write_text(whole)
+    arrays = load_file(tmp_path / "model" / WEIGHTS)
+    copy, original = list(peers.PEERS[family].copies.items())[-1]
+    save_file(arrays | {copy: arrays[original] + 1}, tmp_path / "model" / WEIGHTS)
+    refused(f"{copy} is not {original}; only tied ones")
+    if family == "bert":
+        save_file({name: x for name, x in arrays.items() if "seq_rel" not in name}, tmp_path / "model" / WEIGHTS)
+        refused("missing (2): cls.seq_relationship.bias, cls.seq_relationship.weight")
+        shutil.copy(tokenizer_of("roberta").path, tmp_path / "model" / "tokenizer.json")
+        edit(tmp_path / "model", vocab_size=300)
+        refused("its padding is piece 1, and that of bert must be 0")
+
+
+def test_the_order_of_the_two_sentences_is_theirs(tmp_path):
+    """Our label 1 is that B follows A; there it is class 0."""
+    params = written("bert", tmp_path / "model")
+    theirs, ours = load_file(tmp_path / "model" / WEIGHTS)["cls.seq_relationship.weight"], params["sentence_head"]
+    np.testing.assert_array_equal(theirs[0], ours["kernel"][:, 1])
+
+
+def test_gpt2_has_queries_keys_and_values_in_one(tmp_path):
+    params = written("gpt2", tmp_path / "model")["layers"]["attention"]
+    theirs, D = load_file(tmp_path / "model" / WEIGHTS), config_of("gpt2").model.d_model
+    joined = theirs["transformer.h.0.attn.c_attn.weight"]
+    for i, name in enumerate(("query", "key", "value")):
+        np.testing.assert_array_equal(joined[:, i * D : (i + 1) * D], params[name][0].reshape(D, D))
+    np.testing.assert_array_equal(theirs["transformer.h.0.attn.c_proj.weight"].T, params["output"][0].reshape(D, D))
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_published_sizes_have_the_published_numbers_of_parameters(name):
+    config = load(str(tiny.ROOT / "configs" / f"{name}.py"), [])
+    shapes = nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_the_pieces_around_a_text_are_those_of_the_family(family, tmp_path):
+    written(family, tmp_path / "model")
+    document = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["post_processor"]
+    config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text())
+    assert config["padding_side"] == "right"
+    assert ("token_type_ids" in config["model_input_names"]) == (family in ("bert", "albert"))
+    if family == "gpt2":
+        assert document is None and config["eos_token"] == config["pad_token"] == "<|endoftext|>"
+        return
+    pair = [(part["id"], part["type_id"]) for each in document["pair"] for part in each.values()]
+    if family == "roberta":
+        assert pair == [("<s>", 0), ("A", 0), ("</s>", 0), ("</s>", 0), ("B", 0), ("</s>", 0)]
+    else:
+        assert pair == [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)]
