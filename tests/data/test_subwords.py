@@ -142,7 +142,7 @@ def test_other_programs_files_give_the_same_ids(tmp_path):
             merges = ["#version: 0.2", *map(" ".join, document["model"]["merges"])]
             (folder / "merges.txt").write_text("\n".join(merges) + "\n")
             same = [open_tokenizer(str(folder)), open_tokenizer(str(folder / "vocab.json"))]
-            with pytest.raises(BadInput, match="it says itself what becomes of a text; leave out --uncased"):
+            with pytest.raises(BadInput, match="what becomes of a text is fixed; leave out --uncased"):
                 open_tokenizer(str(folder / "vocab.json"), LOWER)
         frame = {"type": "BertProcessing", "sep": ["a", 3], "cls": ["b", 2]}
         (folder / "tokenizer.json").write_text(json.dumps(document | {"post_processor": frame}, indent=2))

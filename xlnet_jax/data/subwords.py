@@ -12,6 +12,7 @@ around a text, which are the model's. A text's own "[MASK]" stays text.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, starts_word
 from xlnet_jax.errors import BadInput, summary
@@ -37,10 +38,10 @@ _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", 
 _GPT2 = SpecialIds(None, _END, _END, None, None, None, None, _END, None)
 _FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
-_LONGEST_WORD = 100  # characters; a longer one is [UNK], as in the original
 _ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
 _TWICE = 2  # a pair that occurs less often becomes no piece
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
+_GAPS = "its ids have gaps, or two pieces have one id"
 _OUTSIDE = ("truncation", "padding", "post_processor")
 
 # Of the many processes of `prepare` each has one core.
@@ -99,7 +100,7 @@ class Subwords(Tokenizer):
         else:
             raise ValueError("not WordPiece, nor BPE of bytes")
         if sorted(ids.values()) != list(range(len(ids))):
-            raise ValueError("its ids have gaps, or two pieces have one id")
+            raise ValueError(_GAPS)
         self.special = SpecialIds(*(ids.get(name) for name in names))
         if self.level == "wordpiece" and self.special.unk is None:
             raise ValueError(f"it has no {names.unk}")
@@ -120,8 +121,7 @@ class Subwords(Tokenizer):
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`."""
         ids = [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
-        length_S = np.array(list(map(len, ids)), np.int64)
-        return np.array([id for each in ids for id in each], np.int32), length_S
+        return np.array(list(itertools.chain.from_iterable(ids)), np.int32), np.array(list(map(len, ids)), np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8 become U+FFFD.
@@ -155,70 +155,65 @@ _BYTES = _bytes()
 
 def _read(path: str, normalization: Normalization) -> dict[str, Any]:
     """The content of a `tokenizer.json`, from one of `FILES`."""
-    text = files.read(path).decode()
-    if path.endswith(".txt"):
-        lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-        return _document("wordpiece", lines, (), normalization)
-    if vars(normalization) not in _SAYS_NOTHING:
-        raise BadInput(f"tokenizer {path}: it says itself what becomes of a text; leave out --uncased, --keep_accents "
-                       "and --nfkc")  # fmt: skip
-    document = files.json_object(text, path)
-    if path.endswith("vocab.json"):
-        rows = files.read(f"{path.removesuffix('vocab.json')}merges.txt").decode().split("\n")
-        merges = [tuple(row.rstrip("\r").split(" ")) for row in rows if row and not row.startswith("#version")]
-        pieces = sorted(document, key=document.__getitem__)
-        if [document[piece] for piece in pieces] != list(range(len(pieces))):
-            raise ValueError("its ids have gaps, or two pieces have one id")
-        return _document("bytebpe", pieces, merges, normalization)
-    return document | dict.fromkeys(_OUTSIDE)
-
-
-def _document(
-    level: str, pieces: Sequence[str], merges: Sequence[Sequence[str]], normalization: Normalization
-) -> dict[str, Any]:
-    """A `tokenizer.json` of pieces by id. Raises BadInput for a normalisation that the kind does not have."""
-    if normalization.nfkc or (level == "bytebpe" and vars(normalization) not in _SAYS_NOTHING):
-        raise BadInput(f"a vocabulary of {level} knows no --nfkc, and only wordpiece --uncased and --keep_accents; "
-                       "leave the option out")  # fmt: skip
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    lower, of_bytes = normalization.lower, {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    special = {*_BERT} if level == "wordpiece" else {*_ROBERTA, *_GPT2}
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
-    added = [{"id": index, "content": piece, "lstrip": piece == _MASK} | flags
-             for piece, index in ids.items() if piece in special]  # fmt: skip
+    text, level = files.read(path).decode(), "wordpiece" if path.endswith(".txt") else "bytebpe"
+    if path.endswith(FILES[0]):
+        _check(path, normalization)
+        return files.json_object(text, path) | dict.fromkeys(_OUTSIDE)
+    made = _empty(level, normalization, path)
     if level == "wordpiece":
-        return {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-            "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
-                           "strip_accents": lower and not normalization.keep_accents, "lowercase": lower},
-            "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None,
-            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "model": {"type": "WordPiece", "unk_token": _BERT.unk, "continuing_subword_prefix": "##",
-                      "max_input_chars_per_word": _LONGEST_WORD, "vocab": ids},
-        }  # fmt: skip
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel"} | of_bytes, "post_processor": None,
-        "decoder": {"type": "ByteLevel"} | of_bytes,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
-                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": ids, "merges": [list(pair) for pair in merges]},
-    }  # fmt: skip
+        return _document(made, text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
+    ids = files.json_object(text, path)
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != list(range(len(ids))):
+        raise ValueError(_GAPS)
+    rows = files.read(f"{path.removesuffix(FILES[1])}merges.txt").decode().split("\n")
+    return _document(made, pieces, [row.split() for row in rows if row and not row.startswith("#version")])
 
 
-def train(texts: Iterable[str], path: str, vocab_size: int, level: str, normalization: Normalization) -> None:
+def _check(path: str, normalization: Normalization) -> None:
+    if vars(normalization) not in _SAYS_NOTHING:
+        raise BadInput(
+            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --keep_accents and --nfkc"
+        )
+
+
+def _empty(level: str, normalization: Normalization, path: str) -> Any:
+    """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that the kind has not."""
+    lower, accents = normalization.lower, normalization.lower and not normalization.keep_accents
+    if normalization.nfkc or level == "bytebpe":
+        _check(path, normalization)
+    if level == "bytebpe":
+        made: Any = tokenizers.Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+    else:
+        made = tokenizers.Tokenizer(models.WordPiece(unk_token=_BERT.unk))
+        made.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
+        made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return made
+
+
+def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """A `tokenizer.json` with these pieces by id."""
+    document, special = json.loads(made.to_str()), {*_BERT, *_ROBERTA, *_GPT2}
+    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    document["added_tokens"] = [{"id": index, "content": piece, "lstrip": piece == _MASK} | flags
+                                for index, piece in enumerate(pieces) if piece in special]  # fmt: skip
+    document["model"]["vocab"] = {piece: index for index, piece in enumerate(pieces)}
+    if "merges" in document["model"]:
+        document["model"]["merges"] = [list(pair) for pair in merges]
+    return document
+
+
+def train(texts: Sequence[str], path: str, vocab_size: int, level: str, normalization: Normalization) -> None:
     """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is kept.
 
-    Equal arguments give equal bytes, in any process. Raises BadInput: the text is too little for so many pieces.
+    Equal arguments give equal bytes, in any process. Raises BadInput: the text is too little for so many pieces, or the
+    kind has no such normalisation.
     """
-    made: Any = tokenizers.Tokenizer(models.WordPiece() if level == "wordpiece" else models.BPE())
-    first = _FIRST[level]
-    common: dict[str, Any] = {"min_frequency": _TWICE, "show_progress": False}
+    made, first, last = _empty(level, normalization, path), _FIRST[level], [_MASK] * (level == "bytebpe")
+    special, alphabet = first, pre_tokenizers.ByteLevel.alphabet()
     if level == "wordpiece":
-        rules = _document(level, first, (), normalization)["normalizer"]
-        made.normalizer = normalizers.BertNormalizer(**{name: rules[name] for name in rules.keys() - {"type"}})
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        texts = list(texts)
         counts = Counter[str]()
         for text in texts:
             counts.update(made.normalizer.normalize_str(text))
@@ -226,18 +221,15 @@ def train(texts: Iterable[str], path: str, vocab_size: int, level: str, normaliz
         alphabet = sorted(visible[: (vocab_size - len(first)) // _ALPHABET])
         # The trainer would number the continuing characters in the order of a hash table, which no two processes share.
         special = [*first, *alphabet, *(f"##{each}" for each in alphabet)]
-        trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet,
-                                            limit_alphabet=len(alphabet), **common)  # fmt: skip
-        last: list[str] = []
-    else:
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet, last = pre_tokenizers.ByteLevel.alphabet(), [_MASK]
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size - len(last), special_tokens=first,
-                                      initial_alphabet=alphabet, **common)  # fmt: skip
+    trainer = made.model.get_trainer()
+    trainer.vocab_size, trainer.special_tokens = vocab_size - len(last), special
+    trainer.initial_alphabet, trainer.limit_alphabet = alphabet, len(alphabet)
+    trainer.min_frequency, trainer.show_progress = _TWICE, False
     made.train_from_iterator(texts, trainer)
     model: Mapping[str, Any] = json.loads(made.to_str())["model"]
     pieces = [*sorted(model["vocab"], key=model["vocab"].__getitem__), *last]
     if len(pieces) != vocab_size:
         raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of {level}; "
                        "give that number, or more text")  # fmt: skip
-    files.write_new(path, files.to_json(_document(level, pieces, model.get("merges", ()), normalization), None))
+    document = _document(_empty(level, normalization, path), pieces, model.get("merges", ()))
+    files.write_new(path, files.to_json(document, None))

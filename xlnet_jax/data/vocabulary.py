@@ -183,7 +183,8 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
     family, objective, task = config.model.family, config.data.objective, config.finetune.task
     framed, pretrains = objective != "clm" or task != "none", task == "none"
     needs = {"mask": objective == "mlm" and pretrains, "eod": objective == "clm" and pretrains,
-             "cls": framed and family.cls != "none", "sep": framed and family.separators}  # fmt: skip
+             "cls": framed and family.cls != "none", "sep": framed and family.separators,
+             "pad": family.cls == "first"}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
         raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "

@@ -95,6 +95,9 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     if needed and not marks:
         raise BadInput(f"text {number}, {_shortened(text)}, has no gap; write [MASK] for a piece that is missing, "
                        "[MASK:5] for five")  # fmt: skip
+    if marks and tokenizer.special.mask is None:
+        raise BadInput(f"text {number}: the vocabulary of this model has no piece for {marks[0][0]}; use `generate`, "
+                       "which continues a text")  # fmt: skip
     # Of other keys than the draws of an order.
     random = np.random.default_rng((seed, number, 1, row))
     bounds = [_bounds(mark, number) for mark in marks]
@@ -168,16 +171,16 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
         if tokenizer.level == "bytebpe":
             split = [*(part.rstrip(" ") for part in split[:-1]), split[-1]]
         return [tokenizer.encode_normalized([part])[0].tolist() for part in split]
-    all_ids, eop = [tokenizer.encode_normalized([first])[0].tolist()], tokenizer.special.eop
-    if eop is None:
-        eop = tokenizer.processor.piece_to_id(".")  # ALBERT's has one of its own as well
+    # A symbol that is a piece of its own in any text, for ALBERT a full stop: what follows is not at the start of one.
+    all_ids = [tokenizer.encode_normalized([first])[0].tolist()]
+    name = "." if tokenizer.special.eop is None else "<eop>"
+    symbol = tokenizer.processor.piece_to_id(name)
     for part in later:
-        # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
-        ids = tokenizer.encode_normalized([tokenizer.pieces[eop] + part])[0].tolist()
-        if eop not in ids[:2]:
-            raise BadInput(f"tokenizer {tokenizer.path}: {tokenizer.pieces[eop]} is no symbol of texts; texts with "
-                           "gaps need one that `xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
-        all_ids.append(ids[ids.index(eop) + 1 :])
+        ids = tokenizer.encode_normalized([tokenizer.pieces[symbol] + part])[0].tolist()
+        if symbol not in ids[:2]:
+            raise BadInput(f"tokenizer {tokenizer.path}: {name} is no symbol of texts; texts with gaps need one that "
+                           "`xlnet-jax prepare` trained, or that of a released XLNet or ALBERT")  # fmt: skip
+        all_ids.append(ids[ids.index(symbol) + 1 :])
     for ids in all_ids[:-1]:
         while ids and tokenizer.pieces[ids[-1]] == "▁":
             ids.pop()
