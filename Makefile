@@ -106,11 +106,12 @@ test-ci: test test-slow test-production test-peers test-peers4 test-aot test-bea
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-prove: .venv/peers.stamp .venv/tpu.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
+prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
 	$(PYTEST) $(PARALLEL) --ignore=tests/test_chaos.py -m prove $(PYTEST_FLAGS)
 	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers tests/test_chaos.py -m prove $(PYTEST_FLAGS)
+	USE_TF=0 .venv-peers4/bin/pytest -q tests/peers/test_tokenizers.py -m prove $(PYTEST_FLAGS)
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts
 	$(BIN)/ruff check

@@ -1,5 +1,6 @@
 """WordPiece and byte-level BPE: against slow code of our own, imports, documents without an end, places in the text."""
 
+import contextlib
 import functools
 import json
 import pickle
@@ -20,7 +21,7 @@ from xlnet_jax.data.corpus import pages, verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.subwords import AS_IS, LEVELS, Subwords
 from xlnet_jax.data.tokenizer import ALBERT, Normalization, SpecialIds, Tokenizer
-from xlnet_jax.data.vocabulary import open_tokenizer
+from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
 from xlnet_jax.errors import BadInput
 
 LOWER, CASED = Normalization(lower=True), Normalization()
@@ -223,6 +224,25 @@ def test_a_model_needs_its_pieces(tmp_path):
         open_mixture(config)
     with pytest.raises(BadInput, match="vocab_size=32000 is not that of the tokenizer"):
         open_mixture(Config().changed(data={"corpus": path}))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective", "kinds"),
+    [("bert", "mlm", "wordpiece bytebpe albert"), ("roberta", "mlm", "wordpiece bytebpe albert"),
+     ("albert", "mlm", "wordpiece bytebpe albert"), ("gpt2", "clm", "bytebpe gpt2"), ("xlnet", "clm", "bytebpe gpt2"),
+     ("xlnet", "plm", "wordpiece bytebpe albert")],
+)  # fmt: skip
+def test_which_vocabulary_a_family_can_have(architecture, objective, kinds, tmp_path):
+    data_fixtures.as_gpt2(trained("bytebpe"), tmp_path)
+    (tmp_path / "albert").mkdir()
+    found = {level: trained(level) for level in LEVELS} | {"gpt2": open_tokenizer(str(tmp_path))}
+    sentences = data_fixtures.synthetic_text(0, 50).split("\n")
+    found["albert"] = open_tokenizer(data_fixtures.albert(tmp_path / "albert", sentences, 100))
+    config = Config().changed(model={"architecture": architecture}, data={"objective": objective})
+    for kind, tokenizer in found.items():
+        expected = contextlib.nullcontext() if kind in kinds.split() else pytest.raises(BadInput, match="no piece for")
+        with expected:
+            check_pieces(tokenizer, config, "corpus")
 
 
 @pytest.mark.parametrize("level", LEVELS)
