@@ -338,7 +338,7 @@ VERBS = (
          _of("commands.import_", "import_"), (
             _option("source", "folder, or the common part of the names of a TensorFlow checkpoint's files"),
             _option("--workdir", "new folder, also gs://", required=True),
-            _option("--tokenizer", "SentencePiece model (default: the one beside the parameters), or the symbols of a "
+            _option("--tokenizer", "file of a tokenizer (default: the one beside the parameters), or the symbols of a "
                     "Transformer-XL, one a line"),
         )),
 )  # fmt: skip
