@@ -101,7 +101,9 @@ class FinetuneConfig:
     columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names")
     labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
     metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
-    tokenizer: str = key("", "SentencePiece model of a run from scratch; empty = that of checkpoint.init_from", FREE)
+    tokenizer: str = key(
+        "", "tokenizer of a run from scratch, a file or a folder; empty = that of checkpoint.init_from", FREE
+    )
     segments: int = key(1, "segments of an example; the earlier ones fill the memory, without gradient", ge=1, le=2**10)
     patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
     stride: int = key(128, "question_answering: tokens between the starts of two windows of a long context", ge=1)
