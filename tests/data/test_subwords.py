@@ -156,7 +156,7 @@ def test_a_vocabulary_of_gpt2_ends_with_the_end_of_a_text(tmp_path):
     data_fixtures.as_gpt2(trained("bytebpe"), tmp_path)
     opened = open_tokenizer(str(tmp_path))
     last = opened.vocab_size - 1
-    assert opened.special == SpecialIds(None, last, last, None, None, None, None, last, None)
+    assert opened.special == SpecialIds(None, last, last, None, None, last, None, last, None)
     assert opened.encode("a<|endoftext|>").max() < last
 
 

@@ -35,7 +35,7 @@ _END = "<|endoftext|>"
 # Names in the place of ids.
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
-_GPT2 = SpecialIds(None, _END, _END, None, None, None, None, _END, None)
+_GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)  # padding is nowhere read, but must be a piece
 _FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
 _ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
