@@ -136,12 +136,12 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """
     path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
     _check_only({key: value for key, value in found.items() if value is not None}, row.required, path)
-    said = {ours: default if found.get(theirs) is None else found[theirs]
+    said: dict[str, Any] = {ours: default if found.get(theirs) is None else found[theirs]
             for ours, (theirs, default) in row.named.items()}  # fmt: skip
     theirs, activations = said["activation"], {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     if theirs not in activations:
         raise BadInput(f"{path}: {row.named['activation'][0]}={theirs!r} is not one of {', '.join(activations)}")
-    values = said | {"activation": activations[theirs]} | dict(row.only) | dict(row.always)
+    values: dict[str, Any] = said | {"activation": activations[theirs]} | row.only | row.always
     width, heads = values["d_model"], values["heads"]
     if values.get("head_dim") is None:
         values["head_dim"] = max(1, width // max(1, heads))
