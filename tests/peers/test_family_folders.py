@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from convert.test_families import config_of, tokenizer_of, written
+from convert.test_peers import config_of, tokenizer_of, written
 from oracle import families
 from safetensors.numpy import load_file
 

@@ -87,8 +87,8 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         "max_positions": model.max_positions + model.family.first_position,
     }  # fmt: skip
     ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
-    if export and not row.required.get("pad_token_id"):
-        ids["pad_token_id"] = special.pad
+    if export and special.pad is None:  # the last piece of a text is the one before this
+        ids["pad_token_id"] = special.eod
     return {
         "architectures": [class_of(config)],
         "model_type": model.architecture,

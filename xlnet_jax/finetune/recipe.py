@@ -118,7 +118,7 @@ class TaskModel:
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
     def _is_text(self, tokens: Any) -> Any:
-        return tokens != self.task.tokenizer.special.pad
+        return tokens != self.task.pad
 
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""

@@ -184,6 +184,12 @@ class Task(abc.ABC):
         return layouts.Layout(self.tokenizer.special, self.config.model.family)
 
     @property
+    def pad(self) -> int:
+        """The piece that fills up; GPT-2, which has none for that, takes the end of a document, which no text has."""
+        special = self.tokenizer.special
+        return special.eod if special.pad is None else special.pad
+
+    @property
     def length(self) -> int:
         """The most pieces of a sequence, in all its segments."""
         return self.config.finetune.segments * self.config.data.segment_len
@@ -246,7 +252,7 @@ class Task(abc.ABC):
         T = segment_len or self.config.data.segment_len
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         shape = (size, len(rows[0].tokens), self.config.finetune.segments * T)
-        tokens, kinds = np.full(shape, self.tokenizer.special.pad, np.int32), np.zeros(shape, np.int32)
+        tokens, kinds = np.full(shape, self.pad, np.int32), np.zeros(shape, np.int32)
         for b, row in enumerate(filled):
             for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
                 first = self.layout.origin(pieces) % shape[2]

@@ -1,6 +1,6 @@
 """BERT, RoBERTa, ALBERT and GPT-2 in Hugging Face folders: there and back byte for byte, other writers' files, sizes.
 
-`oracle/test_oracle.py` and `peers/test_families.py` compare what the models compute.
+`oracle/test_oracle.py` and `peers/test_live_families.py` compare what the models compute.
 """
 
 import functools
