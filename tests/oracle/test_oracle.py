@@ -47,7 +47,7 @@ def test_transformer_xl_equals_the_recording(name, x64):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_family_equals_the_recording(family, x64):
-    """One configuration of each, of which `peers/test_families.py` draws more: logits, losses, gradients, names."""
+    """One configuration of each, of which `peers/test_live_families.py` draws more: logits, losses, gradients."""
     config, recorded = families.draw(family, 0), families.load()[family]
     fed = families.draw_inputs(config, 0)
     found = families.run(config, families.draw_weights(config, 0), fed)

@@ -87,8 +87,8 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         "max_positions": model.max_positions + model.family.first_position,
     }  # fmt: skip
     ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
-    if export and not row.required.get("pad_token_id"):
-        ids["pad_token_id"] = special.pad
+    if export and special.pad is None:  # the last piece of a text is the one before this
+        ids["pad_token_id"] = special.eod
     return {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
@@ -136,12 +136,12 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """
     path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
     _check_only({key: value for key, value in found.items() if value is not None}, row.required, path)
-    said = {ours: default if found.get(theirs) is None else found[theirs]
+    said: dict[str, Any] = {ours: default if found.get(theirs) is None else found[theirs]
             for ours, (theirs, default) in row.named.items()}  # fmt: skip
     theirs, activations = said["activation"], {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     if theirs not in activations:
         raise BadInput(f"{path}: {row.named['activation'][0]}={theirs!r} is not one of {', '.join(activations)}")
-    values = said | {"activation": activations[theirs]} | dict(row.only) | dict(row.always)
+    values: dict[str, Any] = said | {"activation": activations[theirs]} | row.only | row.always
     width, heads = values["d_model"], values["heads"]
     if values.get("head_dim") is None:
         values["head_dim"] = max(1, width // max(1, heads))

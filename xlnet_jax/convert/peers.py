@@ -13,7 +13,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.convert.names import HUGGINGFACE, Entry, Table
 from xlnet_jax.finetune.tasks import TASKS
 
-NONE: Mapping[str, Any] = {}
+NONE: dict[str, Any] = {}
 
 
 class Peer(NamedTuple):
@@ -25,30 +25,30 @@ class Peer(NamedTuple):
     """How the name of its class goes on: without a loss of sentences, and with one."""
     table: Table
     """Of the tensors; the first is the word embedding."""
-    heads: Mapping[str, Mapping[str, str]]
+    heads: dict[str, dict[str, str]]
     """By the class of a task: the dense layers and LayerNorms of its head, with their names there."""
-    copies: Mapping[str, str]
+    copies: dict[str, str]
     """Tensors that other writers store again, with the one that each must equal."""
-    named: Mapping[str, tuple[str, Any]]
+    named: dict[str, tuple[str, Any]]
     """Keys of `ModelConfig` with their names in config.json, and that library's defaults."""
-    only: Mapping[str, Any]
+    only: dict[str, Any]
     """Keys of `ModelConfig` with the only value that the library computes with."""
-    required: Mapping[str, Any]
+    required: dict[str, Any]
     """What of config.json has one value in our models."""
-    ids: Mapping[str, str] = NONE
+    ids: dict[str, str] = NONE
     """Special pieces of config.json, by their names in `SpecialIds`."""
     no_place: frozenset[str] = frozenset()
     """Keys of `ModelConfig` that config.json has no place for, beside `NO_PLACE`."""
-    kept: Mapping[str, Any] = NONE
+    kept: dict[str, Any] = NONE
     """Keys of config.json that say how the model is used there, with the values for a run of ours. A run that starts
     from an import keeps those of its source."""
-    aliases: Mapping[str, str] = NONE
+    aliases: dict[str, str] = NONE
     """Other names of keys of config.json."""
-    also: Mapping[str, str] = NONE
+    also: dict[str, str] = NONE
     """Further names of keys of `ModelConfig`, which are written and not read."""
-    always: Mapping[str, Any] = NONE
+    always: dict[str, Any] = NONE
     """Keys of `ModelConfig` that have this value there: the same function, until it is trained there."""
-    summary: Mapping[str, Any] = NONE
+    summary: dict[str, Any] = NONE
     """Our classifier, in config.json."""
 
 
@@ -83,7 +83,7 @@ def _modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") 
 
 
 def _encoder(
-    root: str, layer: str, attention: Mapping[str, str], layers: Mapping[str, str], others: Mapping[str, str]
+    root: str, layer: str, attention: Mapping[str, str], layers: Mapping[str, str], others: dict[str, str]
 ) -> Table:
     """BERT and those that follow it: the names below `layer`, and the `others`."""
     at, ours = f"{root}.encoder.{layer}", "layers/attention"
@@ -105,7 +105,7 @@ def _pairs(theirs: str) -> Table:
             Entry("sentence_head/bias", f"{theirs}.bias", "swapped"))  # fmt: skip
 
 
-def _heads(pooler: str, logits: str = "classifier") -> dict[str, Mapping[str, str]]:
+def _heads(pooler: str, logits: str = "classifier") -> dict[str, dict[str, str]]:
     """Those of the tasks, by `Export.name`."""
     classifier = {"summary": pooler, "logits": logits}
     return {"ForSequenceClassification": classifier, "ForMultipleChoice": classifier,
@@ -113,7 +113,7 @@ def _heads(pooler: str, logits: str = "classifier") -> dict[str, Mapping[str, st
             "Model": {}}  # fmt: skip
 
 
-def _tied(decoder: str, word: str, bias: str) -> Mapping[str, str]:
+def _tied(decoder: str, word: str, bias: str) -> dict[str, str]:
     """The copies of a decoder: its weight is the word embedding."""
     return {f"{decoder}.weight": word, f"{decoder}.bias": bias}
 
@@ -158,7 +158,7 @@ _GPT2 = (
 )  # fmt: skip
 
 
-def _named(vocab_size: int, **others: tuple[str, Any]) -> Mapping[str, tuple[str, Any]]:
+def _named(vocab_size: int, **others: tuple[str, Any]) -> dict[str, tuple[str, Any]]:
     """`Peer.named`, with the names and defaults of BERT but for `others`."""
     return {
         "architecture": ("model_type", ""), "vocab_size": ("vocab_size", vocab_size),
