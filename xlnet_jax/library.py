@@ -295,12 +295,8 @@ class Model:
         together."""
         if not rows:
             return []
-        family, mask, left_to_right = (
-            self.config.model.family,
-            self.tokenizer.special.mask,
-            self.config.data.left_to_right,
-        )
-        if left_to_right and not family.absolute:
+        family = self.config.model.family
+        if self.config.data.left_to_right and not family.absolute:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
         if family.absolute and (long := max(map(len, rows))) > self.longest:
@@ -310,29 +306,26 @@ class Model:
         B, groups = batches([len(row) for row in rows], self.batch_size)
         with self._ready(rows, 0 if self.opening is None else len(rows)) as (config, params, done):
             for numbers in groups:
-                segments = []
-                for number in numbers:
-                    ids_N = np.array(rows[number])
-                    # Of two streams: the text is seen by all, a masked position by none but itself.
-                    rank_N = (ids_N == mask) if self.config.data.objective == "plm" else np.zeros(len(ids_N))
-                    rank_N = np.arange(len(ids_N)) if left_to_right else rank_N
-                    position_P = np.flatnonzero(ids_N == mask)
-                    segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P))
+                segments = [self._whole(np.array(rows[number])) for number in numbers]
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
-                T = min(T, self.longest) if family.absolute else T
                 P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-                batch = padded(segments, B, T, P)
-                for segment_T, segment in zip(batch.segments, segments, strict=False):
-                    if family.cls == "last":
-                        segment_T[len(segment.token_N) - 1] = layouts.CLASS
-                hidden_BTD, logits_BPV = jax.device_get(_forward(language_model(config), params, batch))
-                for number, segment, hidden_TD, logits_PV in zip(
-                    numbers, segments, hidden_BTD, logits_BPV, strict=False
-                ):
+                batch = padded(segments, B, min(T, self.longest) if family.absolute else T, P)
+                for segment_T, segment in zip(batch.segments, segments if family.cls == "last" else (), strict=False):
+                    segment_T[len(segment.token_N) - 1] = layouts.CLASS
+                found = zip(*jax.device_get(_forward(language_model(config), params, batch)), strict=True)
+                for number, segment, (hidden_TD, logits_PV) in zip(numbers, segments, found, strict=False):
                     kept = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
                     computed[number] = keep(*kept)
                 done(len(numbers))
         return computed
+
+    def _whole(self, ids_N: np.ndarray) -> Segment:
+        """A text in which all see all, or what is before them, and MASK is asked for."""
+        data, is_mask_N = self.config.data, ids_N == self.tokenizer.special.mask
+        # Of two streams: the text is seen by all, a masked position by none but itself.
+        rank_N = is_mask_N if data.objective == "plm" else np.arange(len(ids_N)) * data.left_to_right
+        position_P = np.flatnonzero(is_mask_N)
+        return Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P)
 
 
 @program(static_argnums=0)
