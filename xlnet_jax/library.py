@@ -99,7 +99,7 @@ class Model:
         What is in a gap of a text (`infer.infill`) is seen by none of the others.
         """
         rows = [self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)]
-        return self._run(rows, lambda hidden_ND, logits_PV: hidden_ND)
+        return self._run(rows, lambda number, hidden_ND, logits_PV: hidden_ND)
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
@@ -122,7 +122,7 @@ class Model:
         if self.config.data.left_to_right:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
-        return self._run(rows, lambda hidden_ND, logits_PV: logits_PV)
+        return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
 
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
@@ -188,7 +188,7 @@ class Model:
         """`_filled` of a masked model: the only unknown piece of each text."""
         masked.check_gap(gapped)
         rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]
-        logits = self._run(rows, lambda hidden_ND, logits_PV: logits_PV[0])
+        logits = self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV[0])
         return masked.filled(gapped, np.stack(logits), asked) if logits else []
 
     def _filled(
@@ -246,16 +246,15 @@ class Model:
         if self.config.data.objective != "mlm":
             raise BadInput(f"{self.name} has data.objective={self.config.data.objective}, and a likelihood of texts; "
                            "use `score`")  # fmt: skip
-        mask, found = self.tokenizer.special.mask, list[Pseudo]()
-        for number, text in enumerate(self._texts(texts), 1):
-            passage = text if isinstance(text, Passage) else Passage(text)
-            ids, known = infill.pieces_of(self.tokenizer, passage, number)
-            position_U = np.flatnonzero(~np.array(known))
-            rows = [self._laid_out(row).tokens.tolist() for row in masked.masked_one_by_one(ids, known, mask)]
-            chances = self._run(rows, lambda hidden_ND, logits_PV: logits_PV[0] - np.logaddexp.reduce(logits_PV[0]))
-            log_probs = [float(chance_V[ids[at]]) for chance_V, at in zip(chances, position_U, strict=True)]
-            found.append(Pseudo(position_U, np.array(log_probs)))
-        return found
+        passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
+        pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        rows, targets = masked.one_by_one(pairs, self.tokenizer.special.mask)
+
+        def chance(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
+            return float(logits_PV[0, targets[number]] - np.logaddexp.reduce(logits_PV[0]))
+
+        chances = self._run([self._laid_out(row).tokens.tolist() for row in rows], chance)
+        return masked.by_text(pairs, chances)
 
     @contextlib.contextmanager
     def _ready(self, question: object, count: int) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
@@ -290,8 +289,8 @@ class Model:
                     ) from error
         return texts
 
-    def _run(self, rows: list[list[int]], keep: Callable[[np.ndarray, np.ndarray], Any]) -> list[Any]:
-        """What to `keep` of the hidden states [N, D] and logits [P, V] of each row; rows of similar length run
+    def _run(self, rows: list[list[int]], keep: Callable[[int, np.ndarray, np.ndarray], Any]) -> list[Any]:
+        """What to `keep` of each row: of its number, hidden states [N, D] and logits [P, V]. Rows of similar length run
         together."""
         if not rows:
             return []
@@ -314,8 +313,8 @@ class Model:
                     segment_T[len(segment.token_N) - 1] = layouts.CLASS
                 found = zip(*jax.device_get(_forward(language_model(config), params, batch)), strict=True)
                 for number, segment, (hidden_TD, logits_PV) in zip(numbers, segments, found, strict=False):
-                    kept = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
-                    computed[number] = keep(*kept)
+                    real = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
+                    computed[number] = keep(number, *real)
                 done(len(numbers))
         return computed
 
