@@ -41,7 +41,7 @@ def one_by_one(pairs: Sequence[tuple[Sequence[int], Sequence[bool]]], mask: int)
     """Of texts, ids and which of them are known: a copy for each unknown position with MASK there, and its id."""
     rows, targets = list[list[int]](), list[int]()
     for ids, known in pairs:
-        for at in np.flatnonzero(~np.array(known)):
+        for at in np.flatnonzero(~np.array(known)).tolist():
             rows.append([*ids[:at], mask, *ids[at + 1 :]])
             targets.append(ids[at])
     return rows, targets
