@@ -49,7 +49,7 @@ def special(family: str) -> SpecialIds:
         "bert": SpecialIds(1, None, None, 2, 3, 0, 4, None, None),
         "roberta": SpecialIds(3, 0, 2, 0, 2, 1, 4, 2, None),
         "albert": SpecialIds(1, None, None, 2, 3, 0, 4, None, None),
-        "gpt2": SpecialIds(None, 5, 5, None, None, None, None, 5, None),
+        "gpt2": SpecialIds(None, 5, 5, None, None, 5, None, 5, None),
     }[family]
 
 
@@ -107,8 +107,7 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
     task, rows = config.finetune.task, C if config.finetune.task == "multiple_choice" else 1
     length = np.array([T, *rng.integers(4, T, B * rows - 1)]).reshape(B, rows, 1)
     real = np.arange(T) < length
-    tokens = np.where(real, rng.integers(FIRST_TEXT, model.vocab_size, (B, rows, T)),
-                      ids.eod if ids.pad is None else ids.pad)  # fmt: skip
+    tokens = np.where(real, rng.integers(FIRST_TEXT, model.vocab_size, (B, rows, T)), ids.pad)
     second = real & (np.arange(T) >= rng.integers(2, 4, (B, rows, 1)))
     segments = second * (model.family.segments == 2)
     chosen = real & (rng.random((B, rows, T)) < 0.5)

@@ -71,7 +71,9 @@ def import_(
 
 
 def _changed(config: Config) -> list[str]:
-    """The model's keys and the objective, where they are not the defaults, as words of the command line."""
+    """The model's keys and the objective, where they are not the defaults, as words of the command line; also the other
+    keys of examples, where the usual ones do not fit the family."""
+    sections = ("model.", "data." if config.model.family.absolute else "data.objective")
     defaults = configs.flat(Config())
     return [f"--config.{name}={value}" for name, value in configs.flat(config).items()
-            if name.startswith(("model.", "data.objective")) and value != defaults[name]]  # fmt: skip
+            if name.startswith(sections) and value != defaults[name]]  # fmt: skip

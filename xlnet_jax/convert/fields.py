@@ -31,7 +31,7 @@ OWN = "xlnet_jax.json"
 _TYPES = {
     "architectures": list, "id2label": dict, "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int,
     "bi_data": bool, "use_mems_train": bool, "use_mems_eval": bool, "classifier_dropout": float,
-    "classifier_dropout_prob": float, "reorder_and_upcast_attn": bool,
+    "classifier_dropout_prob": float, "reorder_and_upcast_attn": bool, "use_cache": bool,
 }  # fmt: skip
 """Of the keys of config.json that are read, beside those that `peers` has a value for."""
 
@@ -87,8 +87,8 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         "max_positions": model.max_positions + model.family.first_position,
     }  # fmt: skip
     ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
-    if export and special.pad is None:  # the last piece of a text is the one before this
-        ids["pad_token_id"] = special.eod
+    if export and "pad_token_id" not in row.required:  # GPT-2's text ends before the first of these
+        ids["pad_token_id"] = special.pad
     return {
         "architectures": [class_of(config)],
         "model_type": model.architecture,

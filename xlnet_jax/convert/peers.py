@@ -211,7 +211,8 @@ PEERS = {
         prefix="Bert", pretraining=("ForMaskedLM", "ForPreTraining"), table=_BERT, heads=_heads("bert.pooler.dense"),
         copies=_tied("cls.predictions.decoder", _BERT[0].theirs, "cls.predictions.bias"),
         named=_named(30522), only=_ONLY | _WHOLE | {"norm": "post"},
-        required=_ENCODER | {"type_vocab_size": 2, "pad_token_id": 0}, kept={"classifier_dropout": None},
+        required=_ENCODER | {"type_vocab_size": 2, "pad_token_id": 0},
+        kept={"classifier_dropout": None, "use_cache": True},
     ),
     "roberta": Peer(
         prefix="Roberta", pretraining=("ForMaskedLM",), table=_ROBERTA,
@@ -221,7 +222,7 @@ PEERS = {
         named=_named(50265), only=_ONLY | _WHOLE | {"norm": "post"},
         # Positions are counted from the id of padding there.
         required=_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1},
-        ids={"bos_token_id": "cls", "eos_token_id": "sep"}, kept={"classifier_dropout": None},
+        ids={"bos_token_id": "cls", "eos_token_id": "sep"}, kept={"classifier_dropout": None, "use_cache": True},
     ),
     "albert": Peer(
         prefix="Albert", pretraining=("ForMaskedLM", "ForPreTraining"), table=_ALBERT, heads=_heads("albert.pooler"),
@@ -246,7 +247,7 @@ PEERS = {
         required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
                   "tie_word_embeddings": True},
         ids={"bos_token_id": "bos", "eos_token_id": "eos"},
-        kept={"reorder_and_upcast_attn": False},  # in float32 it changes nothing
+        kept={"use_cache": True, "reorder_and_upcast_attn": False},  # in float32 the latter changes nothing
         aliases={"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
                  "num_hidden_layers": "n_layer"},
         also={"embd_pdrop": "dropout"},

@@ -274,5 +274,6 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
         "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
     state = create_state(recipe, built)
     # Loaded parameters replace fresh ones; the other run may lack some.
-    merged = traverse_util.unflatten_dict(traverse_util.flatten_dict(state.params) | traverse_util.flatten_dict(params))
+    fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
+    merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))
     return dataclasses.replace(state, params=merged), {"init_from": origin, "rebuilt": []}
