@@ -2,7 +2,7 @@
 
     xlnet-jax train --config=configs/bert/large.py --config.data.corpus=CORPUS --workdir=RUN
 
-The corpus needs a vocabulary of 30,522 pieces: `prepare --vocabulary=wordpiece --lower`, or the released vocab.txt.
+The corpus needs a vocabulary of 30,522 pieces: `prepare --vocabulary=wordpiece --uncased`, or the released vocab.txt.
 Published (Devlin et al. 2018, arXiv:1810.04805, appendix A.2): all but what is marked as ours; 4 days on 64 TPU chips.
 90 % of its steps had sequences of 128 tokens (data.segment_len=128, data.reuse_len=125, data.num_predict=20). Its code
 clips by core, corrects no bias and repeats ten copies of its masks: compat.switches=bert. No complete run yet: no
