@@ -42,6 +42,11 @@ def oracle(case: str) -> tuple[str, ...]:
     return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64-xla]",)
 
 
+def family(name: str) -> tuple[str, ...]:
+    """The same for BERT, RoBERTa, ALBERT or GPT-2."""
+    return (f"tests/oracle/test_oracle.py::test_a_family_equals_the_recording[{name}]",)
+
+
 def recurrence(case: str) -> tuple[str, ...]:
     """The same for Transformer-XL."""
     return (f"tests/oracle/test_oracle.py::test_transformer_xl_equals_the_recording[{case}]",)
@@ -58,7 +63,9 @@ CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
-TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
+TRANSFORMER, LAYERS, HEADS, EMBEDDINGS = (
+    f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads", "embeddings")
+)
 EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream", "whole_sentences")
 )
@@ -106,6 +113,17 @@ MUTANTS = (
     Mutant("feed_forward_residual_missing", LAYERS, "norm(x_BSD + y_BSD)", "norm(y_BSD)", oracle("plain")),
     Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
            '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),
+    Mutant("biases_of_attention_missing", ATTENTION, "(x + bias[None, None])", "(x + 0 * bias[None, None])", family("bert")),
+    Mutant("positions_of_roberta_start_a_row_too_early", POSITIONS, "else table_ND[first + place_BT]",
+           "else table_ND[first - 1 + place_BT]", family("roberta")),
+    Mutant("the_head_of_roberta_has_the_gelu_of_its_layers", HEADS, '"gelu_erf" if head == "dense_erf" else config.activation',
+           "config.activation", family("roberta")),
+    Mutant("padding_is_learned", EMBEDDINGS, "jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)", "x_BTD",
+           family("bert")),
+    Mutant("gpt2_is_not_normalised_at_the_end", TRANSFORMER, 'x_BSD = layer_norm("final_norm", config)(x_BSD)',
+           'x_BSD += 0 * layer_norm("final_norm", config)(x_BSD)', family("gpt2")),
+    Mutant("the_sentence_head_is_not_dropped", HEADS, "Dropout(self.parts.sentence_dropout)", "Dropout(0.0)",
+           one("train/every_family", "test_only_albert_drops_what_its_sentence_head_reads")),
     Mutant("chunks_before_the_last_have_no_gradient", CHUNKS, "sums[0] + d_table_VD", "0 * sums[0] + d_table_VD",
            one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits")),
     Mutant("filled_slots_have_a_gradient", CHUNKS, "jnp.where(g_C[:, None] != 0, dz_CV, 0)", "dz_CV + 0",

@@ -70,7 +70,9 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
             architecture=family, vocab_size=int(rng.integers(12, 24)), layers=int(rng.integers(1, 4)), heads=heads,
             head_dim=head_dim, d_model=heads * head_dim, d_ff=int(rng.integers(3, 12)), memory_len=0, dropout=0.0,
             attention_dropout=0.0, max_positions=T + int(rng.integers(0, 4)), norm="pre" if gpt2 else "post",
-            activation=("gelu_erf", "gelu", "relu")[seed % 3], compute_dtype="float64", unroll="off",
+            # That of RoBERTa's head stays gelu_erf, which shows only where the layers have another one.
+            activation=("gelu_erf", "gelu", "relu")[(seed + (family == "roberta")) % 3], compute_dtype="float64",
+            unroll="off",
             layer_norm_epsilon=float(rng.choice([1e-12, 1e-5, 1e-3])), **further,
         ),
         data=dict(
