@@ -155,7 +155,7 @@ class Embedding(nn.Module):
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if family.first_position else place_BTD).astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
-            h_BTD = h_BTD + table_SD[batch.segments].astype(dtype)
+            h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)
         if self.parts.embedding_norm:
             h_BTD = layer_norm("embedding_norm", config)(h_BTD).astype(dtype)
         mask_D = None

@@ -21,7 +21,9 @@ def learned(module: nn.Module, longest: int, width: int, place_BT: jax.Array | i
     """Learned positions at their places in the text, [B, T, width] in float32, declared on `module`: a number T is all
     from 0 on, and `first` is the row of place 0. `longest` is without the rows before it."""
     table_ND = parameter(module, "position_embedding", (first + longest, width), (None, "embed"))
-    return table_ND[None, first : first + place_BT] if isinstance(place_BT, int) else table_ND[first + place_BT]
+    if isinstance(place_BT, int):
+        return table_ND[None, first : first + place_BT]
+    return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]  # whole, as in `embeddings.lookup`
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
