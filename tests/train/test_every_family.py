@@ -25,9 +25,9 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.model.transformer import empty_memory
 
 FAMILIES = [name for name in configs.FAMILIES if name != "xlnet"]
 
