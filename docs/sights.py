@@ -25,6 +25,7 @@ VOCABULARIES = {"wordpiece": 53, "words": 20, "bytebpe": 298}
 M, T, CELL, LEFT, TOP = 3, 12, 13, 48, 24
 WHOLE = {"reuse_len": T, "num_predict": T, "objective": "clm", "bidirectional": False}
 XLNET = {"reuse_len": 5, "num_predict": 3, "max_span": 2, "mask_group_size": 3, "bidirectional": False}
+BERT = {"short_rate": 1.0, "target_rate": 0.2, "num_predict": 3}
 PANELS = [  # title, vocabulary, family, data, seed of the data, whether it is the query stream
     ("XLNet, content stream", "wordpiece", "xlnet", XLNET, 4, False),
     ("XLNet, query stream", "wordpiece", "xlnet", XLNET, 4, True),
