@@ -41,7 +41,7 @@ class ModelConfig:
         "clusters whose softmax has the embedding's projection; rest = all but the first",
         choices="all rest none",
     )
-    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); no export to Hugging Face")
+    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT)")
     position_scheme: str = key(
         "relative",
         "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
