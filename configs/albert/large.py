@@ -2,10 +2,10 @@
 
     xlnet-jax train --config=configs/albert/large.py --config.data.corpus=CORPUS --workdir=RUN
 
-The corpus needs a vocabulary of 30,000 pieces: the released spiece.model, or one of `prepare`. Published (Lan et al.
-2019, arXiv:1909.11942, section 4.1): the network without dropout, sentence order, n-grams of up to 3 words, batch and
-steps, with LAMB at 0.00176 on 64 to 512 TPU v3 chips; here it is AdamW, whose rate is ours. No complete run yet: no
-expected result.
+The corpus needs a vocabulary of 30,000 pieces: the released spiece.model, or `prepare --vocabulary=wordpiece`.
+Published (Lan et al. 2019, arXiv:1909.11942, section 4.1): the network without dropout, sentence order, n-grams of up
+to 3 words, batch and steps, with LAMB at 0.00176 on 64 to 512 TPU v3 chips; here it is AdamW, whose rate is ours. No
+complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base
