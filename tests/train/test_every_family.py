@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 from text to a trained model: they learn, resume bit for bit, and score alike anywhere.
+"""BERT, RoBERTa, ALBERT and GPT-2 from text to a trained model: they learn, resume bit for bit, score alike anywhere.
 
 Nothing here is of one family: the loop, checkpoints and evaluations are those of XLNet, whose tests are in the modules
 of each.
@@ -20,16 +20,29 @@ from compiling import OPTIMISED
 from xlnet_jax import config as configs
 from xlnet_jax.batch import stack
 from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.cli import main
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data import subwords
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 
 FAMILIES = [name for name in configs.FAMILIES if name != "xlnet"]
+
+
+BERT = """
+import dataclasses, tiny
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dataclasses.asdict(tiny.family("bert"))).lock()
+"""
 
 
 class Topics(tiny.Words):
@@ -149,6 +162,34 @@ def test_neither_training_nor_the_held_out_loss_depends_on_the_devices(family, s
         scores.append([value for name, value in found.items() if name.startswith("heldout_loss")])
         assert found["targets"] > 100 and len(scores[-1]) == 1 + (family in ("bert", "albert"))
     assert scores[1:] == [pytest.approx(scores[0], rel=1e-6)] * 2
+
+
+BAD = [
+    (["data.objective=clm", "data.reuse_len=32", "data.num_predict=32"], "wordpiece",
+     "data.objective=clm is not for model.architecture=bert, which is trained by mlm"),
+    (["model.max_positions=31"], "wordpiece", "data.segment_len=32 is more than the model.max_positions=31 that are"),
+    ([], "gpt2", "which model.architecture=bert with data.objective=mlm needs"),
+    (["model.vocab_size=301"], "wordpiece", "model.vocab_size=301 is not that of the tokenizer of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "kind", "message"), BAD)
+def test_what_a_family_cannot_have_is_one_line(words, kind, message, tmp_path, monkeypatch, capsys):
+    """Before a device is used. What cannot be imported is in `convert/test_peers.py`."""
+    vocabulary = {"vocabulary": kind, "tokenizer": None, "vocab_size": 300}
+    if kind == "gpt2":
+        subwords.train(data_fixtures.ALPHABET.split(), f"{tmp_path}/tokenizer.json", 261, "bytebpe", Normalization())
+        (tmp_path / "gpt2").mkdir()
+        data_fixtures.as_gpt2(open_tokenizer(f"{tmp_path}/tokenizer.json"), tmp_path / "gpt2")
+        vocabulary = {"tokenizer": str(tmp_path / "gpt2")}
+    corpus = str(tmp_path / "corpus")
+    size = data_fixtures.make_corpus(corpus, **vocabulary)["tokenizer"]["vocab_size"]
+    (tmp_path / "config.py").write_text(BERT)
+    monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a device is used"))
+    options = [f"--config.{word}" for word in (f"data.corpus={corpus}", f"model.vocab_size={size}", *words)]
+    assert main(["train", f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run", *options]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line and not (tmp_path / "run").exists()
 
 
 LEARNED = {"plm": 800, "clm": 400, "mlm": 2500}
