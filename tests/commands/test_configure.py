@@ -97,6 +97,21 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, spee
     assert outcomes == {"refused", (128, 4)}
 
 
+@pytest.mark.parametrize(("family", "kind"), [("bert", "wordpiece"), ("gpt2", "bytebpe")])
+def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsys):
+    corpus, path = str(tmp_path / "corpus"), str(tmp_path / "small.py")
+    text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
+    data_fixtures.make_corpus(corpus, text, tokenizer=None, vocabulary=kind, vocab_size=300)
+    assert main(["configure", corpus, f"--output={path}", "--minutes=30", f"--family={family}", "--json"]) == 0
+    capsys.readouterr()
+    config = configs.load(path)
+    assert config.model.architecture == family and config.data.objective == config.model.family.objectives[0]
+    assert config.data.sentence_loss == (family == "bert") and config.model.max_positions == config.data.segment_len
+    assert dry_run(path, tmp_path / "run") == 0
+    assert main(["configure", corpus, f"--output={tmp_path}/other.py", "--family=brt"]) == 2
+    assert "'brt'" in capsys.readouterr().err
+
+
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(speed):
     mixture, fitting = of_length(10**9)
     layers = []

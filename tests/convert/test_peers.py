@@ -163,8 +163,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
-def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys):
+def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monkeypatch):
+    """Before a device is used."""
     written(family, tmp_path / "model")
+    monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a device is used"))
     whole = (tmp_path / "model" / "config.json").read_text()
 
     def refused(said):

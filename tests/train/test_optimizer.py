@@ -4,11 +4,14 @@ import dataclasses
 import math
 from types import SimpleNamespace
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import tiny
+from flax.traverse_util import flatten_dict
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import OptimizerConfig
@@ -17,6 +20,7 @@ from xlnet_jax.model import heads
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, decay_mask, make_optimizer, schedule
 from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
 
@@ -76,6 +80,21 @@ def test_decay_spares_layer_norm_and_dense_biases_only():
     assert mask["layers"]["attention"] == {"query": True, "content_bias": True, "segment_bias": True,
                                            "norm": {"scale": False, "bias": False}}  # fmt: skip
     assert mask["layers"]["feed_forward"]["inner"] == {"kernel": True, "bias": False}
+
+
+@pytest.mark.parametrize("family", ["xlnet", "bert", "gpt2"])
+def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
+    """By what a parameter is: a bias may have a name of its own, and XLNet's u, v and w are none of a product."""
+    config = tiny.config() if family == "xlnet" else tiny.family(family)
+    params = nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
+    decayed = {"/".join(path): value for path, value in flatten_dict(decay_mask(params)).items()}
+    relative = {f"layers/attention/{name}_bias" for name in ("content", "position", "segment")}
+    for path, value in decayed.items():
+        assert value == (path in relative or not ("bias" in path or "norm" in path)), path
+    assert (relative <= decayed.keys()) == (family == "xlnet")
+    spared = {path for path, value in decayed.items() if not value}
+    of_products = {f"layers/attention/{name}_bias" for name in ("query", "key", "value", "output")}
+    assert (of_products <= spared) == (family != "xlnet") and {path for path in spared if "norm/scale" in path}
 
 
 def test_a_head_learns_at_the_full_rate_and_a_parameter_without_a_depth_is_an_error():

@@ -44,10 +44,11 @@ def import_(
     workdirs.check_folder(workdir)
     if workdirs.read_config(workdir) is not None:
         raise BadInput(f"--workdir={workdir} holds a run; name a new folder")
-    available_devices()
     with open_source(source, tokenizer, overrides) as foreign:
+        config, params = foreign.config, foreign.params(any_recipe(foreign.config, foreign.tokenizer))
+        available_devices()
         # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
-        config, params = foreign.config, jax.device_put(foreign.params(any_recipe(foreign.config, foreign.tokenizer)))
+        params = jax.device_put(params)
         no_corpus = config.changed(data={"corpus": ""})
         identity = workdirs.identity(no_corpus, "", foreign.tokenizer.sha256)
         with files.translate_errors(workdir):

@@ -104,7 +104,7 @@ class Stack(nn.Module):
         """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
         if self.config.unroll == "auto":
             # Only in training: the rest would be compiled longer than it saves.
-            return meshes.device().platform == "cpu" and not self.deterministic
+            return not self.deterministic and meshes.device().platform == "cpu"
         return self.config.unroll == "on"
 
     @nn.compact
