@@ -63,9 +63,7 @@ CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
-TRANSFORMER, LAYERS, HEADS, EMBEDDINGS = (
-    f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads", "embeddings")
-)
+TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
 EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream", "whole_sentences")
 )
@@ -118,8 +116,6 @@ MUTANTS = (
            "(None, None))[first - 1 + place_BT]", family("roberta")),
     Mutant("the_head_of_roberta_has_the_gelu_of_its_layers", HEADS, '"gelu_erf" if head == "dense_erf" else config.activation',
            "config.activation", family("roberta")),
-    Mutant("padding_is_learned", EMBEDDINGS, "jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)", "x_BTD",
-           family("bert")),
     Mutant("gpt2_is_not_normalised_at_the_end", TRANSFORMER, 'x_BSD = layer_norm("final_norm", config)(x_BSD)',
            'x_BSD += 0 * layer_norm("final_norm", config)(x_BSD)', family("gpt2")),
     Mutant("the_sentence_head_is_not_dropped", HEADS, "Dropout(self.parts.sentence_dropout)", "Dropout(0.0)",

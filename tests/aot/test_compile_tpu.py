@@ -13,7 +13,7 @@ from xlnet_jax.aot import compile
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
-from xlnet_jax.config import load, override
+from xlnet_jax.config import load, override, usual
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -229,6 +229,27 @@ def test_a_program_with_collectives_on_sparse_cores_is_read():
     result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
     reduced = sum(one["bytes"] for one in result["collectives"])
     assert result["fits"] and kinds(result) == {"all-reduce"} and reduced >= 2 * parameters()
+
+
+def test_a_family_compiles_where_heads_are_split():
+    """With fsdp and tensor the compiler once ended the process at a lookup in a table that is split."""
+    sections = usual("roberta", 128)
+    config = CONFIG.changed(**sections, mesh={"data": 1, "fsdp": 2, "tensor": 2})
+    trial = compile.attempt(make_recipe(config), describe("v5e:2x2"))
+    assert trial.fits
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("bert/large", ("--config.train.batch_size=256",)),
+     ("albert/xxlarge", ("--config.train.batch_size=512", "--config.mesh.fsdp=4"))],
+)  # fmt: skip
+def test_the_largest_published_models_fit_and_have_a_projected_mfu(name, words):
+    config = load(str(tiny.ROOT / "configs" / f"{name}.py"), [*words, "--config.model.remat=full"])
+    result = compiling.compile_for(config, "v5e:4x4", 1)
+    print(name, {key: result[key] for key in ("peak_hbm_bytes", "projected_mfu", "projected_step_seconds")})
+    assert result["fits"] and result["devices"] == 16 and 0.2 < result["projected_mfu"] <= result["mfu_bound"] < 1
 
 
 @pytest.mark.prove
