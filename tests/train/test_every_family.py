@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import data_fixtures
 import flax.linen as nn
@@ -179,7 +180,7 @@ BAD = [
 @pytest.mark.parametrize(("words", "kind", "message"), BAD)
 def test_what_a_family_cannot_have_is_one_line(words, kind, message, tmp_path, monkeypatch, capsys):
     """Before a device is used. What cannot be imported is in `convert/test_peers.py`."""
-    vocabulary = {"vocabulary": kind, "tokenizer": None, "vocab_size": 300}
+    vocabulary: dict[str, Any] = {"vocabulary": kind, "tokenizer": None, "vocab_size": 300}
     if kind == "gpt2":
         subwords.train(data_fixtures.ALPHABET.split(), f"{tmp_path}/tokenizer.json", 261, "bytebpe", Normalization())
         (tmp_path / "gpt2").mkdir()
