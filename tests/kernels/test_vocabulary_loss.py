@@ -17,6 +17,7 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.config import CompatConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
+from xlnet_jax.model.architectures import XLNET
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import Output
 from xlnet_jax.train import gradients
@@ -96,7 +97,7 @@ def test_pieces_of_probability_0(monkeypatch):
 class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
-    config = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96)
+    config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), XLNET
 
     def init(self, key, batch, memory, *, deterministic):
         return {"params": {"word_embedding": nn.LogicallyPartitioned(jnp.zeros((96, 12)), ("vocab", "embed"))}}
