@@ -286,7 +286,7 @@ MUTANTS = (
            "0 * self.real_BCT.sum(axis=2) - 1", one("finetune/task_families", "test_a_family_learns_a_class_and_padding_changes_nothing")),
     Mutant("one_sep_between_two", "xlnet_jax/finetune/layouts.py", "[family.separators] * last", "[min(family.separators, 1)] * last",
            one("finetune/layouts", "test_the_special_pieces_of_a_family")),
-    Mutant("a_pooler_is_not_used", "xlnet_jax/train/launch.py", '{"head": {"summary": params.pop("pooler")}}', '{"head": {}}',
+    Mutant("a_pooler_is_not_used", "xlnet_jax/train/launch.py", '{"summary": params.pop("pooler")}', '{} if params.pop("pooler") else {}',
            one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head")),
     Mutant("negatives_of_one_device", "xlnet_jax/finetune/embeddings.py", "mesh.shape[name] > 1", "mesh.shape[name] > 9",
            one("finetune/tasks", "test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices")),
