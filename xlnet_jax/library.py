@@ -303,7 +303,7 @@ class Model:
                            f"{self.longest} (model.max_positions); shorten it")  # fmt: skip
         computed: list[Any] = [None] * len(rows)
         B, groups = batches([len(row) for row in rows], self.batch_size)
-        with self._ready(rows, 0 if self.opening is None else len(rows)) as (config, params, done):
+        with self._ready(rows, len(rows)) as (config, params, done):
             for numbers in groups:
                 segments = [self._whole(np.array(rows[number])) for number in numbers]
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND

@@ -227,7 +227,7 @@ VERBS = (
             _option("--minutes", "how long training may take (default 30)", 30.0),
             _option("--output", "Python file to write (default: config.py)", "config.py"),
             _option("--family", "of the model (default: xlnet)", "xlnet",
-                    choices=("xlnet", "bert", "roberta", "albert", "gpt2")),
+                    choices=tuple(configs.FAMILIES)),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",
          "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",

@@ -148,11 +148,12 @@ class Embedding(nn.Module):
         if family.padding_row >= 0:
             h_BTD = unlearned(padding_BT, h_BTD)
         if self.parts.positions == "input":
-            place: Any = batch.tokens.shape[1] if place_BT is None else place_BT
-            if family.first_position:
-                place = jnp.where(padding_BT, -1, jnp.arange(place)[None] if place_BT is None else place)
-            place_BTD = positions.learned(self, config.max_positions, width, place, family.first_position)
-            h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if family.first_position else place_BTD).astype(dtype)
+            first, T = family.first_position, batch.tokens.shape[1]
+            place: Any = T if place_BT is None else place_BT
+            if first:  # padding has a row of its own
+                place = jnp.where(padding_BT, -1, jnp.arange(T)[None] if place_BT is None else place_BT)
+            place_BTD = positions.learned(self, config.max_positions, width, place, first)
+            h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
             h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)
