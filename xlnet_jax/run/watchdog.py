@@ -2,9 +2,9 @@
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
 watchdog is suspended. Only time in which this process could run counts: one that was stopped for longer than the limit
-(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. `faulthandler` writes the stacks even if a library hangs while it
-holds the GIL. Such a library blocks the thread that ends the process, too; the other processes of the run then find
-this one silent.
+(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. A library that hangs while it holds the GIL blocks the watchdog too;
+the other processes of the run then find this one silent. (`faulthandler.dump_traceback_later` would still write the
+stacks, but without the GIL: it ended a process that went on after a stop with SIGSEGV, once in some hundred times.)
 """
 
 from __future__ import annotations
@@ -46,14 +46,11 @@ class Watchdog:
         self._step = self._step if step is None else step
         self._progress += 1
         self._watching = True
-        if self.seconds and not self._over.is_set():
-            faulthandler.dump_traceback_later(self.seconds, file=2)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Suspends the watchdog around an operation without a time limit."""
         self._watching = False
-        faulthandler.cancel_dump_traceback_later()
         try:
             yield
         finally:
@@ -62,21 +59,20 @@ class Watchdog:
     def cancel(self) -> None:
         """Ends the watch."""
         self._over.set()
-        faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
         """Counts the intervals without progress: one in which the process was stopped counts once, however long."""
         seen, count, began = 0, 0, time.monotonic()
-        while count <= INTERVALS:  # faulthandler first
+        while count < INTERVALS:
             if self._over.wait(self.seconds / INTERVALS):
                 return
             before, began = began, time.monotonic()
             if self._watching and began - before > self.seconds:
-                # faulthandler, which knows nothing of this, has written the stacks to stderr.
                 text = "this process did not run for %.0f s (stopped, or a library held Python's lock); it goes on"
                 log.warning(text, began - before)
             count = count + 1 if self._watching and self._progress == seen else 0
             seen = self._progress
+        faulthandler.dump_traceback(file=2)
         # It stops after 100 threads, and the main thread, which is the oldest, would be the last.
         main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
         log.error("the main thread (most recent call last):\n%s", "".join(main))
