@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from xlnet_jax import config as configs
@@ -17,7 +17,7 @@ from xlnet_jax import messages
 from xlnet_jax.config.keys import key, mistake
 from xlnet_jax.config.names import RENAMED_OPTIONS
 from xlnet_jax.errors import LARGEST_INT, BadInput
-from xlnet_jax.infer.options import MOST_ORDERS, Fill, Generate, Options, Score, described
+from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Options, Score, described
 from xlnet_jax.messages import print_lines, suggest
 
 MOST_ROWS = 2**22
@@ -128,11 +128,12 @@ def _count(name: str, help: str, default: int | None = None, ge: int = 1, le: in
     return _option(name, help, default, key(ge, help, ge=ge, le=le), type=int)
 
 
-def _declared(options: type[Options]) -> tuple[Option, ...]:
-    """The options that a declaration has."""
+def _declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
+    """The options that a declaration has, or `only` some."""
     return tuple(
         _option(f"--{field.name}", described(field), field.default, field, choices=field.metadata["choices"] or None)
         for field in dataclasses.fields(options)
+        if not only or field.name in only
     )
 
 
@@ -252,6 +253,7 @@ VERBS = (
             _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
             *_CHECKPOINT,
             _count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
+            *_declared(Decoding, ("temperature", "top_k", "top_p", "seed")),
          ), stops=True, meets=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or as text on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"

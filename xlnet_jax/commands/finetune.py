@@ -7,12 +7,16 @@ import os
 import statistics
 from typing import Any
 
+from jax.sharding import Mesh
+
 from xlnet_jax.config import Config
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import TaskData, prepare
+from xlnet_jax.finetune.text_to_text import TextToText
+from xlnet_jax.infer.text_to_text import writer
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
@@ -20,6 +24,7 @@ from xlnet_jax.run.signals import stop_request
 from xlnet_jax.train import launch
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.launch import Job
+from xlnet_jax.train.recipe import Recipe
 
 
 def finetune(
@@ -76,6 +81,11 @@ def _job(train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at
         workdirs.check_resume(saved, config, train, workdir)
     make_recipe = functools.partial(task_recipe, train.task, train.rows[0])
     make_recipe(config)  # refuses before a device is used
-    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, dev, workdir))
+
+    def evaluator(recipe: Recipe, mesh: Mesh, dev: TaskData) -> TaskEvaluator:
+        write = writer(dev.task, recipe, mesh) if isinstance(dev.task, TextToText) else None
+        return TaskEvaluator(recipe, mesh, dev, workdir, write)
+
+    make_evaluator = functools.partial(evaluator, dev=dev) if dev else None
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     return Job(config, workdir, train, make_recipe, make_evaluator, stop)

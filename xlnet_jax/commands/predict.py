@@ -16,11 +16,14 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import Predictor, predictor
 from xlnet_jax.finetune.setup import rows_of, trained
 from xlnet_jax.finetune.task import Example, Row
+from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.infer.opened import find, opened
+from xlnet_jax.infer.options import Decoding
+from xlnet_jax.infer.text_to_text import GREEDY, writer
 
 log = logging.getLogger("xlnet_jax")
 
-FIELDS = ("text", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens")
+FIELDS = ("text", "source", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens")
 """Fields of a JSON object that hold texts, in the order of `Example.texts`; a list holds several."""
 
 SHORTEST = 16
@@ -29,7 +32,7 @@ SHORTEST = 16
 
 def predict(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int | None = None, overrides: Sequence[str] = (),
+    batch_size: int | None = None, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Predicts with the checkpoint of the best dev score.
 
@@ -39,6 +42,7 @@ def predict(
       input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
+      options: of `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
 
     Returns:
       One object for each example, in their order; see `Task.outputs` of the task.
@@ -47,6 +51,10 @@ def predict(
     """
     stored = find(workdir, overrides)
     config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
+    asked = Decoding(**options)
+    if asked != GREEDY and not isinstance(task, TextToText):
+        raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
+                       f"{config.finetune.task}; leave them out")  # fmt: skip
     words = config.finetune.task == "token_classification"
     given = ((f"text {number}", text) for number, text in enumerate(texts, 1))
     examples = [example_of(row, where, words) for where, row in gathered(given, input, read_rows)]
@@ -55,9 +63,12 @@ def predict(
     with opened(stored, step, {"the texts (sha256)": digest}) as model:
         log.info("predicting with step %d", model.step)
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
+        if isinstance(task, TextToText):
+            predictions = writer(task, model.recipe, model.mesh, batch_size or 0, asked)(model.params, rows)
+            return task.outputs(predictions, rows, examples)
         # Few texts need no whole batch.
         devices = meshes.row_devices(model.mesh)
-        run = predictor(model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
+        run = predictor(task, model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
         predictions = _by_length(run, model.params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
 

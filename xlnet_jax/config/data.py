@@ -94,7 +94,8 @@ class FinetuneConfig:
     task: str = key(
         "none",
         "what the head predicts",
-        choices="none classification regression multiple_choice question_answering token_classification embeddings",
+        choices="none classification regression multiple_choice question_answering token_classification embeddings "
+        "text_to_text",
     )
     train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
     dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
@@ -108,8 +109,15 @@ class FinetuneConfig:
     patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
     stride: int = key(128, "question_answering: tokens between the starts of two windows of a long context", ge=1)
     max_question: int = key(64, "pieces of the question that are kept; multiple_choice: with its option", ge=1)
-    max_answer: int = key(64, "question_answering: pieces of the longest answer", FREE, ge=1)
-    beam: int = key(5, "question_answering: starts, and ends for each start, that are searched", FREE, ge=1, le=2**10)
+    max_answer: int = key(64, "question_answering, text_to_text: pieces of the longest answer or target", FREE, ge=1)
+    beam: int = key(
+        5,
+        "question_answering: starts, and ends for each start, that are searched; text_to_text: hypotheses, 1 = greedy",
+        FREE, ge=1, le=2**10,
+    )  # fmt: skip
+    length_penalty: float = key(
+        0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE
+    )
     pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
 
@@ -192,9 +200,17 @@ def _lengths(config: Config) -> list[Rule]:
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, family = config.finetune, config.evaluation.every, config.model.family
+    generates, T = task.task == "text_to_text", config.data.segment_len
     return [
-        ("finetune.task", family.cls != "none" or task.task == "classification",
-         f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification"),
+        ("finetune.task", family.cls != "none" or task.task in ("classification", "text_to_text"),
+         f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification or "
+         "text_to_text"),
+        ("model.memory_len", not generates or config.model.memory_len == 0,
+         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
+        ("finetune.max_answer", not generates or task.max_answer <= T - 3,
+         f"leaves no room for a source in data.segment_len={T}; use at most {T - 3}"),
+        ("finetune.beam", not generates or task.beam <= config.model.vocab_size,
+         f"is more than model.vocab_size={config.model.vocab_size}: there are not so many first pieces"),
         ("finetune.segments", not family.absolute or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
         ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),

@@ -51,15 +51,17 @@ class InOrder:
 
 Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
 """See `predictor`."""
+Write = Callable[..., dict[str, np.ndarray]]
+"""Of a task that writes texts, from parameters, rows and hooks to its predictions; see `infer.text_to_text`."""
 
 
-def predictor(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
+def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
     """Makes a function from parameters and N rows to loss_N and the predictions of the head, in order, on every host.
 
     It takes `batch_size` rows at a time (0 = as configured), and compiles once for a length of segments, its argument
     `segment_len` (None = as configured).
     """
-    config, task, size = recipe.config, recipe.model.task, rows_at_once(recipe.config, mesh, batch_size)
+    config, size = recipe.config, rows_at_once(recipe.config, mesh, batch_size)
 
     def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch = jax.tree.map(lambda x: x[0], batches)
@@ -82,14 +84,16 @@ def predictor(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
 class TaskEvaluator:
     """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work directory."""
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str) -> None:
-        self._predict, self._config, self._dev = predictor(recipe, mesh), recipe.config, dev
-        self._workdir, self._metric = workdir, dev.task.metric
+    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str, write: Write | None = None) -> None:
+        self._predict, self._config, self._dev = predictor(dev.task, recipe, mesh), recipe.config, dev
+        self._write, self._workdir, self._metric = write, workdir, dev.task.metric
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """`score` (of `Task.metric`), all scores of the task by name, the mean `loss`, and `rank` = -score."""
         task, dev = self._dev.task, self._dev
         loss_N, predictions = self._predict(params, dev.rows, hooks)
+        if self._write is not None:
+            predictions = self._write(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
         score = scores[self._metric]

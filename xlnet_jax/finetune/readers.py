@@ -6,6 +6,7 @@
     *.jsonl  *.ndjson   one object per line
     *.json              SQuAD 1.1 or 2.0
     a folder            the .txt files below it, each one JSON object, as in RACE
+    two other files     text_to_text: the sources and the targets, line by line
     *.conll  *.txt      words in lines with their tags, a blank line after a sentence; columns count from 0
 
 Several sources are joined with commas. Every source becomes records, which are dictionaries with a place for messages;
@@ -152,6 +153,15 @@ def pairs(record: Record, columns: list[str]) -> list[Example]:
     return [Example(tuple(map(record.text, names[:2])), label, record.where)]
 
 
+def source_and_target(record: Record, columns: list[str]) -> list[Example]:
+    """A text, and the text that is made from it. Raises BadInput."""
+    names = columns or ["source", "target"]
+    if len(names) != 2:
+        raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
+    source, target = map(record.text, names)
+    return [Example((source,), target, record.where)]
+
+
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
     """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
     if type(start) is not int or not isinstance(answer, str) or not answer.strip():
@@ -169,12 +179,35 @@ def records(config: Config, source: str) -> Iterator[Record]:
 
     Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
-    for name in [name.strip() for name in source.split(",") if name.strip()] or [source]:
+    names = [name.strip() for name in source.split(",") if name.strip()] or [source]
+    if config.finetune.task == "text_to_text" and not any(map(_has_fields, names)):
+        yield from _line_files(names)
+        return
+    for name in names:
         record = None
         for record in _records(config, name):
             yield record
         if record is None:
             raise BadInput(f"{name} has no examples")
+
+
+def _has_fields(name: str) -> bool:
+    """Whether each record of a source says what is what."""
+    suffix = os.path.splitext(name)[1].lower()
+    return name.startswith(stored.PREFIX) or suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+
+
+def _line_files(names: list[str]) -> Iterator[Record]:
+    """The lines of two files, one with the sources and one with the targets."""
+    if len(names) != 2:
+        raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
+                       "source and target")  # fmt: skip
+    sources, targets = (_decoded(name).removesuffix("\n").split("\n") for name in names)
+    if len(sources) != len(targets):
+        raise BadInput(f"{names[0]} has {len(sources)} lines and {names[1]} {len(targets)}; line by line they belong "
+                       "together")  # fmt: skip
+    for number, pair in enumerate(zip(sources, targets, strict=True), 1):
+        yield Record(f"{names[0]}, line {number}", dict(zip(("source", "target"), pair, strict=True)))
 
 
 def _records(config: Config, name: str) -> Iterator[Record]:

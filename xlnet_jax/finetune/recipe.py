@@ -21,6 +21,7 @@ from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.finetune.heads import dropout_rate
 from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch
+from xlnet_jax.finetune.text_to_text import TextToText, TextToTextModel
 from xlnet_jax.model import flops, heads
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
@@ -145,13 +146,18 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the labels."""
-    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
+    if isinstance(task, TextToText):
+        objective = "clm" if config.data.objective == "clm" else "prefix"
+        model: Any = TextToTextModel(XLNet(config.model, None, config.compat, objective))
+    else:
+        model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
 
     def example_batch(batch_size: int) -> TaskBatch:
         return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
-    # As of masked language modelling without targets and memory: the content stream alone.
-    alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})
+    # As of masked language modelling without memory, and as a rule without targets: the content stream alone.
+    predicted = config.data.segment_len if isinstance(task, TextToText) else 0
+    alone = config.changed(model={"memory_len": 0}, data={"num_predict": predicted, "objective": "mlm"})
     # A segment that only fills the memory needs the forward pass.
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
     forward = config.train.batch_size * sum(flops.forward_flops(bare).values())

@@ -24,13 +24,13 @@ import numpy as np
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
+from xlnet_jax.data.batches.stream import Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch
+from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
@@ -59,12 +59,14 @@ class TaskData:
         return self.task.tokenizer
 
     def stream(self, config: Config) -> Stream:
-        """The shuffled rows."""
-        return Stream((ShuffledBlocks(len(self.rows), 1, 1, config.seeds.data),), bidirectional=False)
+        """See `Task.stream`."""
+        return dataclasses.replace(self.task, config=config).stream(self.rows)
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
         """The batch of the rows that `where` names."""
-        batch = self.task.batch([self.rows[number] for number in where.block_B], len(rows))
+        together = len(where.block_B) // len(rows)
+        groups = [joined([self.rows[n] for n in numbers]) for numbers in where.block_B.reshape(-1, together).tolist()]
+        batch = self.task.batch(groups, len(rows), self.task.config.data.segment_len // together)
         return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
 
@@ -125,6 +127,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
+    if kind.several_lengths:  # the steps of a dispatch have one length
+        config = config.changed(train={"steps_per_dispatch": 1})
     if config.evaluation.every:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
@@ -155,6 +159,8 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         config = config.changed(model={name: model[name] for name in configs.ARCHITECTURE})
         if config.model.family.absolute:
             config = config.changed(model={"memory_len": 0})
+        if config.finetune.task == "text_to_text":  # a left-to-right model has other parts
+            config = config.changed(data={"objective": workdirs.load_config(source).data.objective})
         try:
             configs.check(config)
         except BadInput as error:

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
+from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts
@@ -67,6 +68,15 @@ class Row:
     """Number of its example."""
     more: Any = None
     """What `outputs` needs of a row, such as the characters behind its pieces; never on a device."""
+
+
+def joined(rows: Sequence[Row]) -> Row:
+    """Rows with labels of each sequence as one row; a single one is itself."""
+    if len(rows) == 1:
+        return rows[0]
+    tokens, segments = (sum((getattr(row, name) for row in rows), ()) for name in ("tokens", "segments"))
+    labels = {name: np.concatenate([row.labels[name] for row in rows]) for name in rows[0].labels}
+    return Row(tokens, segments, labels, rows[0].example)
 
 
 @jax.tree_util.register_dataclass
@@ -145,6 +155,8 @@ class Task(abc.ABC):
     any_length: ClassVar[bool] = True
     """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
     batches of texts of similar length."""
+    several_lengths: ClassVar[bool] = False
+    """Whether the batches of a run have several lengths; see `stream`."""
     dropped: ClassVar[frozenset[str]] = frozenset()
     """Values of `model.architecture` whose class in transformers starts this head with a dropout. XLNet itself ends
     with one."""
@@ -214,7 +226,10 @@ class Task(abc.ABC):
         """The labels of its row; zeros if it has none. Raises BadInput."""
         return {}
 
-    @abc.abstractmethod
+    def stream(self, rows: Sequence[Row]) -> Stream:
+        """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k the length."""
+        return Stream((ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False)
+
     def head(self, config: ModelConfig) -> Any:
         """Its head: a Flax module, whose parameters are under `head`; their depth is `model.heads.DEPTH`.
 
@@ -225,6 +240,7 @@ class Task(abc.ABC):
         Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
         needs an rng named `dropout`. For the export, `convert.peers` has the names of its layers.
         """
+        raise NotImplementedError
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One JSON object for each example, as a rule the `output` of its row.

@@ -6,6 +6,7 @@ from xlnet_jax.finetune.classification import Classification, MultipleChoice, Re
 from xlnet_jax.finetune.embeddings import Embeddings
 from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Task
+from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.finetune.token_classification import TokenClassification
 
 TASKS: dict[str, type[Task]] = {
@@ -15,4 +16,5 @@ TASKS: dict[str, type[Task]] = {
     "question_answering": QuestionAnswering,
     "token_classification": TokenClassification,
     "embeddings": Embeddings,
+    "text_to_text": TextToText,
 }

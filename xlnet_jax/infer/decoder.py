@@ -59,8 +59,12 @@ class Filled(NamedTuple):
     """Forward passes that predicted something of this text."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Decoder(TextModel):
     """A model that fills unknown tokens of texts."""
+
+    prefix: bool = False
+    """Whether what is known of a text sees all of it, also from left to right (`finetune.text_to_text`)."""
 
     def __call__(
         self, texts: Sequence[Text], asked: Decoding, stop: int | None = None, listener: Listener | None = None
@@ -88,7 +92,7 @@ class Decoder(TextModel):
         rows = []
         for number, (ids_N, known_N) in enumerate(texts):
             if causal:
-                parts = _continued(ids_N, known_N, T, self.special)
+                parts = _continued(ids_N, known_N, T, self.special, self.prefix)
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
                 parts = _parts(ids_N, known_N, place_N, T, self.special)
@@ -187,7 +191,9 @@ def _parts(
     return parts
 
 
-def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Segment]:
+def _continued(
+    ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds, prefix: bool
+) -> list[Segment]:
     """Of a gap at the end: a part for each segment of what is known, the last one with the first `decode.CHUNK` unknown
     tokens, and then one for each so many more, which read nothing."""
     read_N, known_N = following(ids_N, known_N, special)
@@ -197,5 +203,5 @@ def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special
     none = np.zeros(0, int)
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)
-    return [Segment(token_N, np.arange(len(token_N)), at_U % segment_len, read_N[at_U], at_U - skipped)
+    return [Segment(token_N, np.arange(len(token_N)) * (not prefix), at_U % segment_len, read_N[at_U], at_U - skipped)
             for token_N, at_U in pairs]  # fmt: skip

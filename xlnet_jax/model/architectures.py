@@ -79,10 +79,11 @@ FAMILIES = {
 ROWS = {
     ("plm", "relative"): XLNET,
     ("mlm", "relative"): dataclasses.replace(XLNET, targets="content"),
+    ("prefix", "relative"): dataclasses.replace(XLNET, targets="content"),
     ("clm", "relative"): TRANSFORMER_XL,
     ("clm", "absolute"): dataclasses.replace(TRANSFORMER_XL, positions="per_layer"),
 }
-"""Of the family `xlnet`, by `data.objective` and `model.position_scheme`."""
+"""Of the family `xlnet`, by `data.objective` and `model.position_scheme`; prefix is the task `text_to_text`."""
 
 
 def architecture(config: ModelConfig, objective: str) -> Architecture:

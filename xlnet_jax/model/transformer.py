@@ -146,7 +146,7 @@ class XLNet(nn.Module):
     @property
     def left_to_right(self) -> bool:
         """Whether each token is predicted from those before it."""
-        return self.objective == "clm"
+        return self.objective in ("clm", "prefix")
 
     @property
     def depths(self) -> Depths:

@@ -114,7 +114,7 @@ class Run:
         rows = meshes.rows_here(self.built.rows, self.mesh)
         dispatches = loader.TrainDispatches(self.data, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
-        executables: dict[int, Any] = {}
+        executables: dict[tuple[int, ...], Any] = {}
         self.saved = start
         self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
@@ -125,10 +125,11 @@ class Run:
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
-                if len(steps) not in executables:
-                    executables[len(steps)] = self._compile(state, batch)
+                shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)  # steps, and the lengths of a task
+                if shape not in executables:
+                    executables[shape] = self._compile(state, batch)
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
-                    state, metrics = executables[len(steps)](state, batch)
+                    state, metrics = executables[shape](state, batch)
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
                         jax.block_until_ready(metrics)

@@ -186,6 +186,13 @@ class Cycle:
         corpus_B = order[place_B]
         return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
 
+    def dealt(self, number: int) -> np.ndarray:
+        """Of each corpus how many block numbers are before `number`, int64 [C]."""
+        rounds, place = divmod(number, self.length)
+        return rounds * np.array(self.counts, np.int64) + np.bincount(
+            self._tables[0][:place], minlength=len(self.counts)
+        )
+
     def most(self, count: int) -> list[int]:
         """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
         rounds, rest = divmod(count, self.length)

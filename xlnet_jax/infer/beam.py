@@ -1,0 +1,143 @@
+"""Beam search: of the targets y that it finds, that of the largest log p(y | x) / ((5 + n) / 6)^alpha, of n pieces.
+
+    live       W prefixes of one length n without END; the next ones are the best of their W * V continuations
+    finished   the best target so far: a prefix with END, or of the last length
+
+The penalty is that of Wu et al. 2016 (arXiv 1609.08144, equation 14); Vaswani et al. 2017, section 6.1, have W = 4 and
+alpha = 0.6. END is a piece. A log-probability only falls, and the divisor only grows up to the last length U: so no
+continuation of a prefix can score above log p / ((5 + U) / 6)^alpha, and the search ends when no live prefix can beat
+what is finished: nothing is lost. With W = V^(longest - 1) or more the search is exhaustive.
+
+Letters: B texts, W prefixes of each, N = B * W rows, U pieces of the longest target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.batch import NEVER, forward_text
+from xlnet_jax.infer.batching import program, read_by_host
+from xlnet_jax.model.cache import Cache, Kept, empty_cache
+from xlnet_jax.train.loss import LanguageModel
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _State:
+    cache: Cache
+    logits_BWV: jax.Array
+    live_BW: jax.Array
+    """log p of the prefixes; -inf for one that is none."""
+    token_BWU: jax.Array
+    best_B: jax.Array
+    """Score of the best target; -inf while there is none."""
+    best_log_prob_B: jax.Array
+    best_token_BU: jax.Array
+    """-1 after END."""
+    count: jax.Array
+    """Pieces of the prefixes."""
+
+
+@program(static_argnums=(0, 4, 5, 6, 7))
+def search(
+    model: LanguageModel, params: Any, tokens_BQ: jax.Array, length_B: jax.Array, segment_len: int, width: int,
+    longest: int, end: int, alpha: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """The best target of each source that is found.
+
+    Args:
+      tokens_BQ, length_B: sources with the separator at their end, padded on the right, and their lengths.
+      segment_len: places of the cache; a source and `longest` pieces fit.
+      width: W, at most V.
+      longest: U. A target ends with `end`, or after so many pieces.
+      alpha: power of the length penalty, at least 0.
+
+    Returns:
+      What the host reads: tokens_BU with -1 after the end, log p [B] and the number of calls.
+    """
+    (B, Q), W, U = tokens_BQ.shape, width, longest
+    cache = empty_cache(model.transformer.config, params, B, segment_len, 0)
+    rank_BQ = jnp.where(jnp.arange(Q)[None] < length_B[:, None], 0, NEVER)
+    logits_BV, cache = _predict(model, params, cache, tokens_BQ, rank_BQ, None, length_B - 1)
+    state = _State(
+        _rows(cache, jnp.repeat(jnp.arange(B), W)),
+        jnp.repeat(logits_BV[:, None], W, axis=1),
+        # All prefixes are the empty one: it counts once.
+        jnp.broadcast_to(jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_BV.dtype), (B, W)),
+        jnp.full((B, W, U), -1, jnp.int32),
+        *(jnp.full(B, -jnp.inf, logits_BV.dtype) for _ in range(2)),
+        best_token_BU=jnp.full((B, U), -1, jnp.int32),
+        count=jnp.zeros((), jnp.int32),
+    )
+
+    def more(state: _State) -> jax.Array:
+        hopes_B = state.live_BW.max(axis=1) / _penalty(U, alpha)
+        return (state.count < U) & (hopes_B > state.best_B).any()
+
+    def body(state: _State) -> _State:
+        state, token_BW = _extended(state, end, alpha)
+        position_N1 = jnp.repeat(length_B, W)[:, None] + state.count - 1
+        logits_NV, cache = _predict(model, params, state.cache, token_BW.reshape(-1, 1), position_N1, position_N1,
+                                    jnp.zeros(B * W, jnp.int32))  # fmt: skip
+        return dataclasses.replace(state, cache=cache, logits_BWV=logits_NV.reshape(state.logits_BWV.shape))
+
+    state = jax.lax.while_loop(more, body, state)
+    return read_by_host((state.best_token_BU, state.best_log_prob_B, state.count))
+
+
+def _penalty(n: Any, alpha: Any) -> Any:
+    return ((5 + n) / 6) ** alpha
+
+
+def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
+    """One more piece of every prefix, and the newest pieces [B, W]; their rows are in the cache, but not themselves."""
+    (B, W, V), U = state.logits_BWV.shape, state.token_BWU.shape[2]
+    n = state.count + 1
+    log_prob_BWV = state.live_BW[:, :, None] + jax.nn.log_softmax(state.logits_BWV)
+    # Every prefix has one END, so W of the best W * V others are live, whatever ends.
+    is_end_V = jnp.arange(V) == end
+    ends_BWV = jnp.where(is_end_V | (n == U), log_prob_BWV, -jnp.inf)
+    log_prob_B, at_B = (x[:, 0] for x in jax.lax.top_k(ends_BWV.reshape(B, -1), 1))
+    score_B = log_prob_B / _penalty(n, alpha)
+    better_B = score_B > state.best_B
+    best_BU = jnp.take_along_axis(state.token_BWU, (at_B // V)[:, None, None], axis=1)[:, 0]
+    best_BU = jnp.where(jnp.arange(U)[None] == state.count, (at_B % V)[:, None], best_BU)
+    live_BW, at_BW = jax.lax.top_k(jnp.where(is_end_V, -jnp.inf, log_prob_BWV).reshape(B, -1), W)
+    parent_BW, token_BW = at_BW // V, (at_BW % V).astype(jnp.int32)
+    token_BWU = jnp.take_along_axis(state.token_BWU, parent_BW[:, :, None], axis=1)
+    state = dataclasses.replace(
+        state,
+        cache=_rows(state.cache, (jnp.arange(B)[:, None] * W + parent_BW).reshape(-1)),
+        live_BW=live_BW,
+        token_BWU=jnp.where(jnp.arange(U) == state.count, token_BW[:, :, None], token_BWU),
+        best_B=jnp.where(better_B, score_B, state.best_B),
+        best_log_prob_B=jnp.where(better_B, log_prob_B, state.best_log_prob_B),
+        best_token_BU=jnp.where(better_B[:, None], best_BU, state.best_token_BU),
+        count=n,
+    )
+    return state, token_BW
+
+
+def _rows(cache: Cache, row_N: jax.Array) -> Cache:
+    """The cache of other rows; a row may come several times."""
+    kept = cache.layers
+    layers = Kept(kept.k_BHKE[:, row_N], kept.v_BHKE[:, row_N], kept.r_NHE)
+    return dataclasses.replace(cache, layers=layers, rank_BK=cache.rank_BK[row_N])
+
+
+def _predict(
+    model: LanguageModel, params: Any, cache: Cache, tokens_NQ: jax.Array, rank_NQ: jax.Array,
+    position_NQ: jax.Array | None, at_N: jax.Array,
+) -> tuple[jax.Array, Cache]:  # fmt: skip
+    """Reads Q tokens of each row; the one at `at_N` predicts the next, logits [N, V]."""
+    none_NQ = np.zeros(tokens_NQ.shape, np.int32)
+    batch = forward_text(tokens_NQ, rank_NQ.astype(jnp.int32), none_NQ, at_N[:, None])
+    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=position_NQ)
+    logits_NPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
+    return logits_NPV[:, 0], out.memory
