@@ -23,7 +23,7 @@ from xlnet_jax.infer.text_to_text import GREEDY, writer
 
 log = logging.getLogger("xlnet_jax")
 
-FIELDS = ("text", "source", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens")
+FIELDS = ("text", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens", "source")
 """Fields of a JSON object that hold texts, in the order of `Example.texts`; a list holds several."""
 
 SHORTEST = 16

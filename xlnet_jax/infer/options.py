@@ -73,6 +73,8 @@ class Decoding(Options):
                            "together are not verified; use one of the two")  # fmt: skip
         if self.speculative and self.order == "confidence":
             raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
+        if self.temperature == 0 and (self.top_k or self.top_p < 1):
+            raise BadInput("top_k and top_p change nothing with temperature=0; give temperature=1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,6 @@ class Fill(Decoding):
     """Of `fill`; in the library `infill`."""
 
     samples: int = key(1, "samples per text", ge=1, le=MOST_ORDERS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.temperature == 0 and (self.top_k or self.top_p < 1):
-            raise BadInput("top_k and top_p change nothing with temperature=0, the default; give temperature=1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

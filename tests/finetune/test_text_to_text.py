@@ -1,0 +1,370 @@
+"""Text to text: who sees whom, batches by length, decoding with a cache, beam search, and rules that are learned."""
+
+import collections
+import dataclasses
+import functools
+import json
+import random
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.commands.predict import predict
+from xlnet_jax.data import vocabulary
+from xlnet_jax.data.batches.stream import PlanEntry
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import encode, rows_of
+from xlnet_jax.finetune.task import Example
+from xlnet_jax.finetune.text_to_text import TextToText, as_batch
+from xlnet_jax.infer.beam import search
+from xlnet_jax.infer.options import Decoding
+from xlnet_jax.infer.text_to_text import writer
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train import state as states
+from xlnet_jax.train.recipe import make_recipe
+
+T = 32
+CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
+MEMBERS = {
+    "xlnet": tiny.config(),
+    "transformer_xl": tiny.config(data=CLM),
+    "masked_xlnet": tiny.config(model={"memory_len": 0}, data={"objective": "mlm", "reuse_len": T - 3}),
+    **{name: tiny.family(name) for name in ("bert", "roberta", "albert", "gpt2")},
+}
+"""What a task may start from."""
+
+
+def _task(member="xlnet", **finetune):
+    pretrained = MEMBERS[member]
+    task = tiny.config().finetune.__class__(task="text_to_text", max_answer=12, **finetune)
+    config = dataclasses.replace(pretrained, finetune=task).changed(model={"memory_len": 0, "dropout": 0.0})
+    return TextToText(config, data_fixtures.tokenizer())
+
+
+def _recipe(task):
+    row = task.encode(0, Example(("bame",), "dono", ""))[0]
+    return task_recipe(task, row, task.config)
+
+
+PAIRS = [("bame dono", "dono"), ("kira", "kira bame lusi"), ("lusi tume veve", "veve tume"), ("ba", "do")]
+
+
+def _rows(task, pairs=PAIRS):
+    return rows_of(task, [Example((source,), target, f"row {n}") for n, (source, target) in enumerate(pairs)])
+
+
+@functools.cache
+def _trained(member, scale=0.5):
+    """A model with parameters that tell tokens apart."""
+    task = _task(member)
+    recipe = _recipe(task)
+    abstract = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(recipe)))
+    draw = np.random.default_rng(0)
+    return task, recipe, jax.tree.map(lambda x: (scale * draw.standard_normal(x.shape)).astype(np.float32), abstract)
+
+
+@pytest.mark.parametrize("member", ["xlnet", "gpt2"])
+def test_the_target_sees_its_past_and_the_source_sees_itself(member):
+    """By the gradient of each position's vector with respect to the vectors of distinct tokens."""
+    _, recipe, params = _trained(member)
+    source, length = 5, 9
+    tokens_T = jnp.arange(20, 20 + T, dtype=jnp.int32)
+    labels = {"source": jnp.array([[source]]), "length": jnp.array([[length]])}
+    batch = as_batch(dataclasses.replace(_batch(member), tokens=tokens_T[None, None, None], labels=labels))
+    memory = empty_memory(recipe.config.model, 1, 0)
+
+    def vectors(table_VD):
+        out = recipe.model.transformer.apply(
+            {"params": {**params, "word_embedding": table_VD}}, batch, memory, deterministic=True
+        )
+        return (out.hidden_BTD[0] ** 3).sum(axis=-1)
+
+    seen_TVD = jax.jit(jax.jacrev(vectors))(params["word_embedding"])
+    seen_TT = np.abs(np.asarray(seen_TVD)[:length, 20 : 20 + length]).sum(axis=-1) > 0
+    place = np.arange(length)
+    assert (seen_TT == ((place[None] < source) | (place[None] <= place[:, None]))).all()
+    predicts_T = batch.target_weights[0] > 0
+    assert np.flatnonzero(predicts_T).tolist() == [4, 5, 6, 7]
+    assert (np.asarray(batch.target_tokens[0])[predicts_T] == np.asarray(tokens_T)[5:9]).all()
+
+
+def _batch(member):
+    task, _, _ = _trained(member)
+    return task.batch(_rows(task)[:1], 1)
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_all_parameters_are_those_of_the_pretrained_model(member):
+    """The fault: a head that starts fresh, or parts of another model of the family."""
+    task = _task(member)
+    theirs = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(make_recipe(MEMBERS[member]))))
+    ours = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(_recipe(task))))
+    of_pairs = {"pooler", "sentence_head"}
+    assert jax.tree.structure(ours) == jax.tree.structure({k: v for k, v in theirs.items() if k not in of_pairs})
+
+
+U, V, END = 3, 6, 2
+
+
+@functools.cache
+def _small(member):
+    """A model of six tokens, and log p of every target of one source, by forward passes without a cache."""
+    task = _task(member)
+    config = task.config.changed(model={"vocab_size": V, "init_std": 0.6})
+    small = dataclasses.replace(task, config=config)
+    recipe = task_recipe(small, task.encode(0, Example(("bame",), "dono", ""))[0], config)
+    params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
+    return recipe, params
+
+
+SOURCES = [[3, 4, 5, 1], [5, 1], *([a, b, 1] for a in (0, 3, 4, 5) for b in (0, 4, 5))]
+
+
+def _likelihoods(member, source):
+    """log p of all sequences of up to U pieces that end with END or have U pieces."""
+    log_probs = {}
+    prefixes = [()]
+    for n in range(U):
+        rows = np.zeros((V ** (U - 1), T), np.int32)
+        length = len(source) + n
+        for b, prefix in enumerate(prefixes):
+            rows[b, :length] = [*source, *prefix]
+        log_p = _without_cache(member)(rows, len(source), length)
+        for b, prefix in enumerate(prefixes):
+            for token in range(V):
+                log_probs[*prefix, token] = log_probs.get(prefix, 0.0) + log_p[b, token]
+        prefixes = [(*prefix, token) for prefix in prefixes for token in range(V) if token != END]
+    return {seq: p for seq, p in log_probs.items() if seq[-1] == END or len(seq) == U}
+
+
+@functools.cache
+def _without_cache(member):
+    """log p of the piece after the first `length` of each row, from one forward pass."""
+    recipe, params = _small(member)
+
+    @jax.jit
+    def log_p(rows, source, length):
+        full = jnp.full((len(rows), 1), length)
+        labels = {"source": full * 0 + source, "length": full + 1}
+        batch = as_batch(dataclasses.replace(_batch(member), tokens=rows[:, None, None], labels=labels))
+        memory = empty_memory(recipe.config.model, len(rows), 0)
+        out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        return jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:, length - 1][:, None])[:, 0])
+
+    return lambda *args: np.asarray(log_p(*args), np.float64)
+
+
+@pytest.mark.parametrize("member", ["xlnet", pytest.param("bert", marks=pytest.mark.slow), "gpt2"])
+def test_a_wide_beam_is_an_exhaustive_search(member):
+    """Its likelihoods are those of the model without a cache, with any length penalty; the fault: a search that ends
+    too early, a wrong length, or rows of the cache that are not those of their prefix. A beam of 1 finds no more."""
+    recipe, params = _small(member)
+    sources = np.zeros((len(SOURCES), 16), np.int32)
+    for b, source in enumerate(SOURCES):
+        sources[b, : len(source)] = source
+    lengths = np.array([len(source) for source in SOURCES], np.int32)
+    every = [_likelihoods(member, source) for source in SOURCES]
+    calls = []
+    for alpha in (0.0, 0.6, 8.0):  # the last one wants long targets
+        for width in (V**2, 1):
+            tokens_BU, log_prob_B, count = search(recipe.model, params, sources, lengths, T, width, U, END, alpha)
+            calls.append(int(count))
+            for b, log_probs in enumerate(every):
+                found = tuple(np.asarray(tokens_BU[b])[np.asarray(tokens_BU[b]) >= 0].tolist())
+                assert log_probs[found] == pytest.approx(float(log_prob_B[b]), abs=1e-4)
+                score = {seq: p / ((5 + len(seq)) / 6) ** alpha for seq, p in log_probs.items()}
+                if width > 1:
+                    assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
+    assert max(calls) == U
+
+
+def test_a_search_ends_when_nothing_can_win():
+    """With END nearly certain one call is enough."""
+    recipe, params = _small("xlnet")
+    params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].set(20.0)}}
+    sources, lengths = np.array([[3, 4, 5, 1]], np.int32), np.array([4], np.int32)
+    tokens_BU, _, count = search(recipe.model, params, sources, lengths, T, 4, U, END, 0.6)
+    assert int(count) == 1 and tokens_BU.tolist() == [[END, -1, -1]]
+
+
+@pytest.mark.parametrize("member", ["xlnet", "gpt2"])
+def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
+    task, recipe, params = _trained(member)
+    mesh = meshes.make_mesh(recipe.config.mesh)
+    rows = _rows(task)
+    greedy = dataclasses.replace(recipe, config=recipe.config.changed(finetune={"beam": 1}))
+    with jax.set_mesh(mesh):
+        found = writer(task, greedy, mesh, 8)(params, rows)
+        drawn = writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
+    assert (drawn["tokens"] != found["tokens"]).any() and (drawn["log_prob"] < found["log_prob"] + 1e-4).any()
+    for row, tokens, log_prob in zip(rows, found["tokens"], found["log_prob"], strict=True):
+        said = tokens[tokens >= 0]
+        source = int(row.labels["source"][0])
+        tokens = np.append(row.tokens[0][:source], said).astype(np.int32)
+        whole = dataclasses.replace(
+            row, tokens=(tokens,), segments=(tokens * 0,),
+            labels={"source": row.labels["source"], "length": np.array([source + len(said)], np.int32)},
+        )  # fmt: skip
+        batch = as_batch(task.batch([whole], 1))
+        memory = empty_memory(recipe.config.model, 1, 0)
+        out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        logits = recipe.model.logits(params, out.hidden_BTD)[0, source - 1 : source + len(said) - 1]
+        assert np.argmax(logits, axis=1).tolist() == said.tolist()
+        chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), said[:, None], axis=1)
+        assert float(chosen.sum()) == pytest.approx(float(log_prob), abs=1e-3)
+
+
+def test_batches_are_by_length_and_a_function_of_the_step():
+    """Every row comes once an epoch, all batches have as many tokens, and a new batch size loses and repeats none."""
+    task = _task()
+    draw = random.Random(0)
+    words = [" ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9))) for _ in range(96)]
+    data = encode(task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)])
+    stream, plan = data.stream(task.config), (PlanEntry(0, 0, 4),)
+    shapes, seen = set(), collections.Counter()
+    assert [length.k for length in stream.lengths] == [0, 1]
+    steps = 0
+    while stream.epochs(steps, plan)[0] < 2 - 1e-9:
+        where = stream.locate(steps, np.arange(4), plan)
+        batch = data.build(task.config, where, name="train", step=steps, rows=np.arange(4))
+        shapes.add(batch.tokens.shape)
+        assert batch.tokens.size == 4 * T and batch.weight.tolist() == [1] * 4
+        lengths = batch.labels["length"]
+        assert ((batch.tokens[:, :, 0] != task.tokenizer.special.pad).sum(axis=-1) == lengths).all()
+        seen.update(where.block_B.tolist())
+        steps += 1
+    assert shapes == {(4, 1, 1, T), (4, 2, 1, T // 2)}
+    assert len(seen) == 96 and set(seen.values()) <= {1, 2, 3}
+    # From step 7 on with two rows: what comes next is what would have come.
+    other = (*plan, PlanEntry(7, 0, 2))
+    after = [stream.locate(step, np.arange(2), other).block_B for step in range(7, 40)]
+    before = [stream.locate(step, np.arange(4), plan).block_B for step in range(40)]
+    for which in range(2):
+        of_it = [int(stream.steps.deal(np.array([step]))[0][0]) == which for step in range(40)]
+        old = np.concatenate([rows for rows, is_it in zip(before, of_it, strict=True) if is_it])
+        begun = np.concatenate([rows for rows, is_it in zip(before[:7], of_it[:7], strict=True) if is_it] or [[]])
+        new = np.concatenate([rows for rows, is_it in zip(after, of_it[7:], strict=True) if is_it])
+        assert (new == old[len(begun) :][: len(new)]).all()
+    # Rows of two hosts, and those past the batch.
+    parts = [stream.locate(3, rows, plan).block_B.reshape(2, -1) for rows in (np.arange(2), np.arange(2, 4))]
+    assert (np.concatenate(parts) == before[3].reshape(4, -1)).all()
+    assert stream.locate(0, np.arange(3, 6), plan).exists_B.tolist() == [True, False, False]
+
+
+def _digits(rule, count, seed):
+    draw = random.Random(seed)
+    rows = [[str(draw.randrange(10)) for _ in range(draw.randint(1, 8))] for _ in range(count)]
+    return [{"source": " ".join(row), "target": " ".join(rule(row))} for row in rows]
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """Makes the keys of a run on a rule for digits."""
+
+    def make(rule, count):
+        for name, rows, seed in (("train", count, 0), ("dev", 200, 1)):
+            lines = (json.dumps(row) + "\n" for row in _digits(rule, rows, seed))
+            (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+        path = str(tmp_path / "words.json")
+        vocabulary.write(path, "words", collections.Counter("0123456789"), None, verbatim=False)
+        files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
+        return {"task": "text_to_text", "tokenizer": path, "max_answer": 10, "beam": 1, **files}
+
+    return make
+
+
+SIZE = {"d_model": 64, "heads": 4, "head_dim": 16, "d_ff": 128, "memory_len": 0, "dropout": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [lambda row: row, lambda row: row[::-1], sorted], ids=["copy", "reverse", "sort"])
+def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
+    config = settings(
+        finetune=digits(rule, 8000),
+        model={**SIZE, "attention_dropout": 0.0, "init_std": 0.05},
+        data={"segment_len": T},
+        optimizer={"learning_rate": 3e-3, "warmup_steps": 100, "weight_decay": 0.0},
+        train={"steps": 1600, "batch_size": 16},
+        checkpoint={"every": 400},
+        evaluation={"every": 400},
+    )
+    result = finetune(config, str(tmp_path / "run"))
+    assert result["score"] > 0.99
+    texts = ["3 1 4 1 5", "7", "9 9 8 2 6 0"]
+    for options in ({}, {"temperature": 0.5, "seed": 1}, {"overrides": ["--config.finetune.beam=3"]}):
+        found = predict(str(tmp_path / "run"), texts=texts, **options)
+        assert [each["target"].split() for each in found] == [rule(text.split()) for text in texts]
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, settings):
+    """With two lengths, whose steps alternate, and another dispatch size in the configuration."""
+    keys = {
+        "finetune": digits(lambda row: row[::-1], 64) | {"beam": 2, "max_answer": 9},
+        "model": {"memory_len": 0},
+        "data": {"segment_len": T},
+        "train": {"steps": 8, "batch_size": 8},
+        "checkpoint": {"every": 4},
+        "evaluation": {"every": 4},
+    }
+    whole = finetune(settings(**keys), str(tmp_path / "whole"))
+    finetune(settings(**keys), str(tmp_path / "cut"), stop_at=3)
+    assert finetune(settings(**keys), str(tmp_path / "cut"))["score"] == whole["score"]
+    records = []
+    for name in ("whole", "cut"):
+        with Checkpoints(str(tmp_path / name)) as checkpoints:
+            records.append(checkpoints.record(8)["checksums"])
+    assert records[0] == records[1] and len(records[0]) > 50
+    lines = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
+    assert len({line["targets"] for line in lines}) > 2
+    with pytest.raises(BadInput, match="top_k and top_p change nothing with temperature=0; give temperature=1"):
+        predict(str(tmp_path / "cut"), texts=["1 2"], top_k=3)
+
+
+def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
+    task = _task()
+    for example, said in (
+        (Example(("ba",), "ba " * 9, "a.tsv, row 3"), "a.tsv, row 3: the target has 27 pieces, more than finetune"),
+        (Example(("\u0301",), "ba", "a.tsv, row 3"), "a.tsv, row 3: the source is empty after normalisation"),
+        (Example(("ba",), "\u0301", "a.tsv, row 3"), "a.tsv, row 3: the target is empty after normalisation"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            task.encode(0, example)
+    # A source loses its end, and leaves room for any target.
+    row = task.encode(0, Example(("ba " * 99,), "do", ""))[0]
+    assert row.labels["source"] == T - 12 - 1 and len(row.tokens[0]) <= T
+    good = digits(sorted, 8)
+    for keys, said in (
+        ({"model": {"memory_len": 8}}, "model.memory_len=8 must be 0 with finetune.task=text_to_text"),
+        ({"finetune": {**good, "max_answer": T}}, f"finetune.max_answer={T} leaves no room for a source"),
+        ({"finetune": {**good, "beam": 100}}, "finetune.beam=100 is more than model.vocab_size=20"),
+        ({"finetune": {**good, "labels": "a,b"}}, "finetune.labels=a,b has no meaning with finetune.task=text_to_text"),
+        ({"finetune": {**good, "columns": "source"}}, "finetune.columns=source must name the source and the target"),
+    ):
+        sections = {"finetune": good, "model": {"memory_len": 0}, "data": {"segment_len": T}} | keys
+        with pytest.raises(BadInput, match=said):
+            finetune(settings(**sections), str(tmp_path / "run"), dry_run=True)
+
+
+def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
+    keys = {"model": {"memory_len": 0}, "data": {"segment_len": T}, "train": {"batch_size": 2, "elastic": True}}
+    good = digits(sorted, 8) | {"dev": ""}
+    (tmp_path / "a.en").write_text("1 2\n3\n")
+    (tmp_path / "a.de").write_text("2 1\n3\n")
+    files = f"{tmp_path}/a.en,{tmp_path}/a.de"
+    config = settings(**keys, finetune=good | {"train": files}, evaluation={"every": 0})
+    assert finetune(config, str(tmp_path / "run"), dry_run=True)
+    (tmp_path / "a.de").write_text("2 1\n\n")
+    with pytest.raises(BadInput, match="a.en, line 2: 'target' is empty"):
+        finetune(config, str(tmp_path / "run"), dry_run=True)
+    (tmp_path / "a.de").write_text("2 1\n")
+    with pytest.raises(BadInput, match="a.en has 2 lines and .*a.de 1"):
+        finetune(config, str(tmp_path / "run"), dry_run=True)
