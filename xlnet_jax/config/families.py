@@ -4,7 +4,7 @@
     xlnet                  plm clm mlm      A SEP B SEP CLS                 left
     bert, albert           mlm              CLS A SEP B SEP                 right
     roberta                mlm              CLS A SEP SEP B SEP             right
-    gpt2                   clm              A B                             right
+    gpt2, transformer      clm              A B                             right
 
 The parts of their networks are the rows of `model.architectures`.
 """
@@ -24,8 +24,8 @@ class Family(NamedTuple):
     separators: int
     """SEP between A and B: 1, 2; 0 = none, nor one at the end."""
     absolute: bool
-    """Whether positions are learned at the input, `model.max_positions` of them: no text is longer, and there is no
-    memory."""
+    """Whether positions are added at the input, learned ones or sinusoids, `model.max_positions` of them: no text is
+    longer, and there is no memory."""
     segments: int = 0
     """Rows of the table of segment embeddings; 0 = none is learned at the input."""
     first_position: int = 0
@@ -36,6 +36,8 @@ class Family(NamedTuple):
     pairs: str = "next"
     """The usual `data.pairs`."""
     share_layers: bool = False
+    norm: str = "post"
+    scale_embedding: bool = False
     activation: str = "gelu"
     layer_norm_epsilon: float = 1e-12
 
@@ -51,20 +53,22 @@ FAMILIES = {
     "roberta": Family(("mlm",), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1,
                       pairs="none", activation="gelu_erf", layer_norm_epsilon=1e-5),
     "albert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0, pairs="order", share_layers=True),
-    "gpt2": Family(("clm",), "none", 0, absolute=True, layer_norm_epsilon=1e-5),
+    "gpt2": Family(("clm",), "none", 0, absolute=True, norm="pre", layer_norm_epsilon=1e-5),
+    "transformer": Family(("clm",), "none", 0, absolute=True, scale_embedding=True, activation="relu",
+                          layer_norm_epsilon=1e-5),
 }  # fmt: skip
 """By `model.architecture`."""
 
 
 def usual(name: str, segment_len: int) -> dict[str, dict[str, Any]]:
-    """Keys by section of a family with learned positions, whatever its size, for examples of T = `segment_len` tokens:
-    what its network needs, and its own examples with 15 % of targets, without the loss of sentences."""
+    """Keys by section of a family with positions at the input, whatever its size: what its network needs, and its own
+    examples of T = `segment_len` tokens with 15 % of targets, without the loss of sentences."""
     family, T = FAMILIES[name], segment_len
     causal = family.objectives[0] == "clm"
     special = 0 if causal else 2 if family.pairs == "none" else 3
-    model = {"architecture": name, "max_positions": T, "memory_len": 0, "norm": "pre" if causal else "post",
-             "share_layers": family.share_layers, "activation": family.activation,
-             "layer_norm_epsilon": family.layer_norm_epsilon}  # fmt: skip
+    of_family = ("norm", "scale_embedding", "share_layers", "activation", "layer_norm_epsilon")
+    model = {"architecture": name, "max_positions": T, "memory_len": 0,
+             **{key: getattr(family, key) for key in of_family}}  # fmt: skip
     data = {"objective": family.objectives[0], "bidirectional": False, "windows_per_block": 1, "segment_len": T,
             "reuse_len": T - special, "num_predict": T if causal else max(1, T * 3 // 20),
             "pairs": family.pairs, "spans": "words" if name == "albert" else "random"}  # fmt: skip

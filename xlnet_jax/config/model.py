@@ -19,7 +19,7 @@ class ModelConfig:
 
     architecture: str = key(
         "xlnet",
-        "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions learned at the input",
+        "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions at the input",
         choices=" ".join(FAMILIES),
     )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
@@ -47,7 +47,9 @@ class ModelConfig:
         "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
         choices="relative absolute",
     )
-    max_positions: int = key(512, "bert, roberta, albert, gpt2: tokens of the longest text", ge=1, le=2**20)
+    max_positions: int = key(
+        512, "bert, roberta, albert, gpt2, transformer: tokens of the longest text", ge=1, le=2**20
+    )
     layer_losses: bool = key(
         False,
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
@@ -138,24 +140,26 @@ def rules(config: Config) -> list[Rule]:
 
 
 def _family_rules(config: Config) -> list[Rule]:
-    """Rules of the families with positions learned at the input."""
+    """Rules of the families with positions at the input."""
     model, data, finetune = config.model, config.data, config.finetune.task != "none"
     name, albert = f"model.architecture={model.architecture}", model.architecture == "albert"
     usual = ModelConfig()
-    of_xlnet = ("cutoffs", "div_val", "tie_projections", "scale_embedding", "position_scheme", "layer_losses",
+    of_xlnet = ("cutoffs", "div_val", "tie_projections", "position_scheme", "layer_losses",
                 "same_length", "clamp_len", "biases_per_layer", "tie_embedding",
                 *(() if albert else ("d_embed", "share_layers")))  # fmt: skip
     return [
         ("model.vocab_size", model.vocab_size > 9, "must hold special pieces and some text"),
+        ("model.d_model", model.architecture != "transformer" or model.d_model % 2 == 0,
+         "must be even: a position is pairs of a sine and a cosine"),
         ("data.objective", finetune or data.objective in model.family.objectives,
          f"is not for {name}, which is trained by {' or '.join(model.family.objectives)}"),
         ("data.segment_len", data.segment_len <= model.max_positions,
-         f"is more than the model.max_positions={model.max_positions} that are learned"),
+         f"is more than model.max_positions={model.max_positions}"),
         ("data.bidirectional", finetune or not data.bidirectional,
-         f"must be False with {name}: learned positions have one direction"),
+         f"must be False with {name}: its positions have one direction"),
         ("model.memory_len", model.memory_len == 0, f"must be 0 with {name}: its positions have no past"),
-        ("model.norm", model.norm == ("pre" if model.architecture == "gpt2" else "post"),
-         f"is not that of {name}; use {'pre' if model.architecture == 'gpt2' else 'post'}"),
+        *((f"model.{key}", getattr(model, key) == getattr(model.family, key),
+           f"is not that of {name}; use {getattr(model.family, key)}") for key in ("norm", "scale_embedding")),
         *((f"model.{key}", getattr(model, key) == getattr(usual, key),
            f"has no meaning with {name}; use {getattr(usual, key)!r}") for key in of_xlnet),
         ("data.sentence_loss", not data.sentence_loss or (not finetune and model.family.segments == 2),

@@ -44,6 +44,9 @@ class TrainConfig:
     elastic: bool = key(False, "fill up batches that do not divide over the devices with rows of weight 0", ELASTIC)
     steps_per_dispatch: int = key(10, "segments K that the device runs without the host", ELASTIC, ge=1, le=2**16)
     max_bad_steps: int = key(5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE, ge=1)
+    label_smoothing: float = key(
+        0.0, "share of each target that is spread over the vocabulary, in training alone", FREE, lt=1
+    )
     spike_zscore: float = key(0.0, "skip steps with a loss this many standard deviations above the mean; 0 = off", FREE)
     spike_window: int = key(100, "number of good steps in the mean and deviation of the loss", FREE, ge=2, le=2**20)
 

@@ -148,7 +148,8 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the labels."""
     if isinstance(task, TextToText):
         objective = "clm" if config.data.objective == "clm" else "prefix"
-        model: Any = TextToTextModel(XLNet(config.model, None, config.compat, objective))
+        transformer = XLNet(config.model, None, config.compat, objective)
+        model: Any = TextToTextModel(transformer, label_smoothing=config.train.label_smoothing)
     else:
         model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
 

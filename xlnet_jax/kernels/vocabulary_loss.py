@@ -4,6 +4,9 @@
     dz_nv = g_n (p_nv - [v = target(n)])        p_nv = exp z_nv / sum_v exp z_nv        g_n: gradient of nll_n
     dx_n = sum_v dz_nv W_v        dW_v = sum_n dz_nv x_n        db_v = sum_n dz_nv
 
+With label smoothing e the target is q_nv = (1 - e) [v = target(n)] + e / V in place of [v = target(n)], and the loss is
+log sum_v exp z_nv - sum_v q_nv z_nv (Szegedy et al. 2016, arXiv 1512.00567, section 7).
+
 Each device takes its own rows n (batch x targets) in chunks of at most `CHUNK`, and the backward pass computes z again:
 four products of the size of z in place of three. The vocabulary is split over `tensor`: maximum, sum and chosen logit
 of all rows are combined after the last chunk.
@@ -33,7 +36,9 @@ def pays(B: int, P: int) -> bool:
     return B % ways == 0 and B // ways * P > CHUNK
 
 
-def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_BP: jax.Array) -> jax.Array:
+def nll(
+    table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_BP: jax.Array, smoothing: float = 0.0
+) -> jax.Array:
     """Nats, [B, P], in at least float32; products take the table rounded to the dtype of the vectors.
 
     The gradients of table and bias are accumulated in at least float32. They cross `fsdp` once, and other axes that
@@ -45,7 +50,7 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
         axis if axis in free and size % free[axis] == 0 else None
         for axis, size in zip((RULES.vocab, RULES.embed), table_VD.shape, strict=True)
     )
-    high = jnp.promote_types(vectors_BPD.dtype, jnp.float32)
+    high, size = jnp.promote_types(vectors_BPD.dtype, jnp.float32), len(bias_V)
 
     def everywhere(local: Callable[..., Any], arrays: int, out_specs: Any) -> Callable[..., Any]:
         if not free:
@@ -65,6 +70,10 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
         # A comparison, not a gather, whose gradient would be a scatter.
         return (first + jnp.arange(V))[None] == target_C[:, None]
 
+    def wanted(V: int, target_C: jax.Array) -> jax.Array:
+        chosen_CV = is_target(V, target_C)
+        return jnp.where(chosen_CV, 1 - smoothing, 0) + smoothing / size if smoothing else chosen_CV
+
     def local_nll(table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
         def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             x_CD, target_C = inputs
@@ -72,6 +81,8 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
             # Finite, also where a device holds only pieces of probability 0.
             top_C = jnp.maximum(z_CV.max(axis=1), jnp.finfo(high).min)
             chosen_C = jnp.where(is_target(len(bias_V), target_C), z_CV, 0).sum(axis=1)
+            if smoothing:
+                chosen_C = (1 - smoothing) * chosen_C + smoothing / size * z_CV.sum(axis=1)
             return top_C, jnp.exp(z_CV - top_C[:, None]).sum(axis=1), chosen_C
 
         shape = arrays[1].shape
@@ -84,7 +95,7 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
         def chunk(sums: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
             x_CD, target_C, log_sum_C, g_C = inputs
             p_CV = jnp.exp(logits(table_VD, bias_V, x_CD) - log_sum_C[:, None])
-            dz_CV = g_C[:, None] * (p_CV - is_target(len(bias_V), target_C))
+            dz_CV = g_C[:, None] * (p_CV - wanted(len(bias_V), target_C))
             # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not finite.
             dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
             rounded_CV = dz_CV.astype(x_CD.dtype)

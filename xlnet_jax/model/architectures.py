@@ -7,13 +7,13 @@
     streams                  2                2                1                 1
     targets                  query            content          content           content
 
-    model.architecture       bert      roberta     albert      gpt2
-    positions                input     input       input       input
-    segments                 input     input       input       none
-    embedding_norm           yes       yes         narrow      no
-    biases                   yes       yes         yes         yes
-    final_norm               no        no          no          yes
-    head                     dense     dense, erf  dense       bare
+    model.architecture       bert      roberta     albert      gpt2      transformer
+    positions                input     input       input       input     sinusoids
+    segments                 input     input       input       none      none
+    embedding_norm           yes       yes         narrow      no        no
+    biases                   yes       yes         yes         yes       yes
+    final_norm               no        no          no          yes       no
+    head                     dense     dense, erf  dense       bare      bare
 
 These have one stream, which predicts the targets. The word embedding with its head, and the norm, are chosen by keys of
 their own. A new architecture is a row here; a new part is a value of a field and a case in the module that has the
@@ -33,7 +33,7 @@ class Architecture:
 
     positions: str = "relative"
     """relative: distances in every score (Transformer-XL); per_layer: learned ones, added at every layer (Vanilla);
-    input: learned ones, added to the word embedding."""
+    input: learned ones, added to the word embedding; sinusoids: the same with fixed ones (Transformer)."""
     segments: str = "relative"
     """relative: whether both are of one segment, in every score; input: learned ones, added to the word embedding;
     none."""
@@ -74,6 +74,7 @@ FAMILIES = {
     "gpt2": dataclasses.replace(
         BERT, segments="none", embedding_norm=False, final_norm=True, scaled_init=True, head="bare"
     ),
+    "transformer": dataclasses.replace(BERT, positions="sinusoids", segments="none", embedding_norm=False, head="bare"),
 }
 """By `model.architecture`, each for the objectives that `config.families` has for it."""
 ROWS = {

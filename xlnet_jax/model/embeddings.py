@@ -154,6 +154,9 @@ class Embedding(nn.Module):
                 place = jnp.where(padding_BT, -1, jnp.arange(T)[None] if place_BT is None else place_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, first)
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
+        if self.parts.positions == "sinusoids":
+            at_BT = jnp.arange(batch.tokens.shape[1])[None] if place_BT is None else place_BT
+            h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
             h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)

@@ -54,14 +54,19 @@ class LMHead(nn.Module):
         logs = [head_BPN[..., size + i : size + i + 1] + jax.nn.log_softmax(tail) for i, tail in enumerate(tails)]
         return jnp.concatenate([head_BPN[..., :size], *logs], axis=-1)
 
-    def nll(self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once."""
+    def nll(
+        self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array, smoothing: float = 0.0
+    ) -> jax.Array:
+        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once.
+
+        With `smoothing` e (1 - e) of that, and e of the mean over the vocabulary; not with clusters.
+        """
         shortlist, *tails = clusters(self.config)
         head, *softmaxes = self._softmaxes(embedding, vectors_BPD)
         column_BP = target_tokens_BP
         for i, tail in enumerate(tails):
             column_BP = jnp.where(tail.has(target_tokens_BP), shortlist.size + i, column_BP)
-        nll_BP = softmax_nll(*head, column_BP)
+        nll_BP = softmax_nll(*head, column_BP, smoothing)
         for tail, softmax in zip(tails, softmaxes, strict=True):
             tail_BP = softmax_nll(*softmax, tail.index(target_tokens_BP))
             nll_BP += jnp.where(tail.has(target_tokens_BP), tail_BP, 0)
@@ -124,17 +129,20 @@ def logits(table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str |
 
 
 def softmax_nll(
-    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None, target_BP: jax.Array
-) -> jax.Array:
+    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None, target_BP: jax.Array,
+    smoothing: float = 0.0,
+) -> jax.Array:  # fmt: skip
     """-log p(target) under one softmax, [B, P]; many targets never have all their logits at once."""
     if vocabulary_loss.pays(*target_BP.shape):
-        return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP)
-    return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP)
+        return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP, smoothing)
+    return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP, smoothing)
 
 
-def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array) -> jax.Array:
-    """-log p(target) from all logits, [B, P]."""
+def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array, smoothing: float = 0.0) -> jax.Array:
+    """-log p(target) from all logits, [B, P]; `smoothing` as in `LMHead.nll`."""
     # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
     is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_BP[..., None]
     chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
+    if smoothing:
+        chosen_BP = (1 - smoothing) * chosen_BP + smoothing * logits_BPV.mean(axis=-1)
     return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP

@@ -1,4 +1,4 @@
-"""Positions: learned ones, and the sinusoids of relative ones with their projection for both reading directions.
+"""Positions: learned ones, sinusoids, and those of relative ones with their projection for both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
@@ -24,6 +24,13 @@ def learned(module: nn.Module, longest: int, width: int, place_BT: jax.Array | i
     if isinstance(place_BT, int):
         return table_ND[None, first : first + place_BT]
     return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]  # whole, as in `embeddings.lookup`
+
+
+def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
+    """[B, T, width] of `dtype`, at least float32: sin(t w_m) at 2m and cos(t w_m) at 2m + 1 (Vaswani et al. 2017, 3.5)."""
+    frequency_M = 10000.0 ** (-jnp.arange(0, width, 2).astype(dtype) / width)
+    angle_BTM = place_BT[:, :, None].astype(dtype) * frequency_M
+    return jnp.stack([jnp.sin(angle_BTM), jnp.cos(angle_BTM)], axis=-1).reshape(*place_BT.shape, width)
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:

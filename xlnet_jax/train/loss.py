@@ -8,6 +8,8 @@
 In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`), and `mlm` one of
 sentences: whether B follows A (BERT's next sentence), or both are in order (ALBERT).
 
+Losses of tokens may be smoothed in training (`train.label_smoothing`); auxiliary ones and that of sentences are not.
+
 Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row with fewer real
 targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores).
 """
@@ -55,6 +57,8 @@ class LanguageModel:
     auxiliary: AuxiliaryHeads | None = None
     sentences: bool = False
     """Whether there is a loss of sentences."""
+    label_smoothing: float = 0.0
+    """Of the loss of tokens in training."""
 
     @property
     def head(self) -> heads.LMHead:
@@ -118,11 +122,13 @@ class LanguageModel:
         """[B, P, V]; with clusters log-probabilities; see `LMHead`."""
         return self._head(params, vectors_BPD)
 
-    def nll(self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+    def nll(
+        self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array, smoothing: float = 0.0
+    ) -> jax.Array:
         """-log p(target) in nats, [B, P]; see `LMHead`."""
-        return self._head(params, vectors_BPD, target_tokens_BP, method="nll")
+        return self._head(params, vectors_BPD, target_tokens_BP, smoothing, method="nll")
 
-    def _head(self, params: Any, *args: jax.Array, method: str | None = None) -> Any:
+    def _head(self, params: Any, *args: Any, method: str | None = None) -> Any:
         return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
 
     def row_losses(
@@ -137,7 +143,8 @@ class LanguageModel:
         out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
         assert isinstance(out.memory, Memory)
-        nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
+        smoothing = 0.0 if dropout_key is None else self.label_smoothing
+        nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens, smoothing)
         weight_BP = batch.target_weights.astype(nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
         loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP

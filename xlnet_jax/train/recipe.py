@@ -78,7 +78,7 @@ def make_recipe(config: Config) -> Recipe:
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
     transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective)
-    return LanguageModel(transformer, auxiliary_heads(config), config.data.sentence_loss)
+    return LanguageModel(transformer, auxiliary_heads(config), config.data.sentence_loss, config.train.label_smoothing)
 
 
 def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
