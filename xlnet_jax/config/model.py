@@ -47,9 +47,7 @@ class ModelConfig:
         "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
         choices="relative absolute",
     )
-    max_positions: int = key(
-        512, "bert, roberta, albert, gpt2, transformer: tokens of the longest text", ge=1, le=2**20
-    )
+    max_positions: int = key(512, "all families but xlnet: tokens of the longest text", ge=1, le=2**20)
     layer_losses: bool = key(
         False,
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
