@@ -1,6 +1,7 @@
 """The loss in chunks of rows: as the plain one, on any mesh, and never with all logits at once."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -38,26 +39,34 @@ def case(dtype: Any = np.float64, shape=(V, D, B, P)):
     return params, jnp.asarray(rng.integers(0, V, (B, P))), jnp.asarray(weights)
 
 
-def loss(params, target, weights):
+def loss(params, target, weights, smoothing=0.0):
     head = LMHead(dataclasses.replace(tiny.config().model, vocab_size=V))
-    nll_BP = head.apply({"params": {"bias": params["bias"]}}, params["table"], params["inputs"], target, method="nll")
+    inputs = params["table"], params["inputs"], target, smoothing
+    nll_BP = head.apply({"params": {"bias": params["bias"]}}, *inputs, method="nll")
     return jnp.sum(jnp.where(weights != 0, nll_BP, 0) * weights)
 
 
-def results(monkeypatch, chunk, *arguments):
+def results(monkeypatch, chunk, *arguments, smoothing=0.0):
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
-    return jax.jit(jax.value_and_grad(loss))(*arguments)
+    return jax.jit(jax.value_and_grad(functools.partial(loss, smoothing=smoothing)))(*arguments)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 38])
-def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, x64, chunk):
+@pytest.mark.parametrize(("chunk", "smoothing"), [(1, 0.0), (5, 0.0), (38, 0.0), (5, 0.3)])
+def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, x64, chunk, smoothing):
     """39 rows: in chunks of 1, of 5 and one filled slot, of 20. A row left out or counted twice shows."""
     arguments = case()
-    plain, chunked = results(monkeypatch, 39, *arguments), results(monkeypatch, chunk, *arguments)
+    plain = results(monkeypatch, 39, *arguments, smoothing=smoothing)
+    chunked = results(monkeypatch, chunk, *arguments, smoothing=smoothing)
     for x, y in zip(jax.tree.leaves(plain), jax.tree.leaves(chunked), strict=True):
         np.testing.assert_allclose(y, x, rtol=1e-12, atol=1e-12)
     unused = np.asarray(arguments[2]) == 0
     assert unused.any() and not np.asarray(chunked[1]["inputs"])[unused].any()
+    params, target, weights = (jax.tree.map(np.asarray, each) for each in arguments)
+    z_BPV = params["inputs"] @ params["table"].T + params["bias"]
+    log_p_BPV = z_BPV - np.logaddexp.reduce(z_BPV, axis=-1, keepdims=True)
+    nll_BP = -np.take_along_axis(log_p_BPV, target[..., None], axis=-1)[..., 0]
+    wanted = ((1 - smoothing) * nll_BP - smoothing * log_p_BPV.mean(axis=-1)) * weights
+    assert float(plain[0]) == pytest.approx(wanted.sum(), rel=1e-12)
 
 
 def sizes(jaxpr):

@@ -12,6 +12,7 @@ import tiny
 from xlnet_jax.batch import Batch, Memory, forward_text
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch
@@ -118,3 +119,11 @@ def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
 def test_settings_that_cannot_work_are_refused(model, data, message):
     with pytest.raises(BadInput, match=message):
         tiny.config(model=model, data=data)
+
+
+def test_sinusoids_at_the_input_are_those_of_the_paper(x64):
+    """sin and cos in turns, of pairs with the wave lengths 2 pi and 200 pi; the fault: halves, or cosine first."""
+    wanted = [[0, 1, 0, 1], [0.8414709848, 0.5403023059, 0.0099998333, 0.9999500004],
+              [0.1411200081, -0.9899924966, 0.0299955002, 0.9995500337]]  # fmt: skip
+    found_BTD = positions.absolute_sinusoids(jnp.array([[0, 1, 3]]), 4, jnp.dtype("float64"))
+    np.testing.assert_allclose(found_BTD[0], wanted, atol=1e-9)

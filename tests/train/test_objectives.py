@@ -13,6 +13,8 @@ from xlnet_jax.batch import Memory, stack
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -187,3 +189,33 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
 def test_lengths_that_do_not_fit_the_objective_are_refused(changes, message):
     with pytest.raises(BadInput, match=message):
         tiny.config(data=changes)
+
+
+def test_labels_are_smoothed_in_training_alone():
+    """A share e of every target is spread over the vocabulary; the fault: an evaluation that says it, or a sum of V."""
+    settings = config(PLM, train={"label_smoothing": 0.2}, model={"dropout": 0.0, "attention_dropout": 0.0})
+    model, batch = make_recipe(settings).model, tiny.batch(settings)
+    params, memory = tiny.random_params(settings), empty_memory(settings.model, 8)
+
+    @jax.jit
+    def run(params):
+        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        log_p_BPV = jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
+        losses = [mean_loss(params, model, batch, memory, *key)[0] for key in ((), (jax.random.key(0),))]
+        return log_p_BPV, losses
+
+    log_p_BPV, (plain, smoothed) = run(params)
+    nll_BP = -np.take_along_axis(np.asarray(log_p_BPV), batch.target_tokens[..., None], axis=-1)[..., 0]
+    spread_BP = -np.asarray(log_p_BPV).mean(axis=-1)
+    weights_BP = batch.target_weights / batch.target_weights.sum()
+    assert float(plain) == pytest.approx((nll_BP * weights_BP).sum(), rel=1e-5)
+    assert float(smoothed) == pytest.approx(((0.8 * nll_BP + 0.2 * spread_BP) * weights_BP).sum(), rel=1e-5)
+    assert abs(plain - smoothed) > 0.1
+    for changes, said in (
+        ({"train": {"label_smoothing": 1.0}}, "train.label_smoothing=1.0 must be at least 0 and less than 1"),
+        ({"train": {"label_smoothing": -0.1}}, "train.label_smoothing=-0.1 must be at least 0 and less than 1"),
+        ({"train": {"label_smoothing": 0.1}, "model": {"cutoffs": "50"}}, "is not for the clusters of model.cutoffs"),
+        ({"train": {"label_smoothing": 0.1}, "finetune": {"task": "regression"}}, "is for losses of tokens; use 0"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            tiny.config(**changes)

@@ -29,7 +29,7 @@ def learned(module: nn.Module, longest: int, width: int, place_BT: jax.Array | i
 def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
     """sin(t w_m) at 2m and cos(t w_m) at 2m + 1, [B, T, width] (Vaswani et al. 2017, section 3.5)."""
     frequency_M = 10000.0 ** (-jnp.arange(0, width, 2).astype(dtype) / width)
-    angle_BTM = place_BT[:, :, None].astype(dtype) * frequency_M
+    angle_BTM = place_BT[:, :, None].astype(dtype) * frequency_M[None, None]
     return jnp.stack([jnp.sin(angle_BTM), jnp.cos(angle_BTM)], axis=-1).reshape(*place_BT.shape, width)
 
 

@@ -1,0 +1,136 @@
+"""The Transformer of 2017 from left to right against `torch.nn.TransformerEncoder`: vectors, loss, every gradient."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.batch import NEVER
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train.loss import mean_loss
+from xlnet_jax.train.recipe import make_recipe
+
+torch = pytest.importorskip("torch")
+
+SMOOTHING = 0.1
+
+
+def _theirs(config, params, tokens_BT, real_BT):
+    """Hidden states, the smoothed loss of the next tokens, and gradients under our names."""
+    model, leaves = config.model, {}
+
+    def leaf(name, x):
+        leaves[name] = torch.tensor(np.asarray(x), dtype=torch.float64, requires_grad=True)
+        return leaves[name]
+
+    table = leaf("word_embedding", params["word_embedding"])
+    ours = params["layers"]
+    layers, D = [], model.d_model
+    for number in range(model.layers):
+        layer = torch.nn.TransformerEncoderLayer(
+            D, model.heads, model.d_ff, dropout=0.0, activation="relu", norm_first=False, batch_first=True,
+            layer_norm_eps=model.layer_norm_epsilon, dtype=torch.float64,
+        )  # fmt: skip
+        of = {
+            "self_attn.in_proj_weight": np.concatenate(
+                [np.asarray(ours["attention"][name][number]).reshape(D, D).T for name in ("query", "key", "value")]
+            ),
+            "self_attn.in_proj_bias": np.concatenate(
+                [np.asarray(ours["attention"][f"{name}_bias"][number]).ravel() for name in ("query", "key", "value")]
+            ),
+            "self_attn.out_proj.weight": np.asarray(ours["attention"]["output"][number]).reshape(D, D),
+            "self_attn.out_proj.bias": ours["attention"]["output_bias"][number],
+            "norm1.weight": ours["attention"]["norm"]["scale"][number],
+            "norm1.bias": ours["attention"]["norm"]["bias"][number],
+            "linear1.weight": np.asarray(ours["feed_forward"]["inner"]["kernel"][number]).T,
+            "linear1.bias": ours["feed_forward"]["inner"]["bias"][number],
+            "linear2.weight": np.asarray(ours["feed_forward"]["outer"]["kernel"][number]).T,
+            "linear2.bias": ours["feed_forward"]["outer"]["bias"][number],
+            "norm2.weight": ours["feed_forward"]["norm"]["scale"][number],
+            "norm2.bias": ours["feed_forward"]["norm"]["bias"][number],
+        }
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                parameter.copy_(torch.tensor(np.asarray(of[name])))
+        layers.append(layer.train())  # the path of inference is another program
+    B, T = tokens_BT.shape
+    place, pair = np.arange(T)[:, None], np.arange(D // 2)[None]
+    angle = place / 10000 ** (2 * pair / D)
+    position = np.zeros((T, D))
+    position[:, 0::2], position[:, 1::2] = np.sin(angle), np.cos(angle)
+    h = table[torch.tensor(tokens_BT).long()] * D**0.5 + torch.tensor(position)
+    future = torch.triu(torch.ones(T, T, dtype=torch.bool), diagonal=1)
+    for layer in layers:
+        h = layer(h, src_mask=future, src_key_padding_mask=torch.tensor(~real_BT))
+    logits = (h @ table.T)[:, :-1].reshape(B * (T - 1), -1)
+    target = torch.tensor(np.where(real_BT[:, 1:], tokens_BT[:, 1:], -100)).long().reshape(-1)
+    loss = torch.nn.functional.cross_entropy(logits, target, label_smoothing=SMOOTHING)
+    loss.backward()
+    grads = {name: [dict(layer.named_parameters())[name].grad.numpy() for layer in layers]
+             for name, _ in layers[0].named_parameters()}  # fmt: skip
+    return h.detach().numpy(), loss.item(), grads, leaves["word_embedding"].grad.numpy()
+
+
+def _as_theirs(grads, layers, D):
+    """Our gradients in torch's layout."""
+    attention, inner = grads["layers"]["attention"], grads["layers"]["feed_forward"]
+    by_name = {name: [] for name in ("self_attn.in_proj_weight", "self_attn.in_proj_bias")}
+    three = ("query", "key", "value")
+    for number in range(layers):
+        by_name["self_attn.in_proj_weight"].append(
+            np.concatenate([np.asarray(attention[name][number]).reshape(D, D).T for name in three])
+        )
+        by_name["self_attn.in_proj_bias"].append(
+            np.concatenate([np.asarray(attention[f"{name}_bias"][number]).ravel() for name in three])
+        )
+    swap = lambda x: np.swapaxes(np.asarray(x), 1, 2)  # noqa: E731
+    return by_name | {
+        "self_attn.out_proj.weight": np.asarray(attention["output"]).reshape(layers, D, D),
+        "self_attn.out_proj.bias": attention["output_bias"],
+        "norm1.weight": attention["norm"]["scale"], "norm1.bias": attention["norm"]["bias"],
+        "linear1.weight": swap(inner["inner"]["kernel"]), "linear1.bias": inner["inner"]["bias"],
+        "linear2.weight": swap(inner["outer"]["kernel"]), "linear2.bias": inner["outer"]["bias"],
+        "norm2.weight": inner["norm"]["scale"], "norm2.bias": inner["norm"]["bias"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_torch(seed, x64):
+    draw = np.random.default_rng(seed)
+    heads = int(draw.integers(1, 4))
+    size = {"layers": int(draw.integers(1, 4)), "heads": heads, "head_dim": 4, "d_model": 4 * heads, "d_ff": 20}
+    config = tiny.family(
+        "transformer", model={**size, "vocab_size": 30, "compute_dtype": "float64"},
+        train={"label_smoothing": SMOOTHING}
+    )  # fmt: skip
+    config = config.changed(model={"dropout": 0.0, "attention_dropout": 0.0})
+    model = make_recipe(config).model
+    shapes = tiny.random_params(config)
+    params = jax.tree.map(lambda x: jnp.asarray(0.5 * draw.standard_normal(x.shape)), shapes)
+    B, T = 3, 32
+    length_B = draw.integers(2, T + 1, B)
+    real_BT = np.arange(T)[None] < length_B[:, None]
+    tokens_BT = draw.integers(9, 30, (B, T)).astype(np.int32)
+    batch = tiny.batch(config, rows=B)
+    batch = dataclasses.replace(
+        batch, tokens=tokens_BT, rank=np.where(real_BT, np.arange(T), NEVER).astype(np.int32),
+        target_positions=np.broadcast_to(np.arange(T, dtype=np.int32), (B, T)),
+        target_tokens=np.roll(tokens_BT, -1, axis=1),
+        target_weights=np.where(np.arange(T)[None] < length_B[:, None] - 1, 1, 0).astype(np.float32),
+    )  # fmt: skip
+    memory = empty_memory(config.model, B)
+    hidden, loss, grads, of_table = _theirs(config, params, tokens_BT, real_BT)
+    ours = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    np.testing.assert_allclose(np.asarray(ours.hidden_BTD)[real_BT], hidden[real_BT], rtol=0, atol=1e-9)
+    # A key switches the smoothing on: all dropout is 0.
+    (found, _), gradient = jax.jit(jax.value_and_grad(
+        lambda params: mean_loss(params, model, batch, memory, jax.random.key(0)), has_aux=True
+    ))(params)  # fmt: skip
+    plain, _ = mean_loss(params, model, batch, memory)
+    assert abs(float(found) - loss) < 1e-9 < abs(float(plain) - loss)
+    np.testing.assert_allclose(gradient["word_embedding"], of_table, rtol=0, atol=1e-9)
+    for name, mine in _as_theirs(gradient, size["layers"], size["d_model"]).items():
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(grads[name]), rtol=0, atol=1e-9, err_msg=name)
