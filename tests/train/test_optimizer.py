@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -15,12 +16,14 @@ from flax.traverse_util import flatten_dict
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import heads
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, decay_mask, make_optimizer, schedule
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
+from xlnet_jax.train.step import build_step
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
 
@@ -124,3 +127,109 @@ def test_the_clip_bounds_the_global_norm():
     a, b = (clipped.update(grads, clipped.init(params), params)[1] for grads in (big, small))
     np.testing.assert_allclose(a[2].mu["query"], b[2].mu["query"], rtol=1e-6)
     np.testing.assert_allclose(a[2].mu["query"], [0, 0.08], rtol=1e-6)
+
+
+DEPTHS = {"word_embedding": 0, "layers": (1, 2)}
+
+
+def stack_of_two():
+    """Parameters and gradients of two updates, in float64; the layers differ much in size."""
+    rng = np.random.default_rng(0)
+    size = np.array([1.0, 20.0])
+    shapes = {
+        "word_embedding": (7, 6),
+        "layers": {"query": (2, 6, 3, 2), "norm": {"scale": (2, 6)}, "inner": {"kernel": (2, 6, 9), "bias": (2, 9)}},
+    }
+
+    def draw(shape):
+        x = rng.standard_normal(shape)
+        return x * size.reshape(-1, *[1] * (x.ndim - 1)) if shape[0] == 2 else x
+
+    return [jax.tree.map(draw, shapes, is_leaf=lambda x: isinstance(x, tuple)) for _ in range(3)]
+
+
+def adam_by_hand(grads, b1=0.9, b2=0.999, epsilon=1e-3):
+    m = v = 0.0
+    for g in grads:
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+    t = len(grads)
+    return (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + epsilon)
+
+
+def lamb_by_hand(path, w, grads):
+    u = adam_by_hand(grads)
+    if "norm" in path or "bias" in path:
+        return u
+    u = u + 0.5 * w
+    parts = [slice(0, 1), slice(1, 2)] if "layers" in path else [slice(None)]
+    for part in parts:
+        u[part] *= np.linalg.norm(w[part]) / np.linalg.norm(u[part])
+    return u
+
+
+def muon_by_hand(path, w, grads):
+    if "query" not in path and "kernel" not in path:
+        return adam_by_hand(grads) + (0 if "norm" in path or "bias" in path else 0.5 * w)
+    momentum, g = 0.0, None
+    for g in grads:
+        momentum = 0.95 * momentum + 0.05 * g
+    u = 0.95 * momentum + 0.05 * g
+    for layer in range(2):
+        x = u[layer].reshape(6, -1)
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
+        u[layer] = 0.2 * np.sqrt(max(x.shape)) * x.reshape(u[layer].shape)
+    return u + 0.5 * w
+
+
+@pytest.mark.parametrize(("name", "by_hand"), [("lamb", lamb_by_hand), ("muon", muon_by_hand)])
+def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
+    """Of the second step, in float64. The fault: a ratio or an iteration of the stack, or of a bias; a table that is
+    made orthogonal; decay left out of the ratio."""
+    config = dataclasses.replace(CONFIG, name=name, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
+    optimizer = make_optimizer(config, 10, DEPTHS)
+    params, first, second = stack_of_two()
+    state = optimizer.init(params)
+    for grads in (first, second):
+        updates, state = optimizer.update(grads, state, params)
+
+    def same(path, update, w, *grads):
+        wanted = -0.1 * by_hand(jax.tree_util.keystr(path), w, grads)
+        # Optax has 1 - b2^t in float32.
+        np.testing.assert_allclose(update, wanted, rtol=1e-7, atol=1e-9, err_msg=str(path))
+
+    jax.tree_util.tree_map_with_path(same, updates, params, first, second)
+
+
+def test_what_is_zero_has_no_trust_ratio_and_muon_has_no_second_moment_of_matrices():
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, name="lamb", warmup_steps=0), 10, {"kernel": 0, "query": 0})
+    params, grads = {"kernel": jnp.zeros(2), "query": jnp.ones(2)}, {"kernel": jnp.ones(2), "query": -jnp.ones(2) / 2}
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], -0.1, rtol=1e-4)
+    np.testing.assert_allclose(updates["query"], 0.1, rtol=1e-4)
+    shared_layers = make_optimizer(dataclasses.replace(CONFIG, name="muon"), 10, {"layers": 2})
+    one = {"layers": {"kernel": jnp.ones((3, 2))}}
+    state = shared_layers.init(one)
+    assert sum(x.size for x in jax.tree.leaves(state) if x.ndim) == 6
+    updates, _ = shared_layers.update(one, state, one)
+    assert updates["layers"]["kernel"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("zero1", [False, True])
+def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
+    """Each layer is gathered before its five iterations and comes back after them: the products between need nothing of
+    another device. The fault: matrices that are split as their state is."""
+    config = tiny.config(optimizer={"name": "muon"}, mesh={"data": 4, "tensor": 2, "zero1": zero1}, model={"layers": 8})
+    recipe, mesh = make_recipe(config), meshes.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        abstract = build_step(recipe, mesh).abstract_state
+        split = [x.sharding.spec for x in jax.tree.leaves(abstract.opt_state) if x.shape[-3:] == (16, 2, 8)]
+        assert any("data" in str(spec) for spec in split) == zero1
+        update = jax.jit(lambda grads, state, params: recipe.optimizer.update(grads, state, params)[0],
+                         out_shardings=jax.tree.map(lambda x: x.sharding, abstract.params))  # fmt: skip
+        text = update.lower(abstract.params, abstract.opt_state, abstract.params).compile().as_text()
+    moved = re.findall(r" (?:all-gather|all-to-all|all-reduce|collective-permute)(?:-start)?\(", text)
+    assert text.count(" dot(") >= 15  # three products of five iterations
+    assert 0 < len(moved) <= 5 * 7  # of seven stacks of matrices; without a place for layers there are 67 or 72

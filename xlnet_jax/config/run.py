@@ -17,10 +17,17 @@ REST = {-1: "all that are left"}
 class OptimizerConfig:
     """A clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
 
-    name: str = key("adamw", "the update rule", choices="adamw")
+    name: str = key(
+        "adamw", "the update rule: lamb for large batches, muon with orthogonal updates", choices="adamw lamb muon"
+    )
     learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0)
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
-    schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, "polynomial cosine")
+    schedule: str = key(
+        "polynomial",
+        "decay after the warm-up (polynomial is linear; inverse_sqrt never ends)",
+        FREE,
+        "polynomial cosine inverse_sqrt",
+    )
     min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE, le=1)
     weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
     adam_b1: float = key(0.9, "decay of the first moment", FREE, lt=1)
@@ -176,10 +183,20 @@ def rules(config: Config) -> list[Rule]:
     """Rules for the length of a run, its saves and evaluations, the mesh and the switches."""
     train, checkpoint, every = config.train, config.checkpoint, config.evaluation.every
     mesh, compat = config.mesh, config.compat
+    optimizer, endless = config.optimizer, config.optimizer.schedule == "inverse_sqrt"
+    adamw = optimizer.name == "adamw"
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"
     return [
         ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
+        ("optimizer.warmup_steps", optimizer.warmup_steps > 0 or not endless,
+         "must be at least 1 with optimizer.schedule=inverse_sqrt"),
+        ("optimizer.min_lr_ratio", optimizer.min_lr_ratio == 0 or not endless,
+         "must be 0 with optimizer.schedule=inverse_sqrt, which has no end"),
+        ("optimizer.layer_decay", optimizer.layer_decay == 1 or optimizer.name != "muon",
+         "must be 1 with optimizer.name=muon: nobody knows what it would do"),
+        ("compat.switches", adamw or not (compat.on("no_bias_correction") or compat.on("layer_decay_on_gradients")),
+         f"must leave out no_bias_correction and layer_decay_on_gradients with optimizer.name={optimizer.name}"),
         ("checkpoint.every", divides(train.steps_per_dispatch, checkpoint.every), of_dispatches),
         ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
          f"must be a multiple of checkpoint.every={checkpoint.every}"),

@@ -16,6 +16,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -160,7 +161,9 @@ def specs(abstract: Any, sizes: Mapping[str, int], zero1_elements: float = math.
       zero1_elements: arrays with so many or more are split over `data` as well, along their first axis that divides.
     """
 
-    def spec(logical: PartitionSpec, x: Any) -> PartitionSpec:
+    def spec(logical: PartitionSpec, x: Any) -> Any:
+        if isinstance(x, optax.MaskedNode):  # no state: another optimizer has this parameter
+            return x
         mesh_axes: list[Any] = list(RULES.spec(tuple(logical)))
         if x.size >= zero1_elements:
             ways = [sizes["data"] * (sizes[axis] if axis else 1) for axis in mesh_axes]
@@ -184,6 +187,12 @@ def zero1_elements(config: MeshConfig, params: Any, sizes: Mapping[str, int]) ->
 def shardings(abstract: Any, mesh: Mesh, zero1_elements: float = math.inf) -> Any:
     """NamedShardings of a tree on a mesh; see `specs`."""
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, zero1_elements))
+
+
+def by_layer(x_LMN: jax.Array) -> jax.Array:
+    """The same, a layer on one device: the L layers over all devices of the mesh that is set, if there is one."""
+    axes = jax.sharding.get_abstract_mesh().axis_names
+    return jax.lax.with_sharding_constraint(x_LMN, PartitionSpec(axes)) if axes else x_LMN
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:

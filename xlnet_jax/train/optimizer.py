@@ -17,24 +17,50 @@ import numpy as np
 import optax
 
 from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.model.layers import KERNELS
 from xlnet_jax.model.transformer import Depths
 
-SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
-    "polynomial": lambda config, steps: optax.linear_schedule(
-        config.learning_rate, config.learning_rate * config.min_lr_ratio, steps
-    ),
-    "cosine": lambda config, steps: optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio),
-}
-"""By `optimizer.schedule`: the rate after the warm-up, which the rest of the run, so many steps, brings down."""
+
+def polynomial(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Linear, to its minimum."""
+    decay = optax.linear_schedule(config.learning_rate, config.learning_rate * config.min_lr_ratio, steps)
+    return after_warmup(config, decay)
 
 
-def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by the number of earlier good steps: from 0 to its peak in the warm-up, then to its minimum."""
-    decay = SCHEDULES[config.schedule](config, steps - config.warmup_steps)
+def cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Half a period of a cosine, to its minimum."""
+    return after_warmup(config, optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio))
+
+
+def after_warmup(config: OptimizerConfig, decay: optax.Schedule) -> optax.Schedule:
+    """From 0 to the peak in the warm-up, and then `decay`."""
     if not config.warmup_steps:
         return decay
     warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup_steps)
     return optax.join_schedules([warmup, decay], [config.warmup_steps])
+
+
+def inverse_sqrt(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Of the n-th update, n = 1, 2, ...: peak * min(n / w, sqrt(w / n)) with w steps of warm-up.
+
+    With the peak (D w)^-0.5 it is D^-0.5 min(n^-0.5, n w^-1.5) (Vaswani et al. 2017, equation 3).
+    """
+    peak, w = config.learning_rate, config.warmup_steps
+    return lambda count: peak * jnp.minimum((count + 1) / w, jnp.sqrt(w / (count + 1)))
+
+
+SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
+    "polynomial": polynomial,
+    "cosine": cosine,
+    "inverse_sqrt": inverse_sqrt,
+}
+"""By `optimizer.schedule`: the rate by the number of earlier good steps, of which so many follow the warm-up."""
+
+
+def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Learning rate by the number of earlier good steps, of a run with so many."""
+    return SCHEDULES[config.schedule](config, steps - config.warmup_steps)
 
 
 def decay_mask(params: Any) -> Any:
@@ -104,15 +130,96 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
-def adamw(config: OptimizerConfig, compat: CompatConfig) -> tuple[optax.GradientTransformation, ...]:
+Row = tuple[optax.GradientTransformation, ...]
+
+
+def adamw(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
     """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
     raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
     adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
     return adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerConfig, CompatConfig], tuple[optax.GradientTransformation, ...]]] = {
+def lamb(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
+    """AdamW whose update has the norm of the parameters, layer by layer (You et al. 2019, arXiv 1904.00962)."""
+    return *adamw(config, depths, compat), trust_ratio(depths)
+
+
+def trust_ratio(depths: Depths) -> optax.GradientTransformation:
+    """Updates u of parameters w times |w| / |u|, of each layer in a stack by itself; 1 where a norm is 0.
+
+    What has no weight decay, LayerNorm and biases, has no ratio either, as in the code of the authors.
+    """
+
+    def norm(path: tuple, x: jax.Array) -> jax.Array:
+        axes = range(1, x.ndim) if np.ndim(depths[_names(path)[0]]) else range(x.ndim)
+        return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(axes), keepdims=True))
+
+    def scale(path: tuple, u: jax.Array, w: jax.Array, decays: bool) -> jax.Array:
+        if not decays:
+            return u
+        of_w, of_u = norm(path, w), norm(path, u)
+        return u * jnp.where((of_w > 0) & (of_u > 0), of_w / jnp.where(of_u > 0, of_u, 1), 1)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree_util.tree_map_with_path(scale, updates, params, decay_mask(params)), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al. 2024)."""
+
+
+def muon(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
+    """The matrices of the layers by momentum, made orthogonal (Jordan et al. 2024, "Muon"); the rest by Adam.
+
+    Both have decoupled weight decay, and one rate: an orthogonal update is scaled to the size of one of Adam's, root
+    mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2). Here and not by `optax.contrib.muon`, whose state
+    and iteration are one function: under ZeRO-1 it gathers in each iteration.
+    """
+    matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(depths))
+    adam = optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)
+
+    def kinds(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, _: "matrix" if _is_matrix(path) else "other", params)
+
+    both = optax.partition({"matrix": matrices, "other": adam}, kinds)
+    return both, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+
+
+def _is_matrix(path: tuple) -> bool:
+    names = _names(path)
+    return names[0] == "layers" and names[-1] in KERNELS
+
+
+def orthogonal(depths: Depths) -> optax.GradientTransformation:
+    """The nearest matrices with equal singular values, about 0.2 sqrt(max(M, N)), of matrices [.., M, N].
+
+    A stack of L layers is moved once so that each layer is on one device, and its result once back.
+    """
+    stacked = np.ndim(depths["layers"])
+
+    def one(x: jax.Array) -> jax.Array:
+        x_LMN = x.reshape(*(x.shape[:2] if stacked else (1, len(x))), -1)
+        x_LMN = meshes.by_layer(x_LMN)
+        M, N = x_LMN.shape[1:]
+        x_LMN = jnp.swapaxes(x_LMN, 1, 2) if M > N else x_LMN
+        x_LMN = x_LMN / (jnp.sqrt(jnp.sum(jnp.square(x_LMN), axis=(1, 2), keepdims=True)) + 1e-8)
+        a, b, c = NEWTON_SCHULZ
+        for _ in range(5):
+            gram_LMM = jnp.einsum("lmn,lkn->lmk", x_LMN, x_LMN)
+            x_LMN = a * x_LMN + jnp.einsum("lmk,lkn->lmn", b * gram_LMM + c * gram_LMM @ gram_LMM, x_LMN)
+        x_LMN = meshes.by_layer(0.2 * max(M, N) ** 0.5 * x_LMN)
+        return (jnp.swapaxes(x_LMN, 1, 2) if M > N else x_LMN).reshape(x.shape)
+
+    return optax.stateless(lambda updates, params: jax.tree.map(one, updates))
+
+
+OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Depths, CompatConfig], Row]] = {
     "adamw": adamw,
+    "lamb": lamb,
+    "muon": muon,
 }
 """By `optimizer.name`: from the clipped gradient to the update at rate 1. Checkpoints name the state of each of these
 transformations by its number in the chain, so a row keeps how many it has."""
@@ -131,7 +238,7 @@ def make_optimizer(
     return optax.chain(
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
         scale_layers(decay, depths, as_in_2019=True) if on_gradients else optax.identity(),
-        *OPTIMIZERS[config.name](config, compat),
+        *OPTIMIZERS[config.name](config, depths, compat),
         optax.identity() if on_gradients else scale_layers(decay, depths),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )
