@@ -4,8 +4,7 @@
 
 The corpus needs a vocabulary of 30,000 pieces: the released spiece.model, or `prepare --vocabulary=wordpiece`.
 Published (Lan et al. 2019, arXiv:1909.11942, section 4.1): the network without dropout, sentence order, n-grams of up
-to 3 words, batch and steps, with LAMB at 0.00176 on 64 to 512 TPU v3 chips; here it is AdamW, whose rate is ours. No
-complete run yet: no expected result.
+to 3 words, batch, steps, and LAMB at 0.00176, on 64 to 512 TPU v3 chips. No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base
@@ -22,7 +21,7 @@ def get_config():
         objective="mlm", segment_len=512, reuse_len=509, num_predict=77, bidirectional=False, windows_per_block=1,
         pairs="order", sentence_loss=True, short_rate=0.1, spans="words", max_span=3,
     )  # fmt: skip
-    config.optimizer.update(learning_rate=4e-4, warmup_steps=3125, weight_decay=0.01)  # the rate is ours
+    config.optimizer.update(name="lamb", learning_rate=0.00176, warmup_steps=3125, weight_decay=0.01)
     config.train.update(steps=125_000, batch_size=4096)
     config.evaluation.update(every=5_000, blocks=4096)  # ours
     return config
