@@ -46,9 +46,15 @@ def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_a
         ({}, {0: 0, 1: 0.025, 4: 0.1, 9: 0.06, 14: 0.02, 20: 0.02}),
         ({"schedule": "cosine"}, {7: 0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * 3 / 10)) + 0.2)}),
         ({"warmup_steps": 0}, {0: 0.1}),
+        ({"schedule": "inverse_sqrt"}, {0: 0.025, 3: 0.1, 15: 0.05, 399: 0.01}),
+        # The Transformer's base model: 512^-0.5 min(n^-0.5, n 4000^-1.5) at n = 1, 4000, 100000.
+        (
+            {"schedule": "inverse_sqrt", "warmup_steps": 4000, "learning_rate": (512 * 4000) ** -0.5},
+            {0: 1.7469281e-07, 3999: 6.9877124e-04, 99999: 1.3975425e-04},
+        ),
     ],
 )
-def test_warm_up_starts_at_zero_and_decay_goes_to_the_minimum(changes, rates):
+def test_rates_by_hand(changes, rates):
     rate = schedule(dataclasses.replace(CONFIG, **changes), 14)
     assert {step: float(rate(step)) for step in rates} == pytest.approx(rates)
 

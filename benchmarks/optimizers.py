@@ -1,0 +1,96 @@
+"""Optimizers on the text of the quick start: held-out loss of the same model after the same steps, by three seeds.
+
+    python benchmarks/optimizers.py [--json] [--steps=300] [--seeds=3] [--workdir=FOLDER]      a quarter of an hour
+
+The model is that of configs/quickstart.py, with its schedule, batch and weight decay. The rate of each optimizer is the
+best of three (factors of 2 or more) with the first seed; so all had the same search. A run that was made is not made
+again in the same FOLDER.
+
+Figures:
+
+  heldout_loss   nats per target, by optimizer: of each seed, their mean, and the largest minus the smallest
+  rates          with the first seed, by rate
+  unigram        the cross-entropy of the same targets by how often each piece occurs
+  seconds        of training alone, per step; the largest of the seeds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+from typing import Any
+
+from xlnet_jax import config as configs
+from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speeches
+from xlnet_jax.commands.train import train
+from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import read_jsonl
+
+CONFIG = pathlib.Path(__file__).resolve().parents[1] / "configs" / "quickstart.py"
+RATES = {"adamw": (1e-3, 2e-3, 4e-3), "lamb": (5e-3, 1e-2, 2e-2), "muon": (2e-3, 4e-3, 8e-3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workdir", help="by default a temporary folder")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        result = compare(asked.workdir or temporary, asked.steps, asked.seeds)
+    if asked.json:
+        print(json.dumps(result))
+        return
+    print(f"{asked.steps} steps, unigram {result['unigram']:.3f}")
+    print(f"{'':8}{'rate':>8}{'mean':>8}{'spread':>8}{'s/step':>8}   seeds; rates with the first one")
+    for name, found in result["optimizers"].items():
+        seeds = " ".join(f"{loss:.3f}" for loss in found["heldout_loss"])
+        rates = ", ".join(f"{rate}: {loss:.3f}" for rate, loss in found["rates"].items())
+        numbers = f"{found['rate']:8g}{found['mean']:8.3f}{found['spread']:8.3f}{found['seconds']:8.3f}"
+        print(f"{name:8}{numbers}   {seeds}; {rates}")
+
+
+def compare(folder: str, steps: int, seeds: int) -> dict[str, Any]:
+    corpus = os.path.join(folder, "corpus")
+    config = configs.load(str(CONFIG))
+    prepare([speeches()], corpus, document="file", sentences="punctuation", heldout=HELDOUT,
+            vocab_size=config.model.vocab_size, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    config = config.changed(data={"corpus": corpus}, train={"steps": steps}, log={"tensorboard": False},
+                            checkpoint={"every": steps})  # fmt: skip
+    baselines = []
+
+    def loss(name: str, rate: float, seed: int) -> tuple[float, float]:
+        """Held-out loss and seconds of a step."""
+        of_run = config.changed(
+            optimizer={"name": name, "learning_rate": rate},
+            seeds={key: value + 10 * seed for key, value in vars(config.seeds).items()},
+        )
+        workdir = os.path.join(folder, f"{name}_{rate}_{seed}")
+        train(of_run, workdir)
+        scores = workdirs.line_of(workdir, "evaluations", steps)
+        baselines.append(scores["unigram_cross_entropy"])
+        spent = [line["seconds"] for line in read_jsonl(os.path.join(workdir, "time.jsonl"))]
+        return scores["heldout_loss"], (spent[-1]["device"] + spent[-1]["host"]) / steps
+
+    optimizers = {}
+    for name, rates in RATES.items():
+        by_rate = {rate: loss(name, rate, 0)[0] for rate in rates}
+        best = min(by_rate, key=lambda rate: by_rate[rate])
+        found = [loss(name, best, seed) for seed in range(seeds)]
+        losses = [each[0] for each in found]
+        optimizers[name] = {
+            "rate": best, "rates": by_rate, "heldout_loss": losses, "mean": statistics.fmean(losses),
+            "spread": max(losses) - min(losses), "seconds": max(each[1] for each in found),
+        }  # fmt: skip
+    return {"steps": steps, "unigram": baselines[0], "optimizers": optimizers}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    main()
