@@ -43,6 +43,11 @@ def _embeddings(draw):
     return {"texts": [" ".join(words), " ".join(words[::-1])]}, None
 
 
+def _reversal(draw):
+    words = _say(draw, draw.randint(1, 6))
+    return {"source": " ".join(words)}, " ".join(words[::-1])
+
+
 def _write(folder, task, examples):
     """A file for training in the form that the task reads, with its columns, and one for `predict`."""
     (folder / "texts.jsonl").write_text("".join(json.dumps(each) + "\n" for each, _ in examples))
@@ -102,7 +107,10 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "make"), [("question_answering", _spans), ("embeddings", _embeddings), ("", None)])
+@pytest.mark.parametrize(
+    ("task", "make"),
+    [("question_answering", _spans), ("embeddings", _embeddings), ("text_to_text", _reversal), ("", None)],
+)
 def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task, make):
     """The fault: negatives of one device, or a head's kernel that is cut where it is split; of the classes also dropout
     and gradients of micro-batches and of two segments."""
@@ -112,8 +120,11 @@ def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task
         path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
         changes["finetune"] = {"task": task, "columns": columns, "train": path, "dev": ""}
         changes["data"] = {"segment_len": 40}
+    if task == "text_to_text":  # of two lengths, smoothed
+        changes |= {"data": {"segment_len": 80}, "model": {"memory_len": 0}}
     for number, mesh in enumerate(({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})):
         train = {"steps": 3, "batch_size": 16, "gradient_accumulation_steps": 1 + (not task and number % 2)}
+        train |= {"label_smoothing": 0.1} if task == "text_to_text" else {}
         finetune(settings(**changes, train=train, evaluation={"every": 0}, mesh=mesh), str(tmp_path / str(number)))
         found.append([line["loss"] for line in read_jsonl(str(tmp_path / str(number) / "metrics.jsonl"))])
     assert len(set(found[0])) == 3
