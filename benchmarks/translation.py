@@ -144,7 +144,8 @@ def main() -> None:
     config = configs.load(str(CONFIG)).changed(finetune={name: str(folder / path) for name, path in keys.items()})
     config = config.changed(train={"steps": asked.steps}) if asked.steps else config
     trained = finetune(config, str(folder / "run"))
-    found = predict(str(folder / "run"), input=str(folder / "heldout.jsonl"))
+    beam = ["--config.finetune.beam=4"]
+    found = predict(str(folder / "run"), input=str(folder / "heldout.jsonl"), overrides=beam)
     result |= {"step": trained["step"], "dev_chrf": trained["score"]}
     result["model"] = scores([each["target"] for each in found], wanted)
     if asked.json:

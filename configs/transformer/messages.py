@@ -19,13 +19,14 @@ def get_config():
     )  # fmt: skip
     config.data.segment_len = 128
     config.finetune.update(
-        task="text_to_text", train="train.jsonl", dev="dev.jsonl", metric="chrf", max_answer=62, beam=4,
+        task="text_to_text", train="train.jsonl", dev="dev.jsonl", metric="chrf", max_answer=62, beam=1,
     )  # fmt: skip
     config.optimizer.update(
         schedule="inverse_sqrt", learning_rate=(192 * 400) ** -0.5, warmup_steps=400, weight_decay=0.0, clip=1.0,
         adam_b1=0.9, adam_b2=0.98, adam_epsilon=1e-9,
     )  # fmt: skip
     config.train.update(steps=3_000, batch_size=32, label_smoothing=0.1)
-    config.checkpoint.every = config.evaluation.every = 500
+    config.checkpoint.every = 500
+    config.evaluation.every = 1_500
     config.log.tensorboard = False
     return config

@@ -188,10 +188,8 @@ class Cycle:
 
     def dealt(self, number: int) -> np.ndarray:
         """Of each corpus how many block numbers are before `number`, int64 [C]."""
-        rounds, place = divmod(number, self.length)
-        return rounds * np.array(self.counts, np.int64) + np.bincount(
-            self._tables[0][:place], minlength=len(self.counts)
-        )
+        counts, order = np.array(self.counts, np.int64), self._tables[0]
+        return number // self.length * counts + np.bincount(order[: number % self.length], minlength=len(counts))
 
     def most(self, count: int) -> list[int]:
         """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
@@ -259,11 +257,10 @@ class Stream:
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do not exist."""
-        B = len(rows)
         corpus_B, number_B = self.deal(step, rows, plan)
         blocks = self.corpora[0]
         window = (step - current(plan, step).step) % blocks.windows_per_block
-        epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
+        epoch_B, block_B, first_B = np.zeros((3, len(rows)), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
             epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
@@ -273,7 +270,7 @@ class Stream:
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
             direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
-            continues_B=np.full(B, window > 0),
+            continues_B=np.full(len(rows), window > 0),
             exists_B=rows < current(plan, step).batch_size,
             corpus_B=corpus_B,
             block_B=block_B,
@@ -284,8 +281,7 @@ class Stream:
     def epochs(self, step: int, plan: Plan) -> list[float]:
         """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
-        W = self.corpora[0].windows_per_block
-        blocks = entry.block + (step - entry.step) * self._width(step, plan) / W
+        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.corpora[0].windows_per_block
         return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
 
 
