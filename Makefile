@@ -20,7 +20,7 @@ VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
 # Not those that need the TPU compiler, nor one that takes hours.
 COMPILED := attention kernel_schedule topologies
-LONG := finetune order_toy order_laws
+LONG := finetune order_toy order_laws optimizers translation
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list
@@ -135,7 +135,7 @@ constraints: .venv/created.stamp ## write constraints.txt anew with today's vers
 	$(BIN)/pip install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet \
-	    --extra tpu --extra quickstart --extra dev --extra docs --extra peers \
+	    --extra tpu --extra quickstart --extra text --extra dev --extra docs --extra peers \
 	    | sed '/^\(nvidia\|cuda\)-/d; /^triton==/d'; \
 	} > constraints.new
 	mv constraints.new constraints.txt
