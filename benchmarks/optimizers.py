@@ -11,7 +11,6 @@ Figures:
   heldout_loss   nats per target, by optimizer: of each seed, their mean, and the largest minus the smallest
   rates          with the first seed, by rate
   unigram        the cross-entropy of the same targets by how often each piece occurs
-  seconds        of training alone, per step; the largest of the seeds
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speec
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = pathlib.Path(__file__).resolve().parents[1] / "configs" / "quickstart.py"
 RATES = {"adamw": (1e-3, 2e-3, 4e-3), "lamb": (5e-3, 1e-2, 2e-2), "muon": (2e-3, 4e-3, 8e-3)}
@@ -48,11 +46,11 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"{asked.steps} steps, unigram {result['unigram']:.3f}")
-    print(f"{'':8}{'rate':>8}{'mean':>8}{'spread':>8}{'s/step':>8}   seeds; rates with the first one")
+    print(f"{'':8}{'rate':>8}{'mean':>8}{'spread':>8}   seeds; rates with the first one")
     for name, found in result["optimizers"].items():
         seeds = " ".join(f"{loss:.3f}" for loss in found["heldout_loss"])
         rates = ", ".join(f"{rate}: {loss:.3f}" for rate, loss in found["rates"].items())
-        numbers = f"{found['rate']:8g}{found['mean']:8.3f}{found['spread']:8.3f}{found['seconds']:8.3f}"
+        numbers = f"{found['rate']:8g}{found['mean']:8.3f}{found['spread']:8.3f}"
         print(f"{name:8}{numbers}   {seeds}; {rates}")
 
 
@@ -65,8 +63,7 @@ def compare(folder: str, steps: int, seeds: int) -> dict[str, Any]:
                             checkpoint={"every": steps})  # fmt: skip
     baselines = []
 
-    def loss(name: str, rate: float, seed: int) -> tuple[float, float]:
-        """Held-out loss and seconds of a step."""
+    def loss(name: str, rate: float, seed: int) -> float:
         of_run = config.changed(
             optimizer={"name": name, "learning_rate": rate},
             seeds={key: value + 10 * seed for key, value in vars(config.seeds).items()},
@@ -75,18 +72,16 @@ def compare(folder: str, steps: int, seeds: int) -> dict[str, Any]:
         train(of_run, workdir)
         scores = workdirs.line_of(workdir, "evaluations", steps)
         baselines.append(scores["unigram_cross_entropy"])
-        spent = [line["seconds"] for line in read_jsonl(os.path.join(workdir, "time.jsonl"))]
-        return scores["heldout_loss"], (spent[-1]["device"] + spent[-1]["host"]) / steps
+        return scores["heldout_loss"]
 
     optimizers = {}
     for name, rates in RATES.items():
-        by_rate = {rate: loss(name, rate, 0)[0] for rate in rates}
+        by_rate = {rate: loss(name, rate, 0) for rate in rates}
         best = min(by_rate, key=lambda rate: by_rate[rate])
-        found = [loss(name, best, seed) for seed in range(seeds)]
-        losses = [each[0] for each in found]
+        losses = [by_rate[best], *(loss(name, best, seed) for seed in range(1, seeds))]
         optimizers[name] = {
             "rate": best, "rates": by_rate, "heldout_loss": losses, "mean": statistics.fmean(losses),
-            "spread": max(losses) - min(losses), "seconds": max(each[1] for each in found),
+            "spread": max(losses) - min(losses),
         }  # fmt: skip
     return {"steps": steps, "unigram": baselines[0], "optimizers": optimizers}
 

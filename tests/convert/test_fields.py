@@ -7,7 +7,7 @@ import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import fields, peers
+from xlnet_jax.convert import fields, huggingface, peers
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
@@ -109,3 +109,8 @@ def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path)
     # No path of this machine gets into a folder that others will have.
     free = {name for name in fields.own(config) if configs.fields()[name].metadata["resume"] == configs.FREE}
     assert free == {"finetune.max_answer"}
+
+
+def test_a_family_without_a_class_there_is_refused_in_one_line():
+    with pytest.raises(BadInput, match="model.architecture=transformer: Hugging Face has no such model; use --format="):
+        huggingface.check(tiny.family("transformer"))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.convert.names import HUGGINGFACE, Entry, Table
+from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 
 NONE: dict[str, Any] = {}
@@ -57,7 +58,9 @@ NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "
 
 
 def peer(model: ModelConfig) -> Peer:
-    """The row of a model."""
+    """The row of a model. Raises BadInput if there is none."""
+    if model.architecture not in PEERS:
+        raise BadInput(f"model.architecture={model.architecture}: Hugging Face has no such model; use --format=orbax")
     return PEERS[model.architecture]
 
 
