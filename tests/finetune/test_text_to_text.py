@@ -342,6 +342,23 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, set
         predict(str(tmp_path / "cut"), texts=["1 2"], top_k=3)
 
 
+@pytest.mark.parametrize("member", ["transformer_xl", pytest.param("bert", marks=pytest.mark.slow)])
+def test_a_run_starts_with_all_parameters_of_a_pretrained_one(tmp_path, settings, digits, caplog, member):
+    """The fault: a left-to-right model read as one of two streams, or a softmax that starts anew."""
+    source = MEMBERS[member].changed(data={"sentence_loss": False})
+    tiny.save_run(str(tmp_path / "source"), source, jax.tree.map(np.asarray, tiny.params(source)))
+    keys = digits(sorted, 16) | {"tokenizer": "", "dev": "", "max_answer": 20}
+    config = settings(
+        finetune=keys, checkpoint={"init_from": str(tmp_path / "source")}, model={"memory_len": 0},
+        evaluation={"every": 0},
+        data={"segment_len": T}, train={"steps": 1, "steps_per_dispatch": 1}, optimizer={"warmup_steps": 0},
+    )  # fmt: skip
+    with caplog.at_level("INFO"):
+        finetune(config, str(tmp_path / "run"))
+    (line,) = [line for line in caplog.messages if line.startswith("starting with the parameters of step 3")]
+    assert "new: " not in line and "not used: " not in line
+
+
 def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
     task = _task()
     for example, said in (

@@ -239,3 +239,29 @@ def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
     moved = re.findall(r" (?:all-gather|all-to-all|all-reduce|collective-permute)(?:-start)?\(", text)
     assert text.count(" dot(") >= 15  # three products of five iterations
     assert 0 < len(moved) <= 5 * 7  # of seven stacks of matrices; without a place for layers there are 67 or 72
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "muon", "layer_decay": 0.8}, "optimizer.layer_decay=0.8 must be 1 with optimizer.name=muon"),
+        (
+            {"schedule": "inverse_sqrt", "warmup_steps": 0},
+            "optimizer.warmup_steps=0 must be at least 1 with optimizer.",
+        ),
+        (
+            {"schedule": "inverse_sqrt", "min_lr_ratio": 0.1},
+            "optimizer.min_lr_ratio=0.1 must be 0 with optimizer.sched",
+        ),
+        ({"name": "sgd"}, "optimizer.name='sgd' is not one of adamw, lamb, muon"),
+    ],
+)
+def test_what_an_optimizer_cannot_do_is_one_line(changes, said):
+    with pytest.raises(BadInput, match=re.escape(said)):
+        tiny.config(optimizer=changes)
+
+
+@pytest.mark.parametrize("switch", ["no_bias_correction", "layer_decay_on_gradients", "2019"])
+def test_the_switches_of_another_adam_are_refused_with_lamb(switch):
+    with pytest.raises(BadInput, match="must leave out no_bias_correction and layer_decay_on_gradients with optimizer"):
+        tiny.config(optimizer={"name": "lamb"}, compat={"switches": switch})
