@@ -46,6 +46,12 @@ def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_a
         ({}, {0: 0, 1: 0.025, 4: 0.1, 9: 0.06, 14: 0.02, 20: 0.02}),
         ({"schedule": "cosine"}, {7: 0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * 3 / 10)) + 0.2)}),
         ({"warmup_steps": 0}, {0: 0.1}),
+        # Of 14 steps the last 5: constant until 9.
+        ({"schedule": "wsd", "decay_fraction": 0.36}, {0: 0, 2: 0.05, 4: 0.1, 9: 0.1, 10: 0.084, 12: 0.052, 14: 0.02}),
+        (
+            {"schedule": "wsd", "decay_fraction": 0.36, "decay_shape": "sqrt"},
+            {9: 0.1, 10: 0.1 - 0.08 * 0.2**0.5, 12: 0.1 - 0.08 * 0.6**0.5, 14: 0.02, 20: 0.02},
+        ),
         ({"schedule": "inverse_sqrt"}, {0: 0.025, 3: 0.1, 15: 0.05, 399: 0.01}),
         # The Transformer's base model: 512^-0.5 min(n^-0.5, n 4000^-1.5) at n = 1, 4000, 100000.
         (
@@ -253,6 +259,7 @@ def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
             {"schedule": "inverse_sqrt", "min_lr_ratio": 0.1},
             "optimizer.min_lr_ratio=0.1 must be 0 with optimizer.sched",
         ),
+        ({"schedule": "wsd", "decay_fraction": 1.0}, "optimizer.decay_fraction=1.0 leaves no room for optimizer.warm"),
         ({"name": "sgd"}, "optimizer.name='sgd' is not one of adamw, lamb, muon"),
     ],
 )

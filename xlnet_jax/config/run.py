@@ -24,10 +24,12 @@ class OptimizerConfig:
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
     schedule: str = key(
         "polynomial",
-        "decay after the warm-up (polynomial is linear; inverse_sqrt never ends)",
+        "decay after the warm-up (polynomial is linear; wsd is constant before it decays; inverse_sqrt never ends)",
         FREE,
-        "polynomial cosine inverse_sqrt",
+        "polynomial cosine wsd inverse_sqrt",
     )
+    decay_fraction: float = key(0.1, "wsd: share of train.steps, at the end, in which the rate falls", FREE, gt=0, le=1)
+    decay_shape: str = key("linear", "wsd: the rate falls as 1 - x, or as 1 - sqrt(x)", FREE, "linear sqrt")
     min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE, le=1)
     weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
     adam_b1: float = key(0.9, "decay of the first moment", FREE, lt=1)
@@ -191,6 +193,9 @@ def rules(config: Config) -> list[Rule]:
          f"must lie in [0, train.steps={train.steps})"),
         ("optimizer.warmup_steps", optimizer.warmup_steps > 0 or not endless,
          "must be at least 1 with optimizer.schedule=inverse_sqrt"),
+        ("optimizer.decay_fraction", optimizer.schedule != "wsd" or
+            optimizer.warmup_steps + round(optimizer.decay_fraction * train.steps) <= train.steps,
+         f"leaves no room for optimizer.warmup_steps={optimizer.warmup_steps} in train.steps={train.steps}"),
         ("optimizer.min_lr_ratio", optimizer.min_lr_ratio == 0 or not endless,
          "must be 0 with optimizer.schedule=inverse_sqrt, which has no end"),
         ("optimizer.layer_decay", optimizer.layer_decay == 1 or optimizer.name != "muon",

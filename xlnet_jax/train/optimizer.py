@@ -33,6 +33,17 @@ def cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return after_warmup(config, optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio))
 
 
+def wsd(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Constant, and in the last `decay_fraction` of the run to its minimum (Hu et al. 2024, arXiv 2404.06395)."""
+    lowest, falling = config.min_lr_ratio, max(1, round(config.decay_fraction * (steps + config.warmup_steps)))
+
+    def decay(count: Any) -> jax.Array:
+        x = jnp.clip((count - (steps - falling)) / falling, 0, 1)
+        return config.learning_rate * (1 - (1 - lowest) * (jnp.sqrt(x) if config.decay_shape == "sqrt" else x))
+
+    return after_warmup(config, decay)
+
+
 def after_warmup(config: OptimizerConfig, decay: optax.Schedule) -> optax.Schedule:
     """From 0 to the peak in the warm-up, and then `decay`."""
     if not config.warmup_steps:
@@ -53,6 +64,7 @@ def inverse_sqrt(config: OptimizerConfig, steps: int) -> optax.Schedule:
 SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
     "polynomial": polynomial,
     "cosine": cosine,
+    "wsd": wsd,
     "inverse_sqrt": inverse_sqrt,
 }
 """By `optimizer.schedule`: the rate by the number of earlier good steps, of which so many follow the warm-up."""
