@@ -7,6 +7,7 @@ import unicodedata
 from pydoc_data import topics
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 import safetensors
@@ -15,11 +16,15 @@ import tiny
 from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.export import export
 from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.opened import find
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
 VOCAB = 400
@@ -208,3 +213,22 @@ def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
     with pytest.raises(BadInput, match=message):
         write(str(tmp_path / "other.model"), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_the_mean_of_checkpoints(tmp_path):
+    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean of what is not there."""
+    config = tiny.config()
+    rng = np.random.default_rng(0)
+    params = [jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), tiny.random_params(config))
+              for _ in range(3)]  # fmt: skip
+    tiny.save_run(str(tmp_path / "run"), config, params[0])
+    with Checkpoints(str(tmp_path / "run"), config.checkpoint) as checkpoints:
+        for step, each in ((8, params[1]), (12, params[2])):
+            checkpoints.save(step, {"params": each}, workdirs.identity(config, "1" * 64, "2" * 64))
+    result = export(str(tmp_path / "run"), str(tmp_path / "out"), format="orbax", average=2)
+    found = find(str(tmp_path / "out")).params
+    wanted = jax.tree.map(lambda a, b: (a + b) / 2, *params[1:])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
+    assert result["step"] == 12
+    with pytest.raises(BadInput, match="has 2 checkpoints up to step 8, fewer than --average=3; train with ch"):
+        export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=3, step=8)

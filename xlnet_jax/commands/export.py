@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.convert.formats import Trained, check_output
 from xlnet_jax.convert.huggingface import SHARD_BYTES
 from xlnet_jax.convert.source import WRITERS
+from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
+log = logging.getLogger("xlnet_jax")
+
 
 def export(
-    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, shard_bytes: int = SHARD_BYTES,
-    overrides: Sequence[str] = (),
+    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, average: int = 1,
+    shard_bytes: int = SHARD_BYTES, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
@@ -27,9 +33,11 @@ def export(
       format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
+      average: with more than one the mean of the parameters of so many checkpoints, that one and the ones before it.
       shard_bytes: largest file with weights of a Hugging Face folder.
 
-    Raises BadInput: no run or good checkpoint, `output` in use, or a model the other library cannot express.
+    Raises BadInput: no run or good checkpoint, fewer than `average`, `output` in use, or a model the other library
+    cannot express.
     """
     config = workdirs.load_config(workdir, list(overrides))
     if process := on_host(config):
@@ -37,13 +45,31 @@ def export(
     check_output(output)
     WRITERS[format].check(config)
     tokenizer = workdirs.tokenizer(workdir)
-    placed, at = on_one_device(Stored(workdir, config, tokenizer), step)
+    stored = Stored(workdir, config, tokenizer)
+    placed, at = on_one_device(stored, step)
     params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
+    if average > 1:
+        params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
     }
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float)}
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and average == 1}
     WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
+
+
+def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
+    """The mean of the parameters of step `at` and of the `count` - 1 checkpoints before it. Raises BadInput."""
+    with Checkpoints(stored.path) as checkpoints:
+        steps = [step for step in checkpoints.steps() if step <= at][:count]
+    if len(steps) < count:
+        raise BadInput(f"{stored.path} has {len(steps)} checkpoints up to step {at}, fewer than --average={count}; "
+                       f"train with checkpoint.keep={count} (it was {stored.config.checkpoint.keep})")  # fmt: skip
+    total = jax.tree.map(np.float64, params)
+    for step in steps[1:]:
+        other = jax.device_get(on_one_device(stored, step)[0])
+        total = jax.tree.map(np.add, total, other)
+    log.info("the mean of the checkpoints of steps %s", ", ".join(map(str, steps)))
+    return jax.tree.map(lambda x, like: (x / count).astype(like.dtype), total, params)
