@@ -291,7 +291,7 @@ MUTANTS = (
     Mutant("a_beam_mixes_its_prefixes", "xlnet_jax/infer/beam.py", "* W + parent_BW).reshape(-1)", "* W + jnp.arange(W)[None]).reshape(-1)",
            one("finetune/text_to_text", "test_a_wide_beam_is_an_exhaustive_search")),
     Mutant("a_beam_ends_when_a_target_is_better_now", "xlnet_jax/infer/beam.py", "/ _penalty(U, alpha)", "/ _penalty(1, alpha)",
-           one("finetune/text_to_text", "test_a_wide_beam_is_an_exhaustive_search")),
+           one("finetune/text_to_text", "test_a_search_ends_when_nothing_can_win_and_not_before")),
     Mutant("a_new_batch_size_starts_over", "xlnet_jax/finetune/text_to_text.py", "read += entry.batch_size *", "read = entry.batch_size *",
            one("finetune/text_to_text", "test_batches_are_by_length_and_a_function_of_the_step")),
     Mutant("ends_of_the_best_start_for_all", "xlnet_jax/finetune/question_answering.py", "_vectors(h_BTD, start_BK)",

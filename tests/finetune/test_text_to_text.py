@@ -119,20 +119,22 @@ U, V, END = 3, 6, 2
 
 
 @functools.cache
-def _small(member):
-    """A model of six tokens, and log p of every target of one source, by forward passes without a cache."""
+def _small(member, end=0.0):
+    """A model of six tokens; `end` is added to the logit of END."""
     task = _task(member)
     config = task.config.changed(model={"vocab_size": V, "init_std": 0.6})
     small = dataclasses.replace(task, config=config)
     recipe = task_recipe(small, task.encode(0, Example(("bame",), "dono", ""))[0], config)
     params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
+    if end:
+        params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].add(end)}}
     return recipe, params
 
 
 SOURCES = [[3, 4, 5, 1], [5, 1], *([a, b, 1] for a in (0, 3, 4, 5) for b in (0, 4, 5))]
 
 
-def _likelihoods(member, source):
+def _likelihoods(member, source, end=0.0):
     """log p of all sequences of up to U pieces that end with END or have U pieces."""
     log_probs = {}
     prefixes = [()]
@@ -141,7 +143,7 @@ def _likelihoods(member, source):
         length = len(source) + n
         for b, prefix in enumerate(prefixes):
             rows[b, :length] = [*source, *prefix]
-        log_p = _without_cache(member)(rows, len(source), length)
+        log_p = _without_cache(member, end)(rows, len(source), length)
         for b, prefix in enumerate(prefixes):
             for token in range(V):
                 log_probs[*prefix, token] = log_probs.get(prefix, 0.0) + log_p[b, token]
@@ -150,9 +152,9 @@ def _likelihoods(member, source):
 
 
 @functools.cache
-def _without_cache(member):
+def _without_cache(member, end):
     """log p of the piece after the first `length` of each row, from one forward pass."""
-    recipe, params = _small(member)
+    recipe, params = _small(member, end)
 
     @jax.jit
     def log_p(rows, source, length):
@@ -190,10 +192,17 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
     assert max(calls) == U
 
 
-def test_a_search_ends_when_nothing_can_win():
-    """With END nearly certain one call is enough."""
-    recipe, params = _small("xlnet")
-    params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].set(20.0)}}
+def test_a_search_ends_when_nothing_can_win_and_not_before():
+    """With END nearly certain one call is enough. Where END is likely at once, but long targets are wanted, the search
+    goes on: one source at a time, since in a batch the others keep it going."""
+    recipe, params = _small("xlnet", 4.0)
+    for source in SOURCES[2:6]:
+        padded, length = np.array([source + [0] * (16 - len(source))], np.int32), np.array([len(source)], np.int32)
+        tokens_BU, _, _ = search(recipe.model, params, padded, length, T, V**2, U, END, 8.0)
+        score = {seq: p / ((5 + len(seq)) / 6) ** 8 for seq, p in _likelihoods("xlnet", source, 4.0).items()}
+        found = tuple(np.asarray(tokens_BU[0])[np.asarray(tokens_BU[0]) >= 0].tolist())
+        assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
+    recipe, params = _small("xlnet", 20.0)
     sources, lengths = np.array([[3, 4, 5, 1]], np.int32), np.array([4], np.int32)
     tokens_BU, _, count = search(recipe.model, params, sources, lengths, T, 4, U, END, 0.6)
     assert int(count) == 1 and tokens_BU.tolist() == [[END, -1, -1]]
