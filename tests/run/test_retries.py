@@ -71,6 +71,9 @@ def caused(error, cause):
     [
         (RuntimeError("shape mismatch"), None),
         (RestartMe("another run has taken over"), None),
+        # A lost process, seen by a collective operation of a save: the session waits for its number, and ends with 42.
+        (jax.errors.JaxRuntimeError("Gloo: Read error [127.0.0.1]:49339: Connection reset by peer"), None),
+        (caused(RestartMe("saving"), jax.errors.JaxRuntimeError("FAILED_PRECONDITION: Connection timed out")), None),
         (caused(RestartMe("gs://b/run: no answer"), ValueError("UNAVAILABLE: x")), RestartMe),
         (caused(BadInput("gs://b/run: refuses"), ValueError("PERMISSION_DENIED: x")), BadInput),
         (ValueError("INTERNAL: Error writing [OS error 28: No space left on device]"), BadInput),

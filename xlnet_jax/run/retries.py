@@ -14,6 +14,8 @@ import os
 import time
 from collections.abc import Callable
 
+import jax
+
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
 
 log = logging.getLogger("xlnet_jax")
@@ -63,6 +65,8 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
 def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
+        if isinstance(cause, jax.errors.JaxRuntimeError):
+            return None  # of the devices: "Connection reset by peer" is a lost process, which the session names
         # C++ libraries only give the text of the number.
         number, text = getattr(cause, "errno", None), str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
