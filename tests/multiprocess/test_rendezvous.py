@@ -232,10 +232,8 @@ def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_aft
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     settings = DistributedConfig(rendezvous_seconds=0.5 if for_good else 20, heartbeat_seconds=0.2 if for_good else 60)
-    with socket.socket() as other:
-        port = hosts.free_port()
-        other.bind(("", port + shift))
-        other.listen()
+    port = hosts.free_port()
+    with socket.create_server(("", port + shift)) as other:
         if not for_good:
             threading.Timer(0.5, other.close).start()
         results = together((0, {}), (1, {}), settings=settings, port=port)
