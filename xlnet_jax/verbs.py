@@ -288,6 +288,7 @@ VERBS = (
             _CONFIG,
             _option("--topology", "chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16", required=True),
             _count("--slices", "equal slices, joined by a network (default 1)", 1),
+            _count("--phase", "of a run with phases, counted from 0 (default 0)", 0, 0),
             _option("--budget", "search the largest batch per device that fits: many compilations", False),
         ), _of("aot.report", "print_report")),
     Verb("quickstart", "The whole way on real prose in about five minutes.",

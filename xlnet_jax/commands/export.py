@@ -39,7 +39,7 @@ def export(
     Raises BadInput: no run or good checkpoint, fewer than `average`, `output` in use, or a model the other library
     cannot express.
     """
-    config = workdirs.load_config(workdir, list(overrides))
+    config = workdirs.load_config(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}
     check_output(output)

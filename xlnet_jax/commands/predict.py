@@ -49,7 +49,7 @@ def predict(
 
     Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
     """
-    stored = find(workdir, overrides)
+    stored = find(workdir, overrides, step)
     config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):

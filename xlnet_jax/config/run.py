@@ -20,7 +20,7 @@ class OptimizerConfig:
     name: str = key(
         "adamw", "the update rule: lamb for large batches, muon with orthogonal updates", choices="adamw lamb muon"
     )
-    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0)
+    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0, phased=True)
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
     schedule: str = key(
         "polynomial",
@@ -46,7 +46,7 @@ class TrainConfig:
     """Length and shape of the run."""
 
     steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE, ge=1)
-    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22)
+    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22, phased=True)
     gradient_accumulation_steps: int = key(
         1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC, ge=1, le=2**16
     )

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
-from xlnet_jax.data.batches.stream import ONE, Cycle, Plan, ShuffledBlocks, Stream, Windows, current, from_weights
+from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.layouts import Layout
