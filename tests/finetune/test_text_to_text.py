@@ -24,6 +24,7 @@ from xlnet_jax.data import vocabulary
 from xlnet_jax.data.batches.stream import PlanEntry
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import encode, rows_of
 from xlnet_jax.finetune.task import Example
@@ -407,3 +408,19 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
     (tmp_path / "a.de").write_text("2 1\n")
     with pytest.raises(BadInput, match="a.en has 2 lines and .*a.de 1"):
         finetune(config, str(tmp_path / "run"), dry_run=True)
+    # A target of Windows has no carriage return to learn.
+    (tmp_path / "a.de").write_bytes(b"2 1\r\n3\r\n")
+    assert [example.label for example in readers.examples(TextToText.read, config, files)] == ["2 1", "3"]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("a.txt", "1 2\n\n3\n", "a.txt, row 2: a text is empty; correct the row or remove it"),
+    ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: a text is empty"),
+    ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no text under one of the names en, text"),
+])  # fmt: skip
+def test_each_line_to_predict_has_a_source(tmp_path, name, text, said):
+    """The fault: a line left out, so that the targets of the next ones are one too early; the columns of the run."""
+    tiny.save_run(str(tmp_path / "run"), _task(columns="en,es").config, {"bias": np.zeros(2)})
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=said):
+        predict(str(tmp_path / "run"), input=str(tmp_path / name))

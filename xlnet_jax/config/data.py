@@ -121,6 +121,10 @@ class FinetuneConfig:
     pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
 
+    def column_list(self) -> list[str]:
+        """The names in `columns`."""
+        return [name.strip() for name in self.columns.split(",")] if self.columns else []
+
     def label_list(self) -> list[str]:
         """The names in `labels`."""
         return [name.strip() for name in self.labels.split(",")] if self.labels else []
