@@ -17,6 +17,7 @@ import pytest
 import shared
 import tiny
 
+from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
@@ -29,7 +30,7 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import encode, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
-from xlnet_jax.infer.beam import search
+from xlnet_jax.infer.beam import _penalty, search
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import writer
 from xlnet_jax.model.transformer import empty_memory
@@ -191,6 +192,13 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
                 if width > 1:
                     assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
     assert max(calls) == U
+
+
+def test_the_strongest_length_penalty_of_the_longest_target_is_finite():
+    """Else its score is -0, better than any other."""
+    keys = ("finetune.length_penalty", "data.segment_len")
+    power, longest = (configs.fields()[key].metadata["bounds"]["at most"] for key in keys)
+    assert np.isfinite(_penalty(jnp.float32(longest), power))
 
 
 def test_a_search_ends_when_nothing_can_win_and_not_before():
@@ -388,6 +396,8 @@ def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
         ({"finetune": {**good, "beam": 100}}, "finetune.beam=100 is more than model.vocab_size=20"),
         ({"finetune": {**good, "labels": "a,b"}}, "finetune.labels=a,b has no meaning with finetune.task=text_to_text"),
         ({"finetune": {**good, "columns": "source"}}, "finetune.columns=source must name the source and the target"),
+        ({"finetune": {**good, "columns": "a, a"}}, "finetune.columns=a, a names a column twice"),
+        ({"data": {"segment_len": 15}}, "data.segment_len=15 must be at least 16 with finetune.task=text_to_text"),
     ):
         sections = {"finetune": good, "model": {"memory_len": 0}, "data": {"segment_len": T}} | keys
         with pytest.raises(BadInput, match=said):
@@ -402,6 +412,8 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
     files = f"{tmp_path}/a.en,{tmp_path}/a.de"
     config = settings(**keys, finetune=good | {"train": files}, evaluation={"every": 0})
     assert finetune(config, str(tmp_path / "run"), dry_run=True)
+    # Saves after any number of steps: a dispatch is one step, whatever the configuration says.
+    configs.check(config.changed(train={"steps_per_dispatch": 4}, checkpoint={"every": 7}))
     (tmp_path / "a.de").write_text("2 1\n\n")
     with pytest.raises(BadInput, match="a.en, line 2: 'target' is empty"):
         finetune(config, str(tmp_path / "run"), dry_run=True)

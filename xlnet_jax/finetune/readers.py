@@ -261,6 +261,8 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
                 continue
             if names is None:
                 names = [str(column) for column in range(len(row))] if numbered else row
+                if twice := [name for name in names if name and names.count(name) > 1]:
+                    raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
                 if not numbered:
                     continue
             if len(row) != len(names):
