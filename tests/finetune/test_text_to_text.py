@@ -26,8 +26,9 @@ from xlnet_jax.data.batches.stream import PlanEntry
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
+from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import encode, rows_of
+from xlnet_jax.finetune.setup import encode, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
 from xlnet_jax.infer.beam import _penalty, search
@@ -402,6 +403,31 @@ def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
         sections = {"finetune": good, "model": {"memory_len": 0}, "data": {"segment_len": T}} | keys
         with pytest.raises(BadInput, match=said):
             finetune(settings(**sections), str(tmp_path / "run"), dry_run=True)
+
+
+def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, digits, caplog):
+    """This one strips accents: every score would be that of other texts."""
+    (tmp_path / "train.tsv").write_text("source\ttarget\n" + "ba\t bame \n" * 14 + "ba\tbam\u00e9\n" * 2)
+    keys = {"task": "text_to_text", "train": str(tmp_path / "train.tsv"), "dev": "", "max_answer": 8}
+    config = settings(finetune=keys, model={"memory_len": 0}, evaluation={"every": 0})
+    prepare(config, str(tmp_path / "run"))
+    # Nothing is said of a tokenizer that keeps all, nor of spaces around a target.
+    prepare(settings(finetune=digits(list, 16), model={"memory_len": 0}), str(tmp_path / "run"))
+    (line,) = [line for line in caplog.messages if line.startswith("the tokenizer cannot write ")]
+    assert " 2 targets of 16, " in line and "'bam\u00e9' becomes 'bame'" in line
+
+
+def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
+    """The fault: a mean of the means of rows, in which short targets count as much as long ones."""
+    task, recipe, params = _trained("gpt2")
+    dev = encode(task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS])
+    mesh = meshes.make_mesh(recipe.config.mesh)
+    nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
+    with jax.set_mesh(mesh):
+        found = TaskEvaluator(recipe, mesh, dev, str(tmp_path), lambda *_: nothing)(params)["loss"]
+    nats_B, tokens_B = map(np.asarray, recipe.model.row_losses(params, task.batch(dev.rows, 4), ()).sums["tokens"])
+    assert found == pytest.approx(nats_B.sum() / tokens_B.sum(), rel=1e-4)
+    assert found != pytest.approx((nats_B / tokens_B).mean(), rel=1e-2)
 
 
 def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
