@@ -332,7 +332,7 @@ VERBS = (
             _option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
                     choices=("huggingface", "orbax")),
             _option("--output", "new folder, also gs://", required=True),
-            _count("--average", "mean of so many checkpoints, that one and those before it (default 1)", 1, le=1000),
+            _count("--average", "mean of so many saves, that one and those before it (default 1)", 1, le=1000),
             _count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
                    le=2**63 - 1),
         )),

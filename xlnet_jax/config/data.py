@@ -133,10 +133,14 @@ class FinetuneConfig:
         FREE, ge=1, le=2**10,
     )  # fmt: skip
     length_penalty: float = key(
-        0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE
+        0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE, le=5
     )
     pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
+
+    def column_list(self) -> list[str]:
+        """The names in `columns`."""
+        return [name.strip() for name in self.columns.split(",")] if self.columns else []
 
     def label_list(self) -> list[str]:
         """The names in `labels`."""
@@ -220,6 +224,7 @@ def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, family = config.finetune, config.evaluation.every, config.model.family
     generates, T = task.task == "text_to_text", config.data.segment_len
+    least = 16 if generates else 8
     return [
         ("finetune.task", family.cls != "none" or task.task in ("classification", "text_to_text"),
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification or "
@@ -230,9 +235,10 @@ def _task_rules(config: Config) -> list[Rule]:
          f"leaves no room for a source in data.segment_len={T}; use at most {T - 3}"),
         ("finetune.beam", not generates or task.beam <= config.model.vocab_size,
          f"is more than model.vocab_size={config.model.vocab_size}: there are not so many first pieces"),
+        ("finetune.columns", len({*task.column_list()}) == len(task.column_list()), "names a column twice"),
         ("finetune.segments", not family.absolute or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
-        ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
+        ("data.segment_len", least <= T, f"must be at least {least} with finetune.task={task.task}"),
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),

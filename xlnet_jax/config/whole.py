@@ -76,7 +76,8 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 def check(config: Config) -> None:
     """Checks every value, alone and against the others, without a device and without the corpus.
 
-    Raises BadInput that lists all conflicts; each names the key, the value and the fix.
+    Raises BadInput that lists all values that are not allowed, or else all conflicts between them; each names the key,
+    the value and the fix.
     """
     conflicts = list(_conflicts(config))
     if len(conflicts) == 1:
@@ -97,8 +98,8 @@ def _conflicts(config: Config) -> Iterator[str]:
         elif what := mistake(field, value):
             new = RENAMED_VALUES.get(name, {}).get(str(value))
             yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
-    if mistyped:
-        return  # the rules compare numbers
+    if mistyped or any(mistake(field, values[name]) for name, field in fields().items()):
+        return  # the rules compute with values that are allowed
     for name in config.compat.switches.split(",") if config.compat.switches else ():
         if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:
             yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"

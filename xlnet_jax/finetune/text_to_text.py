@@ -86,6 +86,12 @@ class TextToText(Task):
         labels = {"source": np.array([len(source_N) + 1], np.int32), "length": np.array([len(tokens_N)], np.int32)}
         return [Row((tokens_N,), (np.zeros_like(tokens_N),), labels, number)]
 
+    def lost(self, rows: Sequence[Row], examples: Sequence[Example]) -> list[tuple[str, str]]:
+        """The targets of labelled examples that their pieces do not give back, and what these give."""
+        decoded = (self.tokenizer.decode(row.tokens[0][row.labels["source"][0] : -1]).strip() for row in rows)
+        pairs = zip((example.label.strip() for example in examples), decoded, strict=True)
+        return [(target, other) for target, other in pairs if target != other]
+
     def stream(self, rows: Sequence[Row]) -> Stream:
         """Batches of rows of similar length; see `Buckets`."""
         T, seed = self.config.data.segment_len, self.config.seeds.data
@@ -188,9 +194,10 @@ class TextToTextModel(LanguageModel):
         return RowLosses({"tokens": sums}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Nats per predicted token of each row, [B]; what is predicted, `infer.text_to_text` writes."""
+        """Nats per predicted token of each row, [B], and its `weight`, their number: `infer.text_to_text` writes the
+        predictions."""
         loss_B, weight_B = self.row_losses(params, batch, ()).sums["tokens"]
-        return loss_B / jnp.maximum(weight_B, 1), {}
+        return loss_B / jnp.maximum(weight_B, 1), {"weight": weight_B}
 
 
 def _targets(batch: TaskBatch) -> jax.Array:
