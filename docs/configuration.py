@@ -44,9 +44,8 @@ def page() -> str:
             page.append(f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n")
             page.append("|---|---|---|---|---|\n")
         about = field.metadata
-        page.append(
-            f"| `{name}` | `{field.default!r}` | {values(field)} | {about['resume']}{', phase' * about['phased']} | {about['doc']} |\n"
-        )
+        resume = about["resume"] + ", phase" * about["phased"]
+        page.append(f"| `{name}` | `{field.default!r}` | {values(field)} | {resume} | {about['doc']} |\n")
     return "".join(page)
 
 
