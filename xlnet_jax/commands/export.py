@@ -34,6 +34,7 @@ def export(
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       average: with more than one the mean of the parameters of so many checkpoints, that one and the ones before it.
+      overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
       shard_bytes: largest file with weights of a Hugging Face folder.
 
     Raises BadInput: no run or good checkpoint, fewer than `average`, `output` in use, or a model the other library
@@ -55,7 +56,8 @@ def export(
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
     }
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and average == 1}
+    itself = average == 1 and not config.evaluation.averaged
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
     WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
 
@@ -65,8 +67,11 @@ def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
     with Checkpoints(stored.path) as checkpoints:
         steps = [step for step in checkpoints.steps() if step <= at][:count]
     if len(steps) < count:
-        raise BadInput(f"{stored.path} has {len(steps)} checkpoints up to step {at}, fewer than --average={count}; "
-                       f"train with checkpoint.keep={count} (it was {stored.config.checkpoint.keep})")  # fmt: skip
+        keep = stored.config.checkpoint.keep
+        fix = f"train with checkpoint.keep={count} (it was {keep})" if keep < count else f"take at most {len(steps)}"
+        raise BadInput(
+            f"{stored.path} has {len(steps)} checkpoints up to step {at}, fewer than --average={count}; {fix}"
+        )
     total = jax.tree.map(np.float64, params)
     for step in steps[1:]:
         other = jax.device_get(on_one_device(stored, step)[0])
