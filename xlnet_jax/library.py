@@ -44,7 +44,7 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, frame, warn_of_law
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import progress_bar
@@ -144,11 +144,6 @@ class Model:
         model = self.config.model
         return model.max_positions if model.family.absolute else self.config.data.segment_len
 
-    @property
-    def _room(self) -> int:
-        """Of them those of the text itself: masked diffusion has CLS and SEP around it where positions are learned."""
-        return self.longest - 2 * (self.config.data.objective == "mdm" and self.config.model.family.absolute)
-
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
@@ -164,7 +159,7 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check(self.config, self.name, asked)
-        longest = self._room if self.config.model.family.absolute else None
+        longest = self.longest - 2 * frame(any_order(self.config)) if self.config.model.family.absolute else None
         rows = [infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
@@ -206,7 +201,7 @@ class Model:
         known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
         endless = model.transformer.left_to_right and not self.config.model.family.absolute
-        longest = math.inf if endless else self._room
+        longest = math.inf if endless else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
         warn_of_law(self.config, known, asked.order)
         with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
@@ -234,7 +229,7 @@ class Model:
         """What a method of `Scorer` says of the texts."""
         bound = how is Scorer.elbo
         check(self.config, self.name, asked, bound)
-        rows, special = checked(any_order(self.config), self._room, tokens, known), self.tokenizer.special
+        rows, special = checked(any_order(self.config), self.longest, tokens, known), self.tokenizer.special
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "

@@ -68,7 +68,9 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
     assert not np.array_equal(bounds[0].term_KU != 0, bounds[1].term_KU != 0), "each text has its own draws"
 
 
-@pytest.mark.parametrize(("order", "together"), [("confidence", 2), ("reversed", 1)])
+@pytest.mark.parametrize(
+    ("order", "together"), [("confidence", 2), pytest.param("reversed", 1, marks=pytest.mark.slow)]
+)
 def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
     """Texts of several lengths in one batch, against one forward of each for every call."""
     made = scorer(30, "mdm", memory_len=0)

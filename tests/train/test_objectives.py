@@ -121,7 +121,7 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
 
 @pytest.mark.parametrize("family", ["xlnet", "bert"])
 def test_masked_diffusion_masks_any_number_of_a_window(family):
-    """Counts and places are uniform; the faults: a share of masks as in BERT, other tokens than MASK, masked specials."""
+    """Counts and places are uniform; the faults: a share of masks as in BERT, other tokens than MASK, masked CLS."""
     framed = family == "bert"
     N = T - 2 * framed
     data = MDM | {"reuse_len": N, "num_predict": N, "pairs": "none" if framed else "next", "sentence_loss": False}

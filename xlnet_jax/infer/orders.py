@@ -71,7 +71,7 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
         if bound != (data.objective == "mdm"):
             has = "no bound; use `score`" if bound else "a bound on the likelihood; use `elbo`"
             raise BadInput(f"{path} was trained with data.objective={data.objective} and has {has}")
-        for name in ("order", "orders") if bound else ("draws",):
+        for name in ("orders", "order") if bound else ("draws",):
             if (value := getattr(asked, name)) != getattr(Score(), name):
                 whom = "has a bound, the mean over all orders" if bound else "has a likelihood"
                 raise BadInput(f"{name}={value}: a model of data.objective={data.objective} {whom}; leave it out")
@@ -123,9 +123,10 @@ def checked(
         if model.transformer.left_to_right and known_N[first:].any():
             raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
                            f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
-        if len(ids_N) > segment_len and not config.memory_len:
+        if len(ids_N) + 2 * frame(model) > segment_len and not config.memory_len:
+            framed = ", CLS and SEP included" * frame(model)
             raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
-                           f"data.segment_len={segment_len}; shorten it")  # fmt: skip
+                           f"data.segment_len={segment_len}{framed}; shorten it")  # fmt: skip
         texts.append((ids_N.astype(np.int32), known_N))
     return texts
 
@@ -176,13 +177,17 @@ def segments(
     return parts
 
 
+def frame(model: LanguageModel) -> int:
+    """1 if a text stands between CLS and SEP: in masked diffusion, where positions are learned."""
+    return int(model.transformer.diffuses and model.transformer.config.family.absolute)
+
+
 def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
-    """A text as a model of masked diffusion reads it in training: MASK where it is unknown, with CLS and SEP around it
-    where positions are learned."""
-    frame, position_U = int(model.transformer.config.family.absolute), np.flatnonzero(~known_N)
+    """A text as a model of masked diffusion reads it in training: MASK where it is unknown."""
+    position_U, around = np.flatnonzero(~known_N), frame(model)
     token_N = np.where(known_N, ids_N, special.mask)
-    token_N = np.concatenate([[special.cls] * frame, token_N, [special.sep] * frame]).astype(np.int32)
-    return Segment(token_N, np.zeros(len(token_N), np.int32), frame + position_U, ids_N[position_U], position_U)
+    token_N = np.concatenate([[special.cls] * around, token_N, [special.sep] * around]).astype(np.int32)
+    return Segment(token_N, np.zeros(len(token_N), np.int32), around + position_U, ids_N[position_U], position_U)
 
 
 def following(ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:

@@ -60,6 +60,7 @@ def scores(
       `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several corpora also
       `heldout_loss/NAME` of each.
       `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment length.
+      Of masked diffusion each masked token counts T / n times: `targets` are all tokens, `heldout_loss` is a bound.
       `unigram_cross_entropy`: of the same targets under the train split's piece frequencies (add-one).
     """
     loss, alone, targets = totals_C3.sum(axis=0)
@@ -88,7 +89,7 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     if tokenizer.special.unk is not None:
         words_V[tokenizer.special.unk] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
-    counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
+    counts = {f"bits_per_{unit}": float(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))
     return {name: number(bits / count) if count else None for name, count in counts.items()}
 
