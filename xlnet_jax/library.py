@@ -69,7 +69,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
 
     Raises BadInput if there is no model at `path`, or if it cannot be read.
     """
-    stored = find(path)
+    stored = find(path, step=step)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
     params, _ = on_one_device(stored, step)
     return Model(fused.decided(config, Session()), stored.tokenizer, params, batch_size)
@@ -77,7 +77,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
     """A model for one question of a command, which all processes ask; see `Model.opening`."""
-    stored = find(path, overrides)
+    stored = find(path, overrides, step)
     return Model(stored.config, stored.tokenizer, None, batch_size, path, functools.partial(opened, stored, step))
 
 
@@ -247,9 +247,8 @@ class Model:
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
         """Of masked diffusion, in place of `score`: a lower bound on the log-likelihood of texts or passages."""
         pairs, asked = self._pairs(texts), Score(**options)
-        return (
-            self._scored([ids for ids, _ in pairs], [known for _, known in pairs], Scorer.elbo, asked) if pairs else []
-        )
+        both = [ids for ids, _ in pairs], [known for _, known in pairs]
+        return self._scored(*both, Scorer.elbo, asked)
 
     def _pairs(self, texts: Sequence[str | Passage]) -> list[tuple[list[int], list[bool]]]:
         """Of texts and passages the ids, and which of them are given."""

@@ -27,7 +27,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.launch import BuiltPhase, restore_or_init
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -327,7 +327,9 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        state, _, step, origin = restore_or_init(recipe, open_mixture(settings), built, checkpoints, Session())
+        state, _, step, origin = restore_or_init(
+            settings, [BuiltPhase(recipe, built)], open_mixture(settings), checkpoints, Session()
+        )
         drawn = contents({"params": create_state(recipe, built).params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]

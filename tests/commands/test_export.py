@@ -216,7 +216,7 @@ def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
 
 
 def test_the_mean_of_checkpoints(tmp_path):
-    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean of what is not there."""
+    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean with an old one that is kept."""
     config = tiny.config()
     rng = np.random.default_rng(0)
     params = [jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), tiny.random_params(config))
@@ -230,5 +230,10 @@ def test_the_mean_of_checkpoints(tmp_path):
     wanted = jax.tree.map(lambda a, b: (a + b) / 2, *params[1:])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
     assert result["step"] == 12
-    with pytest.raises(BadInput, match="has 2 checkpoints up to step 8, fewer than --average=3; train with ch"):
-        export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=3, step=8)
+    for step, average, said in (
+        (None, 3, "last 3 saves up to step 12, every 4 steps, and .* has steps 12, 8, 3; train with checkpoint.keep=3"),
+        (8, 2, "last 2 saves up to step 8, every 4 steps, and .*; give --step=12"),
+        (8, 3, "last 3 saves up to step 8, every 4 steps, and .*; give --step=12"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=average, step=step)

@@ -79,12 +79,12 @@ def newest(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step
 def parameters(workdir: str, abstract_params: Any, processes: Session, step: int | None = None) -> tuple[Any, int]:
     """The parameters of a run's checkpoint, for a reader, and its step. See `newest`."""
     with Checkpoints(workdir) as checkpoints:
-        trees_of = _same_arrays(checkpoints, lambda *_: {"params": abstract_params})
+        trees_of = _same_arrays(checkpoints, lambda *_: {"params": abstract_params}, whole=False)
         restored = newest(checkpoints, trees_of, processes, step)
     return restored.trees["params"], restored.step
 
 
-def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
+def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True) -> TreesOf:
     """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
@@ -94,7 +94,10 @@ def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
         trees = trees_of(step, record)
         for tree in (name for name in trees if name != "memory"):
             forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
-            if differs := _difference(forms, _forms(record, tree)):
+            saved = _forms(record, tree)
+            if record.get("phases") and not whole:
+                saved = {name: form for name, form in saved.items() if name in forms}  # and those of other phases
+            if differs := _difference(forms, saved):
                 advice = (
                     "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in "
                     "runs.jsonl, or start a new run from these parameters with checkpoint.init_from"

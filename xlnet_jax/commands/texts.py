@@ -21,7 +21,7 @@ from xlnet_jax.infer.options import Generate, Score
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
-from xlnet_jax.run.progress import number
+from xlnet_jax.run import progress
 from xlnet_jax.storage import files
 
 
@@ -148,7 +148,7 @@ def score(
     if model.config.data.objective == "mdm":
         bounds = enumerate(zip(passages, model.elbo(passages, **options), strict=True), 1)
         return [_result(model.tokenizer, row, passage, bound.position_U, bound.term_KU.mean(axis=0),
-                        {"elbo": bound.elbo, "standard_error": number(np.float64(bound.standard_error)),
+                        {"elbo": bound.elbo, "standard_error": progress.number(np.float64(bound.standard_error)),
                          "draws": len(bound.term_KU)})
                 for row, (passage, bound) in bounds]  # fmt: skip
     scores = zip(passages, model.score(passages, **options), strict=True)
@@ -188,21 +188,23 @@ def read_lines(path: str) -> list[str]:
     if data is None:
         raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
     try:
-        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
+        return files.lines(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
-def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
-    """Where each row of `--input` is, for messages, and its text; without empty lines.
+def read_rows(path: str, *, every: bool = False) -> Iterator[tuple[str, str | dict[str, Any]]]:
+    """Where each row of `--input` is, for messages, and its text; without empty lines, unless `every` line is a text.
 
     A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
     """
-    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    lines = read_lines(path)
     as_json = os.path.splitext(path)[1] == ".jsonl"
-    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
-    for where, line in lines:
-        yield where, files.json_object(line, where) if as_json else line
+    as_json |= path == "-" and "".join(lines).lstrip().startswith("{")
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, row {number}"
+        if line.strip() or (every and not as_json):
+            yield where, files.json_object(line, where) if as_json else line
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -42,13 +42,16 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
-        make_recipe(config)  # refuses before the corpus is read
+        phases = [config.in_phase(number) for number in range(len(config.ends))]
+        for phase in phases:
+            make_recipe(phase)  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         if (saved := workdirs.read_config(workdir)) is not None:
             workdirs.check_resume(saved, config, mixture, workdir)
-        mixture.stream(config).check(config.train.batch_size, mixture.described())
-        mixture.check(config)
+        for phase in phases:
+            mixture.stream(phase).check(phase.train.batch_size, mixture.described())
+            mixture.check(phase)
         heldout = evaluation.open_heldout(config, mixture)
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}

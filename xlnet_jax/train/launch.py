@@ -5,14 +5,15 @@ The state is fresh, from the newest good checkpoint, or has the parameters of an
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import logging
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,10 +24,10 @@ from jax.sharding import Mesh
 from xlnet_jax.batch import stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check_past
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
-from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
+from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.kernels import fused
@@ -41,8 +42,8 @@ from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator
-from xlnet_jax.train.loop import Run
-from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.loop import Run, compile_step
+from xlnet_jax.train.recipe import Recipe, recipes
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, build_step, create_state, next_memory
 
@@ -70,8 +71,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
+    mesh, phases = _built(job, processes)
     config = job.config
-    recipe, mesh, built = _built(job, processes)
     with jax.set_mesh(mesh):
         workdirs.use_compilation_cache(config, workdir)
         check = None
@@ -85,39 +86,52 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
             with goodput.measure("restore" if checkpoints.steps() else "start"):
-                state, plan, start, origin = restore_or_init(recipe, job.data, built, checkpoints, processes)
-            evaluator = job.make_evaluator(recipe, mesh) if job.make_evaluator else None
-            unscored, ended = _evaluated(config, workdir, evaluator, start, processes)
+                state, plan, start, origin = restore_or_init(config, phases, job.data, checkpoints, processes)
+            now = config.phase_before(start)
+            evaluators = [job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None for each in phases]
+            unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
             if ended or (start >= job.stop and not unscored):
                 log.info("%s is already at step %d and was to stop at step %d: nothing to train",
                          workdir, start, start if ended else job.stop)  # fmt: skip
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
-            origin |= {"attention": recipe.config.model.attention}
+            origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
+            executables = _compile_later(phases[now + 1 :], now + 1, goodput, processes)
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
-            loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                       request, goodput, watchdog, evaluator)  # fmt: skip
-            return loop.loop(state, start, job.stop, unscored), True
+            for number, (recipe, built) in enumerate(phases[now:], now):
+                if number > now:
+                    plan = enter_phase(plan, start, recipe.config.train.batch_size, *(
+                        job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
+                    state = _enter(state, recipe, built)
+                    log.info("phase %d of %d from step %d on", number + 1, len(phases), start)
+                loop = Run(
+                    recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
+                    request, goodput, watchdog, evaluators[number], config.phases, executables[number],
+                )  # fmt: skip
+                state, start, ended = loop.loop(state, start, min(job.stop, config.ends[number]), unscored)
+                unscored = False
+                if ended or start >= job.stop:
+                    return loop.finish(start), True
+            raise AssertionError("a run stops in one of its phases")
 
 
 def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     """Builds the first batch and traces the step; neither compiles nor writes."""
-    config = job.config
-    recipe, mesh, built = _built(job, processes)
+    mesh, phases = _built(job, processes)
+    recipe, built = phases[0]
     with jax.set_mesh(mesh):
-        rows = meshes.rows_here(built.rows, mesh)
-        plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-        batch = loader.TrainDispatches(job.data, config, plan, rows, 0, config.train.steps)(0)
-        out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
+        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
+        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
+        out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
     parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
-    stream = job.data.stream(config)
-    read = stream.epochs(config.train.steps, plan)
+    stream = job.data.stream(phases[-1].recipe.config)
+    read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
         log.info(
             "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
@@ -129,18 +143,64 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
 
 
-def _built(job: Job, processes: Session) -> tuple[Recipe, Mesh, BuiltStep]:
-    config = job.config
-    mesh = meshes.make_mesh(config.mesh)
+def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
+    """The plan at a step of a run that never changed its batch size by hand."""
+    parts = [config.in_phase(number) for number in range(config.phase_before(step + 1) + 1)]
+    plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
+    for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
+        plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
+    return plan
+
+
+class BuiltPhase(NamedTuple):
+    """A phase of a run; a run without phases is one."""
+
+    recipe: Recipe
+    built: BuiltStep
+
+
+def _built(job: Job, processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
+    mesh = meshes.make_mesh(job.config.mesh)
+    configs = [job.config.in_phase(number) for number in range(len(job.config.ends))]
+    for config in configs:
+        _check_rows(config, mesh)
+    made = recipes([fused.decided(config, processes) for config in configs], job.make_recipe)
+    with jax.set_mesh(mesh):
+        return mesh, [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
+
+
+def _check_rows(config: Config, mesh: Mesh) -> None:
     rows = meshes.training_rows(config.train, mesh)
     meshes.check_model(config.model, mesh)
     if rows != config.train.batch_size:
         empty = quantity(rows - config.train.batch_size, "row")
         log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
                  empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
-    recipe = job.make_recipe(fused.decided(config, processes))
-    with jax.set_mesh(mesh):
-        return recipe, mesh, build_step(recipe, mesh)
+
+
+def _compile_later(
+    later: Sequence[BuiltPhase], first: int, goodput: Goodput, processes: Session
+) -> dict[int, dict[tuple[int, ...], Any]]:
+    """The compiled steps of the phases to come, by their numbers: what does not fit the devices ends the run now."""
+    executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
+    for number, (_, built) in enumerate(later, first):
+        with goodput.measure("compile"):
+            shape = max((x.shape for x in jax.tree.leaves(built.abstract_batch)), key=len)
+            executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
+            processes.barrier(f"compiling phase {number + 1}")
+    return executables
+
+
+def _enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
+    """The state at the border of a phase: its memory is empty if the one before had another shape."""
+    wanted = built.abstract_state.memory
+    same = jax.tree.map(lambda x, y: x.shape == y.shape, state.memory, wanted)
+    return state if all(jax.tree.leaves(same)) else dataclasses.replace(state, memory=_empty_memory(recipe, built))
+
+
+def _empty_memory(recipe: Recipe, built: BuiltStep) -> Any:
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
+    return jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
 
 
 def _evaluated(
@@ -161,34 +221,39 @@ def _evaluated(
 
 
 def restore_or_init(
-    recipe: Recipe, data: TrainingData, built: BuiltStep, checkpoints: Checkpoints, processes: Session
+    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, and of a fresh state `init_from`.
     """
-    config = recipe.config
-    W, batch_size = config.data.windows_per_block, config.train.batch_size
-    abstract = built.abstract_state.split()
 
     def wanted(step: int, record: dict[str, Any]) -> Trees:
-        workdirs.check_resume(record, config, data, str(checkpoints.path / str(step)))
+        recipe, built = phases[config.phase_before(step)]
+        where = str(checkpoints.path / str(step))
+        check_past(config, record.get("phases", ()), step, where)
+        workdirs.check_resume(record, recipe.config, data, where)
         # With another batch size the rows are other rows: the saved memory is useless.
-        same_rows = PlanEntry(*record["plan"][-1]).batch_size == batch_size
+        same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
-        return {name: tree for name, tree in abstract.items() if name != "memory" or usable}
+        return {name: tree for name, tree in built.abstract_state.split().items() if name != "memory" or usable}
 
     restored = restore.resume(checkpoints, wanted, processes)
     if restored is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, origin = _fresh(recipe, data, built, processes)
-        return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, trees = tuple(PlanEntry(*entry) for entry in restored.record["plan"]), restored.trees
+        state, origin = _fresh(*phases[0], data, processes)
+        return state, plan_until(data, config, 0), 0, origin
+    number = config.phase_before(restored.step)
+    begin = [0, *config.ends][number]  # the memory may be empty there
+    recipe, built = phases[number]
+    config = recipe.config
+    W, batch_size = config.data.windows_per_block, config.train.batch_size
+    old, trees = from_json(restored.record["plan"]), restored.trees
     plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = _first_in_memory(config, plan, restored.step)
+        first = max(_first_in_memory(config, plan, restored.step), begin)
         memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
         rebuilt = rebuilt + [restored.step] * (first < restored.step)
@@ -216,8 +281,7 @@ def _rebuild(
     config, began = recipe.config, time.perf_counter()
     sharding: Any = built.abstract_state.step.sharding
     mesh = sharding.mesh
-    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-    memory = jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
+    memory = _empty_memory(recipe, built)
     if not steps:
         return memory
 
@@ -232,6 +296,7 @@ def _rebuild(
         return params, np.int32(step), meshes.place(stack([dispatches.batch(step)]), mesh, built.rows)
 
     # One program for any number of segments.
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
     jitted: Any = jax.jit(after, donate_argnums=0, out_shardings=out_shardings)
     compiled = jitted.lower(memory, *inputs(steps[0])).compile()
     # A collective operation waits less time for a late process than compiling takes.
@@ -244,7 +309,7 @@ def _rebuild(
     return memory
 
 
-def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
     path = recipe.config.checkpoint.init_from
     if not path:

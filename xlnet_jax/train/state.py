@@ -8,9 +8,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.train.recipe import Recipe
@@ -63,8 +65,33 @@ MUST_BE_FINITE = ("params", "optimizer")
 
 
 def init_params(recipe: Recipe) -> Any:
-    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh."""
+    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh.
+    Of several phases those of all; what two have is as in this one.
+    """
+    flat = {}
+    for each in (*recipe.others, recipe):
+        flat |= traverse_util.flatten_dict(_own_params(each), keep_empty_nodes=True)
+    return traverse_util.unflatten_dict(flat)
+
+
+def _own_params(recipe: Recipe) -> Any:
     return recipe.model.init(jax.random.key(recipe.config.seeds.init), recipe.example_batch(1))
+
+
+def keep_unused(recipe: Recipe, new: Any, old: Any) -> Any:
+    """New parameters or moments, but for parameters that only other phases use: of these the old ones."""
+    if not recipe.others:
+        return new
+    own = traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(lambda: _own_params(recipe)))).keys()
+    every = traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(lambda: init_params(recipe)))).keys()
+    unused = every - (own - recipe.model.transformer.idle)
+
+    def choose(path: tuple, new: Any, old: Any) -> Any:
+        names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+        # Moments have the name of their parameter, and before it what the optimizer calls them.
+        return old if any(names[at:] in unused for at in range(len(names))) else new
+
+    return jax.tree_util.tree_map_with_path(choose, new, old)
 
 
 def init_state(recipe: Recipe, rows: int | None = None) -> State:
