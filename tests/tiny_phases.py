@@ -20,5 +20,6 @@ PHASES = (
 def get_config():
     config = tiny_config.get_config()
     config.update({"phases": PHASES, "train": {"steps": sum(phase["steps"] for phase in PHASES)}})
+    config.optimizer.average = 0.9
     config.checkpoint.every, config.checkpoint.keep = 2, 9
     return config

@@ -35,6 +35,7 @@ def export(
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       average: with more than one the mean of the parameters of so many checkpoints, that one and the saves before it.
+      overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
       shard_bytes: largest file with weights of a Hugging Face folder.
 
     Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a model the other
@@ -56,7 +57,8 @@ def export(
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
     }
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and average == 1}
+    itself = average == 1 and not config.evaluation.averaged
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
     WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
 

@@ -39,6 +39,9 @@ class OptimizerConfig:
     layer_decay: float = key(
         1.0, "rate of a layer as a share of the one above it; embeddings are lowest", FREE, gt=0, le=1
     )
+    average: float = key(
+        0.0, "decay of an exponential average of the parameters, kept beside them: 0.999; 0 = none", lt=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +113,11 @@ class EvaluationConfig:
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per step; 0 = train.batch_size (never changes the result)", FREE, le=2**22)
     final: bool = key(True, "after the last step, evaluate if there is a held-out split, and plot the losses", FREE)
+    averaged: bool = key(
+        False,
+        "what scores or reads parameters, such as evaluate and export, takes the average of optimizer.average",
+        FREE,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +215,8 @@ def rules(config: Config) -> list[Rule]:
         ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
          f"must be a multiple of checkpoint.every={checkpoint.every}"),
         ("checkpoint.keep_best", checkpoint.keep_best == 0 or every > 0, "needs held-out losses; set evaluation.every"),
+        ("evaluation.averaged", optimizer.average > 0 or not config.evaluation.averaged,
+         "needs a run that keeps an average; set optimizer.average from its first step on"),
         ("evaluation.every", divides(K, every), of_dispatches),
         ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),

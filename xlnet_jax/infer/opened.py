@@ -114,18 +114,20 @@ def opened(
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).abstract_state.params
         if stored.params is None:
-            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step))
+            averaged = config.evaluation.averaged
+            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step), averaged)
         else:
             params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
         yield Opened(recipe, mesh, params, at)
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters as they are stored, on the first device of this process, and their step; see `Stored.step`."""
+    """The parameters, or their average, as they are stored, on the first device of this process, and their step; see
+    `Stored.step`."""
     meshes.available_devices(local=True)
     if stored.params is not None:
         return jax.device_put(stored.params), 0
-    params, at = restore.saved_parameters(stored.path, stored.step(step))
+    params, at = restore.saved_parameters(stored.path, stored.step(step), stored.config.evaluation.averaged)
     if (workdirs.read_config(stored.path) or {}).get("phases"):
         recipe = any_recipe(stored.config, stored.tokenizer)
         own = traverse_util.flatten_dict(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))))

@@ -286,7 +286,8 @@ class Run:
         take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                scores = self.evaluator(state.params, evaluation.Hooks(between, take, self.watchdog.suspended))
+                params = state.evaluated(self.recipe.config.evaluation.averaged)
+                scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -51,6 +50,11 @@ class State:
             trees["memory"] = {"hidden": carried.hidden_LBMD, "valid": carried.valid_B} if named else carried
         return trees | {"counters": counters}
 
+    def evaluated(self, averaged: bool) -> Any:
+        """The parameters, or their average, which is the last state of the optimizer (`optimizer.average`)."""
+        states: Any = self.opt_state
+        return states[-1].average if averaged else self.params
+
     @staticmethod
     def join(trees: dict[str, Any]) -> State:
         """The inverse of `split`; `memory` must be among the trees, as it was or as stored."""
@@ -70,28 +74,8 @@ def init_params(recipe: Recipe) -> Any:
     """
     flat = {}
     for each in (*recipe.others, recipe):
-        flat |= traverse_util.flatten_dict(_own_params(each), keep_empty_nodes=True)
+        flat |= traverse_util.flatten_dict(each.own_params(), keep_empty_nodes=True)
     return traverse_util.unflatten_dict(flat)
-
-
-def _own_params(recipe: Recipe) -> Any:
-    return recipe.model.init(jax.random.key(recipe.config.seeds.init), recipe.example_batch(1))
-
-
-def keep_unused(recipe: Recipe, new: Any, old: Any) -> Any:
-    """New parameters or moments, but for parameters that only other phases use: of these the old ones."""
-    if not recipe.others:
-        return new
-    own = traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(lambda: _own_params(recipe)))).keys()
-    every = traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(lambda: init_params(recipe)))).keys()
-    unused = every - (own - recipe.model.transformer.idle)
-
-    def choose(path: tuple, new: Any, old: Any) -> Any:
-        names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
-        # Moments have the name of their parameter, and before it what the optimizer calls them.
-        return old if any(names[at:] in unused for at in range(len(names))) else new
-
-    return jax.tree_util.tree_map_with_path(choose, new, old)
 
 
 def init_state(recipe: Recipe, rows: int | None = None) -> State:

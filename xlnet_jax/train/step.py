@@ -46,8 +46,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
-    params = states.keep_unused(recipe, optax.apply_updates(state.params, updates), state.params)
-    opt_state = states.keep_unused(recipe, opt_state, state.opt_state)
+    params = optax.apply_updates(state.params, updates)
 
     # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is emptied.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
