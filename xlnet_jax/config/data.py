@@ -25,8 +25,8 @@ class DataConfig:
     )
     objective: str = key(
         "plm",
-        "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)",
-        choices="plm clm mlm",
+        "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT), masked diffusion (LLaDA)",
+        choices="plm clm mlm mdm",
         phased=True,
     )
     factorization_order: str = key(
@@ -177,6 +177,21 @@ def _lengths(config: Config) -> list[Rule]:
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
     family, name = config.model.family, f"model.architecture={config.model.architecture}"
     of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
+    if data.objective == "mdm":
+        special = 2 if family.absolute else 0
+        return [
+            ("data.pairs", data.pairs == "none" or not family.absolute,
+             "must be none with data.objective=mdm: its text has no A and B"),
+            ("data.sentence_loss", not data.sentence_loss, "needs segments A and B; use data.objective=mlm"),
+            ("data.reuse_len", R == T - special >= 1,
+             f"must be {f'data.segment_len - {special}' if special else 'data.segment_len'} = {T - special} with "
+             f"{name} and data.objective=mdm"),
+            ("data.num_predict", P == R, f"must be data.reuse_len={R} with data.objective=mdm: all may be masked"),
+            ("model.memory_len", config.model.memory_len == 0,
+             "must be 0 with data.objective=mdm: its examples do not follow each other"),
+            ("compat.switches", not of_2019,
+             f"must leave out {', '.join(of_2019)} with data.objective=mdm: 2019 had no such examples"),
+        ]  # fmt: skip
     if family.absolute and data.objective == "mlm":
         special = 2 if data.pairs == "none" else 3
         return [

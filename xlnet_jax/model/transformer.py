@@ -154,6 +154,11 @@ class XLNet(nn.Module):
         return self.objective in ("clm", "prefix")
 
     @property
+    def diffuses(self) -> bool:
+        """Whether what is unknown stands in the text as MASK, any number of tokens."""
+        return self.objective == "mdm"
+
+    @property
     def depths(self) -> Depths:
         """Biases that all layers share have depth 0, like the embeddings; shared layers that of the top layer."""
         layers = self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
