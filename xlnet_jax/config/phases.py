@@ -80,7 +80,7 @@ def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where
         *saved[:number]
     ]:
         raise BadInput(f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: one that is "
-                       "over must stay as it was; restore it, or give another --workdir")  # fmt: skip
+                       "over must stay as it was; restore it, or start a new run in another --workdir")  # fmt: skip
 
 
 def apply(config: Config, number: int) -> Config:
