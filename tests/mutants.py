@@ -427,7 +427,7 @@ MUTANTS = (
     Mutant("a_branch_needs_its_parent_until_it_saves", "xlnet_jax/train/launch.py", 'unsaved = "branch" in origin', "unsaved = False",
            one("train/branch", "test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start")),
     Mutant("a_branch_without_a_checkpoint_starts_at_step_0", "xlnet_jax/train/branch.py", "origin = recorded or wanted",
-           "origin = wanted", one("train/branch", "test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start")),
+           "origin = wanted", one("train/branch", "test_a_branch_that_was_killed_before_it_saved_starts_there_again")),
     Mutant("the_first_decayed_update_is_no_decay", "xlnet_jax/train/branch.py", "last = config.optimizer, updates - 1",
            "last = config.optimizer, updates - 2",
            one("train/branch", "test_a_rate_has_decayed_from_the_first_update_that_was_lower_because_the_end_comes_nearer")),

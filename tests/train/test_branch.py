@@ -14,7 +14,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.train import train
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.branch import rate_left
+from xlnet_jax.train.branch import Origin, origin_of, rate_left
 
 FALLS = 6
 """The step at which the branch leaves its parent, and at which its rate begins to fall."""
@@ -86,9 +86,7 @@ def test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start(pa
     assert contents(parent) == before and len(before) > 10
     assert saved_steps(branch) == [8, FALLS]
     assert record(branch, FALLS)["checksums"] == record(parent, FALLS)["checksums"]
-    # As left by a kill before its first own checkpoint: without the option it starts there again, and not at step 0.
-    shutil.rmtree(branch / "checkpoints")
-    train(config, str(branch), stop_at=8)
+    shutil.rmtree(branch / "checkpoints" / "8")
     os.rename(parent, moved)
     try:
         train(config, str(branch), branch=origin)
@@ -96,13 +94,25 @@ def test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start(pa
         os.rename(moved, parent)
     assert_same_end(branch, whole)
     starts = [(line["step"], line.get("branch")) for line in read_jsonl(str(branch / "runs.jsonl"))]
-    assert starts == [(FALLS, origin), (FALLS, origin), (8, None)]
+    assert starts == [(FALLS, origin), (FALLS, None)]
     assert json.loads((branch / "config.json").read_text())["branch"] == origin
-    for other in (f"{parent}@4", str(whole)):
-        with pytest.raises(BadInput, match=f"--branch={other}: the run in .*decayed is a branch of {origin}; leave it"):
-            train(config, str(branch), branch=other)
+
+
+def test_a_branch_that_was_killed_before_it_saved_starts_there_again(parent, tmp_path, pytestconfig):
+    """Without the option, with the same one, or with its folder; not from another checkpoint, and not at step 0."""
+    config, workdir, origin = settings(pytestconfig), str(tmp_path), Origin(str(parent), FALLS)
+    written = json.loads((parent / "config.json").read_text())
+    for given in (None, str(origin), str(parent)):
+        (tmp_path / "config.json").write_text(json.dumps(written | {"branch": str(origin)}))
+        assert origin_of(config, workdir, given) == origin
+    for other in (f"{parent}@4", workdir):
+        with pytest.raises(BadInput, match=f"--branch={other}: the run in {workdir} is a branch of {origin}; leave it"):
+            origin_of(config, workdir, other)
+    (tmp_path / "config.json").write_text(json.dumps(written | {"branch": 6}))
+    with pytest.raises(BadInput, match="config.json: branch is 6 and must be a string"):
+        origin_of(config, workdir, None)
     with pytest.raises(BadInput, match="is no branch; leave it out, or give another --workdir"):
-        train(config, str(whole), branch=origin)
+        origin_of(config, str(parent), str(origin))
 
 
 @pytest.mark.slow
