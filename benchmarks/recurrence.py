@@ -159,8 +159,9 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     import jax
 
     from xlnet_jax.data.batches import loader
+    from xlnet_jax.data.batches.cycle import from_weights
     from xlnet_jax.data.batches.mixture import Mixture
-    from xlnet_jax.data.batches.stream import extend_plan, from_weights
+    from xlnet_jax.data.batches.stream import extend_plan
     from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state

@@ -22,6 +22,8 @@ What may happen to a key when a run is resumed:
 - **elastic**: may change; the data plan and the log take note of it (batch size, mesh);
 - **free**: may change at any start.
 
+Keys with **phase** beside it may differ between the [phases](recipes.md) of a run, `config.phases`.
+
 Upper bounds of a number are far above any run: a typing error shall not take all memory before it is found.
 """
 
@@ -42,7 +44,8 @@ def page() -> str:
             page.append(f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n")
             page.append("|---|---|---|---|---|\n")
         about = field.metadata
-        page.append(f"| `{name}` | `{field.default!r}` | {values(field)} | {about['resume']} | {about['doc']} |\n")
+        resume = about["resume"] + ", phase" * about["phased"]
+        page.append(f"| `{name}` | `{field.default!r}` | {values(field)} | {resume} | {about['doc']} |\n")
     return "".join(page)
 
 

@@ -131,15 +131,25 @@ def test_whatever_a_file_raises_is_told_with_its_line(tmp_path, capsys, source, 
     assert capsys.readouterr().out == "", "stdout is for the result"
 
 
-def test_all_conflicts_are_told_at_once():
-    words = ["--config.train.steps=0", "--config.model.activation=swish", "--config.model.dropout=2",
-             "--config.compat.switches=spans"]  # fmt: skip
+@pytest.mark.parametrize("conflicts", [
+    {"train.steps=0": "steps=0 must be", "model.activation=swish": "is not one", "model.dropout=2": "2.0 must be"},
+    {"compat.switches=spans": "no 'spans'", "optimizer.warmup_steps=800": "must lie in"},
+])  # fmt: skip
+def test_all_conflicts_are_told_at_once(conflicts):
+    """Of values first; then, when all are allowed, those between them."""
     with pytest.raises(BadInput) as raised:
-        configs.load(QUICKSTART, words)
+        configs.load(QUICKSTART, [f"--config.{word}" for word in conflicts])
     told = str(raised.value)
-    assert told.startswith("5 conflicts in the configuration: (1) ") and "\n" not in told
-    for part in ("train.steps=0 must be", "activation='swish' is not", "dropout=2.0 must be", "no 'spans'", "warmup"):
-        assert part in told
+    assert told.startswith(f"{len(conflicts)} conflicts in the configuration: (1) ") and "\n" not in told
+    assert all(part in told for part in conflicts.values())
+
+
+@pytest.mark.parametrize(
+    "word", ["optimizer.decay_fraction=nan", "optimizer.decay_fraction=inf", "model.architecture=foo"]
+)
+def test_no_rule_computes_with_a_value_that_is_not_allowed(word):
+    with pytest.raises(BadInput, match=f"^{word.split('=')[0]}=.* (must be finite|is not one of [a-z0-9_, ]*)$"):
+        configs.load(QUICKSTART, ["--config.optimizer.schedule=wsd", f"--config.{word}"])
 
 
 @pytest.mark.parametrize("name", [name for name, field in configs.fields().items() if type(field.default) is int])

@@ -17,9 +17,10 @@ from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
+from xlnet_jax.data.batches.cycle import from_weights
 from xlnet_jax.data.batches.loader import TrainDispatches
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import extend_plan, from_weights
+from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.run import workdir as workdirs

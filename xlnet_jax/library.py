@@ -12,7 +12,7 @@
 Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For classification and
 the like fine-tune the model first. `score`, `infill` and `generate` read the pieces alone. A left-to-right model
 (`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) fills one gap of one piece, and has
-`pseudo_score` in place of `score`.
+`pseudo_score` in place of `score`; one of masked diffusion (`mdm`) has `elbo` there.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
-from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, frame, warn_of_law
+from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.model.transformer import empty_memory
@@ -69,7 +69,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
 
     Raises BadInput if there is no model at `path`, or if it cannot be read.
     """
-    stored = find(path)
+    stored = find(path, step=step)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
     params, _ = on_one_device(stored, step)
     return Model(fused.decided(config, Session()), stored.tokenizer, params, batch_size)
@@ -77,7 +77,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
     """A model for one question of a command, which all processes ask; see `Model.opening`."""
-    stored = find(path, overrides)
+    stored = find(path, overrides, step)
     return Model(stored.config, stored.tokenizer, None, batch_size, path, functools.partial(opened, stored, step))
 
 
@@ -159,7 +159,7 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check(self.config, self.name, asked)
-        longest = self.longest if self.config.model.family.absolute else None
+        longest = self.longest - 2 * frame(any_order(self.config)) if self.config.model.family.absolute else None
         rows = [infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
@@ -221,22 +221,39 @@ class Model:
 
         Raises BadInput; see `orders.checked` and `Scorer`.
         """
-        asked, T = Score(**options), self.longest
-        check(self.config, self.name, asked)
-        rows, special = checked(any_order(self.config), T, tokens, known), self.tokenizer.special
+        return self._scored(tokens, known, Scorer.log_prob, Score(**options))
+
+    def _scored(
+        self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], how: Any, asked: Score
+    ) -> list[Any]:
+        """What a method of `Scorer` says of the texts."""
+        bound = how is Scorer.elbo
+        check(self.config, self.name, asked, bound)
+        rows, special = checked(any_order(self.config), self.longest, tokens, known), self.tokenizer.special
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
                                "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
         warn_of_law(self.config, known, asked.order)
-        with self._ready((tokens, known), len(rows) * asked.orders) as (config, params, done):
-            return Scorer(any_order(config), params, special, T, self.batch_size).log_prob(rows, asked, done)
+        count = len(rows) * (asked.draws if bound else asked.orders)
+        with self._ready((tokens, known), count) as (config, params, done):
+            return how(Scorer(any_order(config), params, special, self.longest, self.batch_size), rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
-        passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
-        pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        pairs = self._pairs(texts)
         return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
+
+    def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
+        """Of masked diffusion, in place of `score`: a lower bound on the log-likelihood of texts or passages."""
+        pairs, asked = self._pairs(texts), Score(**options)
+        both = [ids for ids, _ in pairs], [known for _, known in pairs]
+        return self._scored(*both, Scorer.elbo, asked)
+
+    def _pairs(self, texts: Sequence[str | Passage]) -> list[tuple[list[int], list[bool]]]:
+        """Of texts and passages the ids, and which of them are given."""
+        passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
+        return [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
 
     def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
         """Of a masked model log p of each piece of a text given all others; see `infer.masked`.
@@ -246,8 +263,7 @@ class Model:
         if self.config.data.objective != "mlm":
             raise BadInput(f"{self.name} has data.objective={self.config.data.objective}, and a likelihood of texts; "
                            "use `score`")  # fmt: skip
-        passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
-        pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        pairs = self._pairs(texts)
         rows, targets = masked.one_by_one(pairs, self.tokenizer.special.mask)
 
         def chance(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
@@ -272,22 +288,7 @@ class Model:
                 yield model.recipe.config, model.params, functools.partial(bar.advance, bar.task_ids[0])
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
-        """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
-        if isinstance(texts, (str, bytes, Passage)):
-            raise BadInput("one text where a list of texts is expected; put it into a list")
-        # In a text for a vocabulary of bytes they are bytes that are not UTF-8.
-        errors = "surrogateescape" if self.tokenizer.level == "bytes" else "strict"
-        for number, text in enumerate(texts, 1):
-            for part in text if isinstance(text, Passage) else (text,):
-                if not isinstance(part, str):
-                    raise BadInput(f"text {number}: {type(part).__name__} where a string is expected")
-                try:
-                    part.encode(errors=errors)
-                except UnicodeEncodeError as error:
-                    raise BadInput(
-                        f"text {number}: a lone surrogate, which is no character; decode the text again"
-                    ) from error
-        return texts
+        return infill.strings(self.tokenizer, texts)
 
     def _run(self, rows: list[list[int]], keep: Callable[[int, np.ndarray, np.ndarray], Any]) -> list[Any]:
         """What to `keep` of each row: of its number, hidden states [N, D] and logits [P, V]. Rows of similar length run

@@ -28,6 +28,7 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -243,7 +244,7 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
     assert step == 8 and contents({"params": params}).items() <= saved[8].items()
     (line,) = [record for record in caplog.records if record.name == "xlnet_jax"]
     assert line.levelname == "WARNING" and "12 is damaged: " in line.message and "taking step 8" in line.message
-    with pytest.raises(Damaged, match="12 is damaged: .*; choose another --step"):
+    with pytest.raises(Damaged, match="12 is damaged: .*; choose another step"):
         restore.parameters(str(workdir), abstract["params"], Session(), 12)
     assert restore.parameters(str(workdir), abstract["params"], Session(), 4)[1] == 4
     # What is wrong with another part is of no concern to who reads the parameters.
@@ -327,7 +328,9 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        state, _, step, origin = restore_or_init(recipe, open_mixture(settings), built, checkpoints, Session())
+        state, _, step, origin = restore_or_init(
+            settings, [BuiltPhase(recipe, built)], open_mixture(settings), checkpoints, Session()
+        )
         drawn = contents({"params": create_state(recipe, built).params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]

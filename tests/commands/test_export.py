@@ -18,14 +18,16 @@ from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.import_ import import_
 from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.opened import find
+from xlnet_jax.infer.opened import find, on_one_device, opened
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
 
 VOCAB = 400
 FILES = [
@@ -215,8 +217,40 @@ def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_the_average_that_a_run_keeps_is_read_where_it_is_asked_for(tmp_path):
+    """By what exports and by what computes on a mesh; the fault: the parameters, or a slot of the optimizer."""
+    config = tiny.config(optimizer={"average": 0.9})
+    rng, run, asked = np.random.default_rng(0), str(tmp_path / "run"), ["--config.evaluation.averaged=true"]
+    params = tiny.random_params(config)
+    state = jax.tree.map(
+        lambda x: rng.standard_normal(x.shape).astype(x.dtype), make_recipe(config).optimizer.init(params)
+    )
+    tiny.save_run(run, config, params)
+    with Checkpoints(run, config.checkpoint) as checkpoints:
+        checkpoints.save(4, {"params": params, "optimizer": state}, workdirs.identity(config, "1" * 64, "2" * 64))
+
+    def same(found, wanted):
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), wanted)
+
+    for name, overrides, wanted in (("plain", [], params), ("averaged", asked, state[-1].average)):
+        export(run, str(tmp_path / name), format="orbax", overrides=overrides)
+        same(find(str(tmp_path / name)).params, wanted)
+        with opened(find(run, overrides)) as model:
+            assert model.step == 4
+            same(model.params, wanted)
+    # What is imported has the average as its parameters.
+    import_(str(tmp_path / "averaged"), str(tmp_path / "imported"))
+    same(on_one_device(find(str(tmp_path / "imported"), asked))[0], state[-1].average)
+
+
+def test_an_average_that_a_run_does_not_keep_is_refused(tmp_path):
+    tiny.save_run(str(tmp_path / "run"), tiny.config(), tiny.random_params(tiny.config()))
+    with pytest.raises(BadInput, match="evaluation.averaged=True needs a run that keeps an average; set optimizer.av"):
+        export(str(tmp_path / "run"), str(tmp_path / "out"), overrides=["--config.evaluation.averaged=true"])
+
+
 def test_the_mean_of_checkpoints(tmp_path):
-    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean of what is not there."""
+    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean with an old one that is kept."""
     config = tiny.config()
     rng = np.random.default_rng(0)
     params = [jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), tiny.random_params(config))
@@ -230,5 +264,10 @@ def test_the_mean_of_checkpoints(tmp_path):
     wanted = jax.tree.map(lambda a, b: (a + b) / 2, *params[1:])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
     assert result["step"] == 12
-    with pytest.raises(BadInput, match="has 2 checkpoints up to step 8, fewer than --average=3; train with ch"):
-        export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=3, step=8)
+    for step, average, said in (
+        (None, 3, "last 3 saves up to step 12, every 4 steps, and .* has steps 12, 8, 3; train with checkpoint.keep=3"),
+        (8, 2, "last 2 saves up to step 8, every 4 steps, and .*; give --step=12"),
+        (8, 3, "last 3 saves up to step 8, every 4 steps, and .*; give --step=12"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=average, step=step)

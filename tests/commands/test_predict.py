@@ -37,6 +37,10 @@ def test_the_texts_of_a_line_and_of_an_object():
         ({"sentence2": "two", "sentence1": "one", "label": 3}, ("one", "two")),
     ):
         assert predict.example_of(fields, "here", words=False).texts == texts
+    # Those of `finetune.columns` first; a run that was trained on a table may predict from objects with usual names.
+    fields = {"en": "A cat.", "es": "Un gato.", "text": "no"}
+    assert predict.example_of(fields, "here", words=False, columns=["en"]).texts == ("A cat.",)
+    assert predict.example_of({"text": "yes"}, "here", words=False, columns=["0"]).texts == ("yes",)
     for fields in ({"label": 3}, {"text": 5}):
         with pytest.raises(BadInput, match="here: no text under one of the names text, texts"):
             predict.example_of(fields, "here", words=False)

@@ -173,6 +173,26 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
         model.infill(["x [MASK:2]"])
 
 
+@pytest.mark.slow
+def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
+    """The bound has its own name; filled and continued as the library does it."""
+    data = {"objective": "mdm", "reuse_len": 32, "num_predict": 32}
+    config = tiny.config(data=data, model={"memory_len": 0}, mesh={"data": 1, "fsdp": 8})
+    folder = write_workdir(str(tmp_path / "run"), config)
+    (scored,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=8"])
+    assert scored.keys() == {"text", "elbo", "standard_error", "draws", "pieces", "log_probs"} and scored["draws"] == 8
+    model = xj.load(folder)
+    (bound,) = model.elbo(PROMPTS[:1], draws=8)
+    assert scored["elbo"] == pytest.approx(bound.elbo, rel=1e-5) == pytest.approx(sum(scored["log_probs"]))
+    (one,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=1"])
+    assert one["standard_error"] is None
+    filled = lines(capsys, ["fill", f"--workdir={folder}", TEXTS[0], "--order=confidence", "--tokens_per_step=2"])
+    (expected,) = model.infill(TEXTS[:1], order="confidence", tokens_per_step=2)
+    assert filled[0]["text"] == expected.text and filled[0]["calls"] == 2 and not filled[0]["exact"]
+    (text,) = lines(capsys, ["generate", f"--workdir={folder}", PROMPTS[1], "--tokens=9", "--order=confidence"])
+    assert text["exact"] and text["text"]
+
+
 def test_texts_of_several_prompts_appear_in_their_order(capsys):
     show = texts.Terminal(["a", "b", "c"])
     show(2, " six", True)

@@ -92,9 +92,10 @@ DATA = {"segment_len": 48, "num_predict": 5, "windows_per_block": 2, "bidirectio
     [
         {"data": DATA, "compat": {"switches": "static_targets,core_clip", "cores": 4}},
         {"data": DATA | {"objective": "mlm", "reuse_len": 45}, "model": {"memory_len": 0}},
+        {"data": DATA | {"objective": "mdm", "reuse_len": 48, "num_predict": 48}, "model": {"memory_len": 0}},
         {"data": DATA, "finetune": TASK, "evaluation": {"every": 4}, "model": {"compute_dtype": "bfloat16"}},
     ],
-    ids=["plm", "mlm", "task"],
+    ids=["plm", "mlm", "mdm", "task"],
 )
 def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path):
     config = tiny.config(**changes)

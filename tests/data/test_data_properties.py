@@ -17,8 +17,9 @@ from special_ids import CLS, SEP
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config, DataConfig, ModelConfig, SeedsConfig
 from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import Cycle, current, extend_plan
+from xlnet_jax.data.batches.stream import current, extend_plan
 
 FIRST = 9
 HOSTS = (1, 2, 3, 8)

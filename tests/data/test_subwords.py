@@ -230,7 +230,7 @@ def test_a_model_needs_its_pieces(tmp_path):
     ("architecture", "objective", "kinds"),
     [("bert", "mlm", "wordpiece bytebpe albert"), ("roberta", "mlm", "wordpiece bytebpe albert"),
      ("albert", "mlm", "wordpiece bytebpe albert"), ("gpt2", "clm", "bytebpe gpt2"), ("xlnet", "clm", "bytebpe gpt2"),
-     ("xlnet", "plm", "wordpiece bytebpe albert")],
+     ("xlnet", "plm", "wordpiece bytebpe albert"), ("bert", "mdm", "wordpiece bytebpe albert")],
 )  # fmt: skip
 def test_which_vocabulary_a_family_can_have(architecture, objective, kinds, tmp_path):
     data_fixtures.as_gpt2(trained("bytebpe"), tmp_path)

@@ -104,6 +104,7 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.csv", "sentence,label\ngood,1\n ,0\n", "", "row 3: 'sentence' is empty"),
         ("labelled", "a.csv", "sentence,label\ngood,\n", "", "row 2: 'label' is empty"),
         ("labelled", "a.csv", "sentence,label\ngood,1\nbad\n", "", "row 3: 1 columns, and the first row has 2"),
+        ("labelled", "a.csv", "sentence,,label,,label\ngood,,1,,2\n", "", "row 1: two columns are called 'label'"),
         ("labelled", "a.csv", 'sentence,label\n"go"od,1\n', "", "row 2: "),
         ("labelled", "a.csv", b"sentence,label\ngood,1\nb\xe4d,0\n", "", "row 3: not UTF-8 at byte 23"),
         ("labelled", "a.csv", "sentence,label\n", "", "has no examples"),

@@ -17,6 +17,7 @@ import pytest
 import shared
 import tiny
 
+from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
@@ -24,11 +25,13 @@ from xlnet_jax.data import vocabulary
 from xlnet_jax.data.batches.stream import PlanEntry
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import readers
+from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import encode, rows_of
+from xlnet_jax.finetune.setup import encode, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
-from xlnet_jax.infer.beam import search
+from xlnet_jax.infer.beam import _penalty, search
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import writer
 from xlnet_jax.model.transformer import empty_memory
@@ -190,6 +193,13 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
                 if width > 1:
                     assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
     assert max(calls) == U
+
+
+def test_the_strongest_length_penalty_of_the_longest_target_is_finite():
+    """Else its score is -0, better than any other."""
+    keys = ("finetune.length_penalty", "data.segment_len")
+    power, longest = (configs.fields()[key].metadata["bounds"]["at most"] for key in keys)
+    assert np.isfinite(_penalty(jnp.float32(longest), power))
 
 
 def test_a_search_ends_when_nothing_can_win_and_not_before():
@@ -387,10 +397,37 @@ def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
         ({"finetune": {**good, "beam": 100}}, "finetune.beam=100 is more than model.vocab_size=20"),
         ({"finetune": {**good, "labels": "a,b"}}, "finetune.labels=a,b has no meaning with finetune.task=text_to_text"),
         ({"finetune": {**good, "columns": "source"}}, "finetune.columns=source must name the source and the target"),
+        ({"finetune": {**good, "columns": "a, a"}}, "finetune.columns=a, a names a column twice"),
+        ({"data": {"segment_len": 15}}, "data.segment_len=15 must be at least 16 with finetune.task=text_to_text"),
     ):
         sections = {"finetune": good, "model": {"memory_len": 0}, "data": {"segment_len": T}} | keys
         with pytest.raises(BadInput, match=said):
             finetune(settings(**sections), str(tmp_path / "run"), dry_run=True)
+
+
+def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, digits, caplog):
+    """This one strips accents: every score would be that of other texts."""
+    (tmp_path / "train.tsv").write_text("source\ttarget\n" + "ba\t bame \n" * 14 + "ba\tbam\u00e9\n" * 2)
+    keys = {"task": "text_to_text", "train": str(tmp_path / "train.tsv"), "dev": "", "max_answer": 8}
+    config = settings(finetune=keys, model={"memory_len": 0}, evaluation={"every": 0})
+    prepare(config, str(tmp_path / "run"))
+    # Nothing is said of a tokenizer that keeps all, nor of spaces around a target.
+    prepare(settings(finetune=digits(list, 16), model={"memory_len": 0}), str(tmp_path / "run"))
+    (line,) = [line for line in caplog.messages if line.startswith("the tokenizer cannot write ")]
+    assert " 2 targets of 16, " in line and "'bam\u00e9' becomes 'bame'" in line
+
+
+def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
+    """The fault: a mean of the means of rows, in which short targets count as much as long ones."""
+    task, recipe, params = _trained("gpt2")
+    dev = encode(task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS])
+    mesh = meshes.make_mesh(recipe.config.mesh)
+    nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
+    with jax.set_mesh(mesh):
+        found = TaskEvaluator(recipe, mesh, dev, str(tmp_path), lambda *_: nothing)(params)["loss"]
+    nats_B, tokens_B = map(np.asarray, recipe.model.row_losses(params, task.batch(dev.rows, 4), ()).sums["tokens"])
+    assert found == pytest.approx(nats_B.sum() / tokens_B.sum(), rel=1e-4)
+    assert found != pytest.approx((nats_B / tokens_B).mean(), rel=1e-2)
 
 
 def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
@@ -401,9 +438,27 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
     files = f"{tmp_path}/a.en,{tmp_path}/a.de"
     config = settings(**keys, finetune=good | {"train": files}, evaluation={"every": 0})
     assert finetune(config, str(tmp_path / "run"), dry_run=True)
+    # Saves after any number of steps: a dispatch is one step, whatever the configuration says.
+    configs.check(config.changed(train={"steps_per_dispatch": 4}, checkpoint={"every": 7}))
     (tmp_path / "a.de").write_text("2 1\n\n")
     with pytest.raises(BadInput, match="a.en, line 2: 'target' is empty"):
         finetune(config, str(tmp_path / "run"), dry_run=True)
     (tmp_path / "a.de").write_text("2 1\n")
     with pytest.raises(BadInput, match="a.en has 2 lines and .*a.de 1"):
         finetune(config, str(tmp_path / "run"), dry_run=True)
+    # A target of Windows has no carriage return to learn.
+    (tmp_path / "a.de").write_bytes(b"2 1\r\n3\r\n")
+    assert [example.label for example in readers.examples(TextToText.read, config, files)] == ["2 1", "3"]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("a.txt", "1 2\n\n3\n", "a.txt, row 2: a text is empty; correct the row or remove it"),
+    ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: a text is empty"),
+    ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no text under one of the names en, text"),
+])  # fmt: skip
+def test_each_line_to_predict_has_a_source(tmp_path, name, text, said):
+    """The fault: a line left out, so that the targets of the next ones are one too early; the columns of the run."""
+    tiny.save_run(str(tmp_path / "run"), _task(columns="en,es").config, {"bias": np.zeros(2)})
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=said):
+        predict(str(tmp_path / "run"), input=str(tmp_path / name))

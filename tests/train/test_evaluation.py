@@ -53,11 +53,11 @@ def params():
     return tiny.params(settings())
 
 
-def scored(config, words, devices=1, kind=LanguageModel, **options):
+def scored(config, words, devices=1, kind=LanguageModel, values=None, **options):
     mesh, recipe = meshes.make_mesh(MeshConfig(), jax.devices()[:devices]), make_recipe(config)
     recipe = dataclasses.replace(recipe, model=kind(**vars(recipe.model)))
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params(), jax.NamedSharding(mesh, jax.P()))
+        placed = jax.device_put(values or params(), jax.NamedSharding(mesh, jax.P()))
         return HeldoutLoss(recipe, mesh, tiny.mixture(words), COUNTS, **options)(placed)
 
 
@@ -145,6 +145,17 @@ def test_every_loss_is_reported_with_its_own_divisor(x64):
     one, two = (scored(settings(), text(), kind=kind, streams=2) for kind in (LanguageModel, TwoLosses))
     assert two.pop("heldout_loss_second") == pytest.approx(6 * one["heldout_loss"], rel=1e-6)
     assert two == pytest.approx(one, rel=1e-12)
+
+
+def test_masked_diffusion_is_evaluated_with_the_weights_of_its_loss(x64):
+    """Each masked token stands for T / n: so all tokens have been scored, and with equal counts in the train split each
+    costs log V by its frequency. The fault: targets that count once."""
+    data = {"objective": "mdm", "segment_len": T, "reuse_len": T, "num_predict": T}
+    config = tiny.config(model={"memory_len": 0, "compute_dtype": "float64"}, data=data, train={"batch_size": 4})
+    found = scored(config, text(64), values=tiny.params(config))
+    assert found["targets"] == 64 and found["unigram_cross_entropy"] == pytest.approx(math.log(tiny.VOCAB), rel=1e-6)
+    # Every piece of this text has two bytes.
+    assert found["bits_per_byte"] == pytest.approx(found["heldout_loss"] / math.log(2) / 2, rel=1e-6)
 
 
 def test_a_split_shorter_than_a_segment_is_one_line(x64):

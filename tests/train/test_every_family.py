@@ -135,10 +135,11 @@ SOME_AND_MORE = [name if name in ("albert", "gpt2") else pytest.param(name, mark
 
 @pytest.mark.parametrize("family", SOME_AND_MORE)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, tmp_path):
-    """Dropout, both losses, other optimizers under ZeRO-1, and what a kill leaves behind: lines of steps that no
-    checkpoint has."""
+    """Dropout, both losses, other optimizers under ZeRO-1, an average of the parameters, and what a kill leaves behind:
+    lines of steps that no checkpoint has."""
     name = UPDATES.get(family, "adamw")
-    config = settings(family, train={"steps": 8}, optimizer={"name": name}, mesh={"zero1": name != "adamw"})
+    optimizer, mesh = {"name": name, "average": 0.9}, {"zero1": name != "adamw"}
+    config = settings(family, train={"steps": 8}, optimizer=optimizer, mesh=mesh)
 
     def run(name, stop=None):
         train(config, str(tmp_path / name), stop_at=stop)

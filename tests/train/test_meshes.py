@@ -195,6 +195,16 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
     assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
 
 
+def test_the_average_of_the_parameters_is_split_as_they_are():
+    settings = tiny.config(optimizer={"average": 0.9}, mesh={"data": 2, "fsdp": 2, "zero1": True})
+    grid = meshes.make_mesh(settings.mesh, jax.devices()[:4])
+    with jax.set_mesh(grid):
+        state = build_step(make_recipe(settings), grid).abstract_state
+    average = state.opt_state[-1].average
+    assert jax.tree.map(lambda x: x.sharding, average) == jax.tree.map(lambda x: x.sharding, state.params)
+    assert "data" in average["layers"]["attention"]["query"].sharding.spec
+
+
 def crossing(text):
     """Elements by collective and dtype, of the program before the compiler."""
     found = collections.Counter()

@@ -22,11 +22,12 @@ T = 32
 PLM = {"objective": "plm", "reuse_len": 16, "num_predict": 6}
 CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
 MLM = {"objective": "mlm", "reuse_len": T - 3, "num_predict": 5, "spans": "random"}
+MDM = {"objective": "mdm", "reuse_len": T, "num_predict": T}
 ROWS = np.arange(8)
 
 
 def config(data, **sections):
-    if data["objective"] == "mlm":
+    if data["objective"] in ("mlm", "mdm"):
         sections["model"] = {"memory_len": 0, **sections.get("model", {})}
     return tiny.config(data=data, **sections)
 
@@ -118,6 +119,64 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
     assert (batch.tokens[:, -2:] == SEP).all(), "all of it is A"
 
 
+@pytest.mark.parametrize("family", ["xlnet", "bert"])
+def test_masked_diffusion_masks_any_number_of_a_window(family):
+    """Counts and places are uniform; the faults: a share of masks as in BERT, other tokens than MASK, masked CLS."""
+    framed = family == "bert"
+    N = T - 2 * framed
+    data = MDM | {"reuse_len": N, "num_predict": N, "pairs": "none" if framed else "next", "sentence_loss": False}
+    settings = tiny.family("bert", data=data) if framed else config(data)
+    batch, B = tiny.batch(settings, 0, 2000), 2000
+    masked, frame = batch.tokens == MASK, slice(1, -1) if framed else slice(None)
+    count_B = masked.sum(axis=1)
+    np.testing.assert_array_equal(batch.target_weights.sum(axis=1), count_B)
+    used = batch.target_weights > 0
+    rows = np.nonzero(used)[0]
+    text = batch.tokens.copy()
+    assert masked[rows, batch.target_positions[used]].all()
+    text[rows, batch.target_positions[used]] = batch.target_tokens[used]
+    where = (
+        tiny.mixture().stream(settings).locate(0, np.arange(B), extend_plan((), 0, B, settings.data.windows_per_block))
+    )
+    place = where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(N)
+    np.testing.assert_array_equal(text[:, frame], tiny.words().text[place % tiny.words().tokens])
+    assert not framed or ((text[:, 0] == CLS) & (text[:, -1] == SEP)).all()
+    assert (batch.rank == 0).all() and (batch.label_weight == 0).all() and (batch.segments == 0).all()
+    # Five standard deviations.
+    assert abs(np.bincount(count_B, minlength=N + 1)[1:] - B / N).max() < 5 * np.sqrt(B / N)
+    assert abs(masked[:, frame].mean(axis=0) - (N + 1) / (2 * N)).max() < 5 * 0.5 / np.sqrt(B)
+    part = tiny.batch(settings, 0, 8)
+    np.testing.assert_array_equal(part.tokens, batch.tokens[:8])
+
+
+def test_the_loss_of_masked_diffusion_is_the_bound_by_hand(x64):
+    """From log-probabilities of the model, in numpy: T / n over the masks that stand in the text, divided by the T of
+    each row. The fault: a mean over all masked tokens, by which rows of many masks count more."""
+    settings = config(MDM, model={"dropout": 0.0, "attention_dropout": 0.0, "compute_dtype": "float64"})
+    model, params = make_recipe(settings).model, jax.tree.map(np.float64, tiny.random_params(settings, 0.3))
+    batch = tiny.batch(settings)
+    # A row past the end of a single pass.
+    weights = batch.target_weights * (np.arange(8) != 5)[:, None].astype(np.float32)
+    batch, memory = dataclasses.replace(batch, target_weights=weights), empty_memory(settings.model, 8)
+
+    @jax.jit
+    def run(params):
+        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        log_p_BPV = jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
+        return log_p_BPV, *mean_loss(params, model, batch, memory)
+
+    log_p_BPV, loss, rows = jax.device_get(run(params))
+    bounds, plain = [], []
+    for row in (0, 1, 2, 3, 4, 6, 7):
+        n = int((batch.tokens[row] == MASK).sum())
+        nll = [-log_p_BPV[row, slot, batch.target_tokens[row, slot]] for slot in range(n)]
+        bounds.append(T / n * sum(nll))
+        plain += nll
+    assert loss == pytest.approx(sum(bounds) / (7 * T), rel=1e-9) and loss.dtype == np.float64
+    np.testing.assert_array_equal(rows.sums["tokens"][1], T * (np.arange(8) != 5))
+    assert abs(loss - np.mean(plain)) > 1e-3 * loss
+
+
 @pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
 def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
     settings = config(data, model={"dropout": 0.0, "attention_dropout": 0.0})
@@ -143,7 +202,7 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", [PLM, CLM, MLM], ids=["plm", "clm", "mlm"])
+@pytest.mark.parametrize("data", [PLM, CLM, MLM, MDM], ids=["plm", "clm", "mlm", "mdm"])
 def test_it_learns(data):
     settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},
                       optimizer={"learning_rate": 2e-2}, checkpoint={"every": 60})  # fmt: skip
@@ -183,7 +242,10 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
         ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len=32"),
         ({"objective": "mlm"}, "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm"),
         ({"objective": "mlm", "reuse_len": 29}, "model.memory_len=24 must be 0 with data.objective=mlm"),
-        ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm"),
+        ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm, mdm"),
+        ({"objective": "mdm"}, "data.reuse_len=16 must be data.segment_len = 32 with model.architecture=xlnet and"),
+        ({"objective": "mdm", "reuse_len": 32}, "data.num_predict=6 must be data.reuse_len=32 with data.objective=mdm"),
+        (MDM, "model.memory_len=24 must be 0 with data.objective=mdm"),
     ],
 )
 def test_lengths_that_do_not_fit_the_objective_are_refused(changes, message):

@@ -268,6 +268,27 @@ def test_what_an_optimizer_cannot_do_is_one_line(changes, said):
         tiny.config(optimizer=changes)
 
 
+@pytest.mark.parametrize("decay", [0.5, 0.9999])
+def test_an_average_by_hand_and_the_digits_of_its_first_steps(decay):
+    """The recursion with its correction at the end. Of 1 - d^n with d = 0.9999, float32 keeps three digits at n = 1."""
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, warmup_steps=0, average=decay), 10, {"kernel": 0})
+    params = {"kernel": jnp.array([2.0, -3.0])}
+    state, total = optimizer.init(params), np.zeros(2)
+    for n in range(1, 6):
+        updates, state = optimizer.update({"kernel": jnp.array([0.3, n - 3.0])}, state, params)
+        params = optax.apply_updates(params, updates)
+        total = decay * total + (1 - decay) * np.float64(params["kernel"])
+        np.testing.assert_allclose(state[-1].average["kernel"], total / (1 - decay**n), rtol=5e-7)
+    assert np.abs(state[-1].average["kernel"] - params["kernel"]).min() > 1e-2
+
+
+def test_an_average_cannot_be_switched_on_or_off_later(tmp_path):
+    with_one, mixture = tiny.config(optimizer={"average": 0.9}), SimpleNamespace(sha256="1", path="text")
+    for started, now, said in ((tiny.config(), with_one, "0.0 -> 0.9"), (with_one, tiny.config(), "0.9 -> 0.0")):
+        with pytest.raises(BadInput, match=f"frozen keys: optimizer.average: {said}; restore them, or start a new"):
+            workdirs.check_resume(workdirs.identity(started, "1", "2"), now, mixture, "run")
+
+
 @pytest.mark.parametrize("switch", ["no_bias_correction", "layer_decay_on_gradients", "2019"])
 def test_the_switches_of_another_adam_are_refused_with_lamb(switch):
     with pytest.raises(BadInput, match="must leave out no_bias_correction and layer_decay_on_gradients with optimizer"):

@@ -15,7 +15,7 @@ from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 pytestmark = pytest.mark.production
-CONFIG = tiny.config()
+CONFIG = tiny.config(optimizer={"average": 0.9})
 
 
 def batches(start, stop):
@@ -99,6 +99,20 @@ def test_a_non_finite_step_changes_nothing_but_counters_and_memory():
     assert np.isfinite(metrics["loss"][3:]).all()
     # The schedule does not count the skipped step.
     assert metrics["learning_rate"][3] == metrics["learning_rate"][2] != metrics["learning_rate"][4]
+
+
+def test_the_average_is_that_of_the_parameters_after_each_good_step():
+    """In float64 from the parameters themselves. The fault: those before the update, or with weight for the first."""
+    states = [run([1] * steps)[0] for steps in (1, 2, 3, 4)]
+
+    def same(path, average, *w):
+        wanted = np.average(np.float64(w), axis=0, weights=[0.9**3, 0.9**2, 0.9, 1])
+        np.testing.assert_allclose(average, wanted, rtol=1e-6, atol=1e-8, err_msg=str(path))
+        assert np.abs(wanted - w[-1]).max() > 1e-4
+
+    found = states[-1].opt_state[-1]
+    assert found.updates == 4
+    jax.tree_util.tree_map_with_path(same, found.average, *(state.params for state in states))
 
 
 def test_unused_target_slots_change_nothing():

@@ -22,9 +22,10 @@ from xlnet_jax.aot.topology import Chip, Topology, check, check_readable, descri
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
+from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused
 from xlnet_jax.model import flops
-from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.train.recipe import Recipe, make_recipe, recipes
 from xlnet_jax.train.state import init_params
 
 log = logging.getLogger(__name__)
@@ -33,19 +34,24 @@ _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
 """Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
 
 
-def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False) -> dict[str, Any]:
-    """Compiles one training dispatch for a topology; returns the keys of docs/compile.md.
+def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0) -> dict[str, Any]:
+    """Compiles one training dispatch for a topology, of a run with phases one of this `phase`; returns the keys of
+    docs/compile.md.
 
-    Raises BadInput: the topology is not rented, libtpu is missing, this jaxlib does not read its programs, or a mesh,
-    batch or model does not divide over the devices.
+    Raises BadInput: there is no such phase, the topology is not rented, libtpu is missing, this jaxlib does not read
+    its programs, or a mesh, batch or model does not divide over the devices.
     """
     chip = check(name, slices)
     check_readable(name, chip)
-    config = fused.decided(config, Session(), absent=chip)
+    if phase >= len(config.ends):
+        raise BadInput(f"--phase={phase}: the configuration has {len(config.ends)} phases, counted from 0")
+    steps = config.phases[phase]["steps"] if config.phases else config.train.steps
+    phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
+    phases[phase] = config = phases[phase].changed(train={"steps": steps})
     if config.model.attention == "fused":
         schedule.prepare()
     topology = describe(name, slices)
-    trial = attempt(make_recipe(config), topology)
+    trial = attempt(recipes(phases)[phase], topology)
     result = report(trial, topology)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:

@@ -47,7 +47,7 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> R
 
     Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then nothing is changed.
     """
-    restored = _newest_undamaged(checkpoints, _same_arrays(checkpoints, trees_of), processes)
+    restored = _newest_undamaged(checkpoints, same_arrays(checkpoints, trees_of), processes)
     if restored is not None and restored.damaged:
         for step, why in restored.damaged.items():
             folder = f"{checkpoints.workdir}/quarantine"
@@ -76,15 +76,40 @@ def newest(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step
     return restored
 
 
-def parameters(workdir: str, abstract_params: Any, processes: Session, step: int | None = None) -> tuple[Any, int]:
-    """The parameters of a run's checkpoint, for a reader, and its step. See `newest`."""
+def parameters(
+    workdir: str, abstract_params: Any, processes: Session, step: int | None = None, averaged: bool = False
+) -> tuple[Any, int]:
+    """The parameters of a run's checkpoint, for a reader, and its step. See `_params`."""
     with Checkpoints(workdir) as checkpoints:
-        trees_of = _same_arrays(checkpoints, lambda *_: {"params": abstract_params})
-        restored = newest(checkpoints, trees_of, processes, step)
-    return restored.trees["params"], restored.step
+        trees_of = same_arrays(checkpoints, lambda *_: {"params": abstract_params}, whole=False)
+        return _params(checkpoints, trees_of, processes, step, averaged)
 
 
-def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
+def _params(
+    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None, averaged: bool
+) -> tuple[Any, int]:
+    """The tree `params` that is asked for, and the step of its checkpoint; see `newest`.
+
+    If `averaged`, the average of the same arrays, which the optimizer keeps (`train.optimizer.Average`). A checkpoint
+    without it, of an import, has parameters alone, which are the average if it was that which was exported.
+    """
+
+    def asked(step: int, record: dict[str, Any]) -> Trees:
+        trees = trees_of(step, record)
+        names = (re.match(r"optimizer/(\d+)/average/", name) for name in record["checksums"])
+        number = next((int(found[1]) for found in names if found), None)
+        if not averaged or number is None:
+            return trees
+        return {"optimizer": [*[None] * number, {"average": trees["params"]}]}  # Orbax wants the list that it has
+
+    restored = newest(checkpoints, asked, processes, step)
+    if "params" in restored.trees:
+        return restored.trees["params"], restored.step
+    log.info("step %d: its average of the parameters (evaluation.averaged)", restored.step)
+    return restored.trees["optimizer"][-1]["average"], restored.step
+
+
+def same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True) -> TreesOf:
     """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
@@ -94,7 +119,10 @@ def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
         trees = trees_of(step, record)
         for tree in (name for name in trees if name != "memory"):
             forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
-            if differs := _difference(forms, _forms(record, tree)):
+            saved = _forms(record, tree)
+            if record.get("phases") and not whole:
+                saved = {name: form for name, form in saved.items() if name in forms}  # and those of other phases
+            if differs := _difference(forms, saved):
                 advice = (
                     "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in "
                     "runs.jsonl, or start a new run from these parameters with checkpoint.init_from"
@@ -123,8 +151,8 @@ def run_of(path: str) -> tuple[str, int | None]:
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
 
 
-def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, Any], int]:
-    """All parameters of a checkpoint as they were saved, on the first device here, and its step. See `newest`.
+def saved_parameters(workdir: str, step: int | None = None, averaged: bool = False) -> tuple[dict[str, Any], int]:
+    """All parameters of a checkpoint as they were saved, on the first device here, and its step. See `_params`.
 
     For a reader that does not build the model, so that the head may be of any kind.
     """
@@ -139,8 +167,7 @@ def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, A
         return traverse_util.unflatten_dict(leaves, sep="/")
 
     with Checkpoints(workdir) as checkpoints:
-        restored = newest(checkpoints, trees_of, Session(), step)
-    return restored.trees["params"], restored.step
+        return _params(checkpoints, trees_of, Session(), step, averaged)
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,7 +244,7 @@ def _newest_undamaged(
     if not damaged:
         return None
     if only is not None:
-        raise Damaged(f"{damaged[only]}; choose another --step")
+        raise Damaged(f"{damaged[only]}; choose another step")
     raise BadInput(
         f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
         "Restore one from a copy, or start again in another --workdir"

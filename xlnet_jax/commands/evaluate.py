@@ -71,7 +71,7 @@ def evaluate(
     Raises BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another
     tokenizer, an option for left-to-right or permutation models with another objective.
     """
-    config = as_asked(configured(workdir, overrides, batch_size), reach, streams)
+    config = as_asked(configured(workdir, overrides, batch_size, step), reach, streams)
     config = under_law(config, factorization_order)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = held_out(workdir, config)
@@ -127,10 +127,10 @@ def by_context(
         return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": drawn or None}
 
 
-def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -> Config:
+def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None = None) -> Config:
     """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
-    return workdirs.load_config(workdir, [*overrides, *rows])
+    return workdirs.load_config(workdir, [*overrides, *rows], step)
 
 
 def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:

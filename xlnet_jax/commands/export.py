@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -33,13 +34,14 @@ def export(
       format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
-      average: with more than one the mean of the parameters of so many checkpoints, that one and the ones before it.
+      average: with more than one the mean of the parameters of so many checkpoints, that one and the saves before it.
+      overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
       shard_bytes: largest file with weights of a Hugging Face folder.
 
-    Raises BadInput: no run or good checkpoint, fewer than `average`, `output` in use, or a model the other library
-    cannot express.
+    Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a model the other
+    library cannot express.
     """
-    config = workdirs.load_config(workdir, list(overrides))
+    config = workdirs.load_config(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}
     check_output(output)
@@ -55,18 +57,24 @@ def export(
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
     }
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and average == 1}
+    itself = average == 1 and not config.evaluation.averaged
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
     WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
 
 
 def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
-    """The mean of the parameters of step `at` and of the `count` - 1 checkpoints before it. Raises BadInput."""
+    """The mean of the parameters of step `at` and of the `count` - 1 saves before it.
+
+    Raises BadInput if one of them is not kept: the best of long ago, which is, is far from the others.
+    """
     with Checkpoints(stored.path) as checkpoints:
-        steps = [step for step in checkpoints.steps() if step <= at][:count]
-    if len(steps) < count:
-        raise BadInput(f"{stored.path} has {len(steps)} checkpoints up to step {at}, fewer than --average={count}; "
-                       f"train with checkpoint.keep={count} (it was {stored.config.checkpoint.keep})")  # fmt: skip
+        kept = checkpoints.steps()
+    steps, saves = [step for step in kept if step <= at][:count], stored.config.checkpoint
+    if len(steps) < count or any(later - step > saves.every for later, step in itertools.pairwise(steps)):
+        fix = f"train with checkpoint.keep={count} (it was {saves.keep})" if at == kept[0] else f"give --step={kept[0]}"
+        raise BadInput(f"--average={count} needs the last {count} saves up to step {at}, every {saves.every} steps, "
+                       f"and {stored.path} has steps {', '.join(map(str, kept))}; {fix}")  # fmt: skip
     total = jax.tree.map(np.float64, params)
     for step in steps[1:]:
         other = jax.device_get(on_one_device(stored, step)[0])

@@ -18,11 +18,11 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
-from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
@@ -74,12 +74,13 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
     """
+    whole, config = config, config.in_phase(config.phase_before(step + 1))
     if row >= config.train.batch_size:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
     mixture = open_mixture(config)
     mixture.check(config)
     mixture.stream(config).check(config.train.batch_size, mixture.described())
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    plan = plan_until(mixture, whole, step)
     batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(step)
     used = batch.target_weights[0] > 0
     pieces = mixture.tokenizer.pieces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ def predict(
     Args:
       workdir: of `xlnet-jax finetune`, or a folder that `xlnet-jax export` wrote of one.
       texts: examples; a tab separates the texts of one.
-      input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin.
+      input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin. Empty lines are
+        left out, or refused by `text_to_text`.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
       options: of `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
@@ -49,15 +51,18 @@ def predict(
 
     Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
     """
-    stored = find(workdir, overrides)
+    stored = find(workdir, overrides, step)
     config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
                        f"{config.finetune.task}; leave them out")  # fmt: skip
     words = config.finetune.task == "token_classification"
+    # The last column is the label, which no example here needs; of embeddings it may be the second text.
+    columns = config.finetune.column_list()[: 2 if config.finetune.task == "embeddings" else -1]
     given = ((f"text {number}", text) for number, text in enumerate(texts, 1))
-    examples = [example_of(row, where, words) for where, row in gathered(given, input, read_rows)]
+    read = functools.partial(read_rows, every=isinstance(task, TextToText))  # line by line they belong to others
+    examples = [example_of(row, where, words, columns) for where, row in gathered(given, input, read)]
     rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
     with opened(stored, step, {"the texts (sha256)": digest}) as model:
@@ -89,12 +94,12 @@ def _by_length(
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 
 
-def example_of(row: str | dict[str, Any], where: str, words: bool) -> Example:
-    """The example of a line, or of an object. Raises BadInput for an object without texts."""
+def example_of(row: str | dict[str, Any], where: str, words: bool, columns: Sequence[str] = ()) -> Example:
+    """The example of a line, or of an object: its `columns`, or `FIELDS`. Raises BadInput for one without texts."""
     if isinstance(row, str):
         return Example(tuple(row.split() if words else row.split("\t")), None, where)
-    values = [row[name] for name in FIELDS if name in row]
+    values = [row[name] for name in (columns if row.keys() & {*columns} else FIELDS) if name in row]
     texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise BadInput(f"{where}: no text under one of the names {', '.join(FIELDS)}")
+        raise BadInput(f"{where}: no text under one of the names {', '.join([*columns, *FIELDS])}")
     return Example(tuple(texts), None, where)

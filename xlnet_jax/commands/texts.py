@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from xlnet_jax.infer.options import Generate, Score
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
+from xlnet_jax.run import progress
 from xlnet_jax.storage import files
 
 
@@ -62,13 +63,13 @@ def generate(
       on_terminal: also print the texts, in their order: left to right while they are written.
 
     Returns:
-      `prompt` and `text`, which follows it, of each, in their order; of a permutation model also `exact`: false if
+      `prompt` and `text`, which follows it, of each, in their order; of a model of any order also `exact`: false if
       tokens were drawn in parallel.
     """
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
     continued = model.generate(prompts, listener=Terminal(prompts) if on_terminal else None, **options)
-    exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective == "plm" else {}
+    exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective in ("plm", "mdm") else {}
     return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
 
 
@@ -133,7 +134,7 @@ def score(
     Returns:
       For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
       deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each. Of a masked model `pseudo_log_prob` in
-      place of `log_prob`.
+      place of `log_prob`; of masked diffusion `elbo`, its `standard_error` (None for one draw) and the `draws`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     passages = gathered(
@@ -144,6 +145,12 @@ def score(
         return [_result(model.tokenizer, number, passage, score.position_U, score.log_prob_U,
                         {"pseudo_log_prob": score.pseudo_log_prob})
                 for number, (passage, score) in enumerate(pairs, 1)]  # fmt: skip
+    if model.config.data.objective == "mdm":
+        bounds = enumerate(zip(passages, model.elbo(passages, **options), strict=True), 1)
+        return [_result(model.tokenizer, row, passage, bound.position_U, bound.term_KU.mean(axis=0),
+                        {"elbo": bound.elbo, "standard_error": progress.number(np.float64(bound.standard_error)),
+                         "draws": len(bound.term_KU)})
+                for row, (passage, bound) in bounds]  # fmt: skip
     scores = zip(passages, model.score(passages, **options), strict=True)
     return [_scored(model.tokenizer, number, *pair) for number, pair in enumerate(scores, 1)]
 
@@ -157,11 +164,11 @@ def _scored(tokenizer: Tokenizer, number: int, passage: Passage, score: Likeliho
 
 def _result(
     tokenizer: Tokenizer, number: int, passage: Passage, position_U: np.ndarray, log_prob_U: np.ndarray,
-    totals: dict[str, float],
+    totals: Mapping[str, float | None],
 ) -> dict[str, Any]:  # fmt: skip
     tokens, _ = pieces_of(tokenizer, passage, number)
     pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
-    return {"text": passage.text} | totals | {"pieces": pieces, "log_probs": log_prob_U.tolist()}
+    return {"text": passage.text, **totals, "pieces": pieces, "log_probs": log_prob_U.tolist()}
 
 
 def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:
@@ -181,21 +188,23 @@ def read_lines(path: str) -> list[str]:
     if data is None:
         raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
     try:
-        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
+        return files.lines(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
-def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
-    """Where each row of `--input` is, for messages, and its text; without empty lines.
+def read_rows(path: str, *, every: bool = False) -> Iterator[tuple[str, str | dict[str, Any]]]:
+    """Where each row of `--input` is, for messages, and its text; without empty lines, unless `every` line is a text.
 
     A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
     """
-    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    lines = read_lines(path)
     as_json = os.path.splitext(path)[1] == ".jsonl"
-    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
-    for where, line in lines:
-        yield where, files.json_object(line, where) if as_json else line
+    as_json |= path == "-" and "".join(lines).lstrip().startswith("{")
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, row {number}"
+        if line.strip() or (every and not as_json):
+            yield where, files.json_object(line, where) if as_json else line
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -20,22 +20,36 @@ class DataConfig:
     """Contents of an example. Defaults are the published ones."""
 
     corpus: str = key("", "folder of `prepare`, or several with commas; their hash is frozen, not the path", FREE)
-    weights: str = key("", "shares of blocks read from several corpora, separated by commas; empty = their tokens")
+    weights: str = key(
+        "", "shares of blocks read from several corpora, separated by commas; empty = their tokens", phased=True
+    )
     objective: str = key(
-        "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
+        "plm",
+        "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT), masked diffusion (LLaDA)",
+        choices="plm clm mlm mdm",
+        phased=True,
     )
     factorization_order: str = key(
         "spans",
         "plm: XLNet's span law with A and B, or any unknown positions, in random order (uniform) or from left to right",
         choices="spans uniform left_within",
+        phased=True,
     )
-    segment_len: int = key(512, "tokens T of an example", le=2**20)
-    reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory", ge=1)
-    num_predict: int = key(85, "target slots P")
+    segment_len: int = key(512, "tokens T of an example", le=2**20, phased=True)
+    reuse_len: int = key(
+        256, "fresh tokens R of an example: its first part, which enters the memory", ge=1, phased=True
+    )
+    num_predict: int = key(85, "target slots P", phased=True)
     multi_token_prediction: int = key(
         1, "clm: tokens that each position predicts; the loss of those after the next has weight 0.5", ge=1, le=16
     )
-    windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere", ge=1, le=2**20)
+    windows_per_block: int = key(
+        8, "consecutive windows W that a row reads before it jumps elsewhere", ge=1, le=2**20, phased=True
+    )
+    shuffle_len: int = key(
+        0,
+        "consecutive tokens that the shuffle keeps together; 0 = a block, or what fits the blocks of all phases",
+    )
     bidirectional: bool = key(True, "every other block is read reversed")
     mask_group_size: int = key(6, "context pieces per target piece while spans are drawn", le=2**16)
     masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
@@ -55,12 +69,15 @@ class DataConfig:
         0.0, "bert, albert: how often A and B have a shorter length, uniform from 2; Google's has 0.1", le=1
     )
     target_rate: float = key(
-        0.15, "bert, roberta, albert: targets per piece of an example, at most `num_predict`", gt=0, le=1
+        0.15, "bert, roberta, albert: targets per piece of an example, at most `num_predict`", gt=0, le=1, phased=True
     )
-    mask_share: float = key(0.8, "mlm: share of the targets that become MASK", le=1)
-    random_share: float = key(0.1, "mlm: share that become a random piece; the others are unchanged", le=1)
+    mask_share: float = key(0.8, "mlm: share of the targets that become MASK", le=1, phased=True)
+    random_share: float = key(0.1, "mlm: share that become a random piece; the others are unchanged", le=1, phased=True)
     random_pieces: str = key(
-        "text", "mlm: random pieces are of text, or of all, special ones too (Google's BERT)", choices="text all"
+        "text",
+        "mlm: random pieces are of text, or of all, special ones too (Google's BERT)",
+        choices="text all",
+        phased=True,
     )
     sentence_loss: bool = key(False, "bert, albert: a second loss, whether B follows A or whether both are in order")
     positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A", le=1)
@@ -116,10 +133,14 @@ class FinetuneConfig:
         FREE, ge=1, le=2**10,
     )  # fmt: skip
     length_penalty: float = key(
-        0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE
+        0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE, le=5
     )
     pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
+
+    def column_list(self) -> list[str]:
+        """The names in `columns`."""
+        return [name.strip() for name in self.columns.split(",")] if self.columns else []
 
     def label_list(self) -> list[str]:
         """The names in `labels`."""
@@ -140,6 +161,8 @@ def rules(config: Config) -> list[Rule]:
         ("compat.switches", not config.compat.on("static_copies") or (
             config.model.family.absolute and data.objective == "mlm" and pretraining),
          "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
+        ("data.shuffle_len", divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
+         f"must be a multiple of the {data.reuse_len * data.windows_per_block} tokens of a block"),
         ("data.weights", all(0 < weight < math.inf for weight in data.weight_list()),
          "must be positive numbers separated by commas"),
         ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
@@ -154,6 +177,21 @@ def _lengths(config: Config) -> list[Rule]:
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
     family, name = config.model.family, f"model.architecture={config.model.architecture}"
     of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
+    if data.objective == "mdm":
+        special = 2 if family.absolute else 0
+        return [
+            ("data.pairs", data.pairs == "none" or not family.absolute,
+             "must be none with data.objective=mdm: its text has no A and B"),
+            ("data.sentence_loss", not data.sentence_loss, "needs segments A and B; use data.objective=mlm"),
+            ("data.reuse_len", R == T - special >= 1,
+             f"must be {f'data.segment_len - {special}' if special else 'data.segment_len'} = {T - special} with "
+             f"{name} and data.objective=mdm"),
+            ("data.num_predict", P == R, f"must be data.reuse_len={R} with data.objective=mdm: all may be masked"),
+            ("model.memory_len", config.model.memory_len == 0,
+             "must be 0 with data.objective=mdm: its examples do not follow each other"),
+            ("compat.switches", not of_2019,
+             f"must leave out {', '.join(of_2019)} with data.objective=mdm: 2019 had no such examples"),
+        ]  # fmt: skip
     if family.absolute and data.objective == "mlm":
         special = 2 if data.pairs == "none" else 3
         return [
@@ -201,6 +239,7 @@ def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, family = config.finetune, config.evaluation.every, config.model.family
     generates, T = task.task == "text_to_text", config.data.segment_len
+    least = 16 if generates else 8
     return [
         ("finetune.task", family.cls != "none" or task.task in ("classification", "text_to_text"),
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification or "
@@ -211,9 +250,10 @@ def _task_rules(config: Config) -> list[Rule]:
          f"leaves no room for a source in data.segment_len={T}; use at most {T - 3}"),
         ("finetune.beam", not generates or task.beam <= config.model.vocab_size,
          f"is more than model.vocab_size={config.model.vocab_size}: there are not so many first pieces"),
+        ("finetune.columns", len({*task.column_list()}) == len(task.column_list()), "names a column twice"),
         ("finetune.segments", not family.absolute or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
-        ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
+        ("data.segment_len", least <= T, f"must be at least {least} with finetune.task={task.task}"),
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),

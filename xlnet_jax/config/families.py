@@ -1,9 +1,9 @@
 """What differs between families of models outside of the network: objectives, where special pieces stand, positions.
 
     model.architecture     objectives       an example                      padding
-    xlnet                  plm clm mlm      A SEP B SEP CLS                 left
-    bert, albert           mlm              CLS A SEP B SEP                 right
-    roberta                mlm              CLS A SEP SEP B SEP             right
+    xlnet                  plm clm mlm mdm  A SEP B SEP CLS                 left
+    bert, albert           mlm mdm          CLS A SEP B SEP                 right
+    roberta                mlm mdm          CLS A SEP SEP B SEP             right
     gpt2, transformer      clm              A B                             right
 
 The parts of their networks are the rows of `model.architectures`.
@@ -48,11 +48,12 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "xlnet": Family(("plm", "clm", "mlm"), "last", 1, absolute=False),
-    "bert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0, activation="gelu_erf"),
-    "roberta": Family(("mlm",), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1,
+    "xlnet": Family(("plm", "clm", "mlm", "mdm"), "last", 1, absolute=False),
+    "bert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0, activation="gelu_erf"),
+    "roberta": Family(("mlm", "mdm"), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1,
                       pairs="none", activation="gelu_erf", layer_norm_epsilon=1e-5),
-    "albert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0, pairs="order", share_layers=True),
+    "albert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0, pairs="order",
+                     share_layers=True),
     "gpt2": Family(("clm",), "none", 0, absolute=True, norm="pre", layer_norm_epsilon=1e-5),
     "transformer": Family(("clm",), "none", 0, absolute=True, scale_embedding=True, activation="relu",
                           layer_norm_epsilon=1e-5),

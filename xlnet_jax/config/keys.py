@@ -20,6 +20,7 @@ _BOUNDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le
 def key(
     default: Any, doc: str, resume: str = FROZEN, choices: str = "", *, ge: float = 0, gt: float | None = None,
     le: float | None = None, lt: float | None = None, special: dict[int, str] | None = None, of_run: bool = False,
+    phased: bool = False,
 ) -> Any:  # fmt: skip
     """A dataclass field with all that is known of a key.
 
@@ -30,6 +31,7 @@ def key(
       choices: the allowed values of a string, separated by spaces; empty = any.
       ge, gt, le, lt: bounds of a number: at least, above, at most, below. The upper ones are far above any run, and
         below the size at which a typing error takes all memory, or an hour, before it fails.
+      phased: whether a phase of a run may have its own value; see `config.phases`.
       special: numbers outside the bounds that have a meaning of their own: `{-1: "off"}`.
     """
     if type(default) is int and le is lt is None:
@@ -37,6 +39,7 @@ def key(
     bounds = {"at least": ge if gt is None else None, "above": gt, "at most": le, "below": lt}
     metadata = {
         "doc": doc, "resume": resume, "choices": tuple(choices.split()), "special": special or {}, "of_run": of_run,
+        "phased": phased,
         "bounds": {} if isinstance(default, str | bool) else {k: v for k, v in bounds.items() if v is not None},
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)

@@ -16,7 +16,9 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from xlnet_jax.config import phases
 from xlnet_jax.config.names import NAMES, RENAMED
+from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.config.whole import Config, check, flat
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest, suggest_file
@@ -52,16 +54,23 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
 
 def override(config: Config, overrides: Sequence[str] = ()) -> Config:
     """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
-    return _overridden(ConfigDict(dataclasses.asdict(config)), overrides, "config")
+    values = dataclasses.asdict(config)
+    if config.phases:
+        values["train"]["steps"] = TrainConfig().steps  # their sum, which an override may change
+    return _overridden(ConfigDict(values), overrides, "config")
 
 
 def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them. Raises BadInput."""
-    known = vars(Config())
+    known = Config().sections
     for section, given in values.items():
-        for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
-            _check_key(dotted)
-    config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()})
+        if section != "phases":
+            for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
+                _check_key(dotted)
+    parts = phases.checked(values.get("phases", ()), _check_key)
+    config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()}, phases=parts)
+    if parts:
+        config = phases.with_steps(config)
     if overrides:
         return override(config, overrides)
     check(config)
@@ -96,7 +105,21 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
             raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
-        _check_key(word.removeprefix("--config.").split("=")[0])
+        name = word.removeprefix("--config.").split("=")[0]
+        if not name.startswith("phases["):
+            _check_key(name)
+            continue
+        found = re.fullmatch(r"phases\[(\d+)\]\.(.+)", name)
+        count = len(values.get("phases", ()))  # type: ignore[arg-type]
+        if not found or int(found[1]) >= count:
+            raise BadInput(f"{word!r}: the configuration has {count} phases, counted from 0")
+        if found[2] != "steps":
+            _check_key(found[2])
+            # What a phase does not name yet has the value of the run, whose type the new one has.
+            section, _, last = found[2].partition(".")
+            given: Any = values
+            phase = given.phases[int(found[1])]
+            phase.setdefault(section, {}).setdefault(last, given[section][last])
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
     config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)

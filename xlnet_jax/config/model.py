@@ -53,14 +53,16 @@ class ModelConfig:
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
         of_run=True,
     )
-    memory_len: int = key(384, "memory slots M; 0 = no memory", le=2**20, of_run=True)
+    memory_len: int = key(384, "memory slots M; 0 = no memory", le=2**20, of_run=True, phased=True)
     same_length: bool = key(
         False, "a query sees the `memory_len` newest positions, itself included: all see equally many", of_run=True
     )
     clamp_len: int = key(-1, "clip relative distances to +-clamp_len", ge=1, special={-1: "off"})
-    dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output", lt=1, of_run=True)
-    attention_dropout: float = key(0.1, "attention probabilities", lt=1, of_run=True)
-    activation_dropout: float = key(0.0, "after the feed-forward activation", lt=1, of_run=True)
+    dropout: float = key(
+        0.1, "embedding, position table, both sub-layer outputs, final output", lt=1, of_run=True, phased=True
+    )
+    attention_dropout: float = key(0.1, "attention probabilities", lt=1, of_run=True, phased=True)
+    activation_dropout: float = key(0.0, "after the feed-forward activation", lt=1, of_run=True, phased=True)
     init_std: float = key(0.02, "standard deviation of the normal initialiser", gt=0, of_run=True)
     init_truncated: bool = key(
         False, "the initialiser is cut off at 2 standard deviations (Google's BERT)", of_run=True

@@ -20,7 +20,7 @@ class OptimizerConfig:
     name: str = key(
         "adamw", "the update rule: lamb for large batches, muon with orthogonal updates", choices="adamw lamb muon"
     )
-    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0)
+    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0, phased=True)
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
     schedule: str = key(
         "polynomial",
@@ -39,6 +39,9 @@ class OptimizerConfig:
     layer_decay: float = key(
         1.0, "rate of a layer as a share of the one above it; embeddings are lowest", FREE, gt=0, le=1
     )
+    average: float = key(
+        0.0, "decay of an exponential average of the parameters, kept beside them: 0.999; 0 = none", lt=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,7 @@ class TrainConfig:
     """Length and shape of the run."""
 
     steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE, ge=1)
-    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22)
+    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22, phased=True)
     gradient_accumulation_steps: int = key(
         1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC, ge=1, le=2**16
     )
@@ -110,6 +113,11 @@ class EvaluationConfig:
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per step; 0 = train.batch_size (never changes the result)", FREE, le=2**22)
     final: bool = key(True, "after the last step, evaluate if there is a held-out split, and plot the losses", FREE)
+    averaged: bool = key(
+        False,
+        "what scores or reads parameters, such as evaluate and export, takes the average of optimizer.average",
+        FREE,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +195,8 @@ def rules(config: Config) -> list[Rule]:
     mesh, compat = config.mesh, config.compat
     optimizer, endless = config.optimizer, config.optimizer.schedule == "inverse_sqrt"
     adamw = optimizer.name == "adamw"
-    of_dispatches = f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"
+    K = train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1  # its steps have several lengths
+    of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
         ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
@@ -202,11 +211,13 @@ def rules(config: Config) -> list[Rule]:
          "must be 1 with optimizer.name=muon: nobody knows what it would do"),
         ("compat.switches", adamw or not (compat.on("no_bias_correction") or compat.on("layer_decay_on_gradients")),
          f"must leave out no_bias_correction and layer_decay_on_gradients with optimizer.name={optimizer.name}"),
-        ("checkpoint.every", divides(train.steps_per_dispatch, checkpoint.every), of_dispatches),
+        ("checkpoint.every", divides(K, checkpoint.every), of_dispatches),
         ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
          f"must be a multiple of checkpoint.every={checkpoint.every}"),
         ("checkpoint.keep_best", checkpoint.keep_best == 0 or every > 0, "needs held-out losses; set evaluation.every"),
-        ("evaluation.every", divides(train.steps_per_dispatch, every), of_dispatches),
+        ("evaluation.averaged", optimizer.average > 0 or not config.evaluation.averaged,
+         "needs a run that keeps an average; set optimizer.average from its first step on"),
+        ("evaluation.every", divides(K, every), of_dispatches),
         ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
         ("train.label_smoothing", not train.label_smoothing or config.finetune.task in ("none", "text_to_text"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from xlnet_jax.config import data as examples
 from xlnet_jax.config import model as architecture
-from xlnet_jax.config import run
+from xlnet_jax.config import phases, run
 from xlnet_jax.config.keys import mistake
 from xlnet_jax.config.names import RENAMED_VALUES
 from xlnet_jax.errors import BadInput
@@ -32,6 +34,26 @@ class Config:
     compat: run.CompatConfig = run.CompatConfig()
     finetune: examples.FinetuneConfig = examples.FinetuneConfig()
     seeds: run.SeedsConfig = run.SeedsConfig()
+    phases: tuple[dict[str, Any], ...] = ()
+    """See `config.phases`. With them `train.steps` is their sum."""
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """All but the phases, by name."""
+        return {name: section for name, section in vars(self).items() if name != "phases"}
+
+    @property
+    def ends(self) -> list[int]:
+        """The step after the last one of each phase; a run without phases is one."""
+        return list(itertools.accumulate(phase["steps"] for phase in self.phases)) or [self.train.steps]
+
+    def phase_before(self, step: int) -> int:
+        """The phase of a checkpoint: of the step before it."""
+        return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
+
+    def in_phase(self, number: int) -> Config:
+        """The configuration of one phase; `train.steps` is that of the whole run."""
+        return phases.apply(self, number) if self.phases else self
 
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
@@ -41,19 +63,21 @@ class Config:
 
 def flat(config: Config) -> dict[str, Any]:
     """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
-    return {f"{name}.{key}": value for name, section in vars(config).items() for key, value in vars(section).items()}
+    return {f"{name}.{key}": value for name, section in config.sections.items()
+            for key, value in vars(section).items()}  # fmt: skip
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
     """The field behind every dotted key: default, and the metadata of `keys.key`."""
-    return {f"{name}.{field.name}": field for name, section in vars(Config()).items()
+    return {f"{name}.{field.name}": field for name, section in Config().sections.items()
             for field in dataclasses.fields(section)}  # fmt: skip
 
 
 def check(config: Config) -> None:
     """Checks every value, alone and against the others, without a device and without the corpus.
 
-    Raises BadInput that lists all conflicts; each names the key, the value and the fix.
+    Raises BadInput that lists all values that are not allowed, or else all conflicts between them; each names the key,
+    the value and the fix.
     """
     conflicts = list(_conflicts(config))
     if len(conflicts) == 1:
@@ -74,8 +98,8 @@ def _conflicts(config: Config) -> Iterator[str]:
         elif what := mistake(field, value):
             new = RENAMED_VALUES.get(name, {}).get(str(value))
             yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
-    if mistyped:
-        return  # the rules compare numbers
+    if mistyped or any(mistake(field, values[name]) for name, field in fields().items()):
+        return  # the rules compute with values that are allowed
     for name in config.compat.switches.split(",") if config.compat.switches else ():
         if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:
             yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"
@@ -83,6 +107,9 @@ def _conflicts(config: Config) -> Iterator[str]:
         for name, holds, what in section.rules(config):
             if not holds:
                 yield f"{name}={values[name]} {what}"
+    yield from phases.conflicts(config, fields())
+    for number in range(len(config.phases)):
+        yield from (f"in phases[{number}]: {line}" for line in _conflicts(config.in_phase(number)))
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:

@@ -182,7 +182,7 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
     """Raises BadInput if a vocabulary lacks a special piece that the family or the objective of a model needs."""
     family, objective, task = config.model.family, config.data.objective, config.finetune.task
     framed, pretrains = objective != "clm" or task != "none", task == "none"
-    needs = {"mask": objective == "mlm" and pretrains, "eod": objective == "clm" and pretrains,
+    needs = {"mask": objective in ("mlm", "mdm") and pretrains, "eod": objective == "clm" and pretrains,
              "cls": framed and family.cls != "none", "sep": framed and family.separators,
              "pad": family.cls == "first"}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:

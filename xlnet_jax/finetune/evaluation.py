@@ -89,9 +89,11 @@ class TaskEvaluator:
         self._write, self._workdir, self._metric = write, workdir, dev.task.metric
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
-        """`score` (of `Task.metric`), all scores of the task by name, the mean `loss`, and `rank` = -score."""
+        """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in training, and `rank` =
+        -score."""
         task, dev = self._dev.task, self._dev
         loss_N, predictions = self._predict(params, dev.rows, hooks)
+        loss = float(np.average(loss_N.astype(np.float64), weights=predictions.get("weight")))
         if self._write is not None:
             predictions = self._write(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
@@ -106,7 +108,6 @@ class TaskEvaluator:
             path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
             until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)
-        loss = float(loss_N.mean(dtype=np.float64))
         return {"loss": loss if math.isfinite(loss) else None, "score": score, **scores, "rank": -score}
 
     def described(self, scores: dict[str, Any]) -> str:

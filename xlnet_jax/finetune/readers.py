@@ -85,11 +85,7 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 def examples(read: Read, config: Config, source: str) -> list[Example]:
     """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
-    return [example for record in records(config, source) for example in read(record, _columns(config))]
-
-
-def _columns(config: Config) -> list[str]:
-    return [name.strip() for name in config.finetune.columns.split(",")] if config.finetune.columns else []
+    return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
 
 
 def labelled(record: Record, columns: list[str]) -> list[Example]:
@@ -202,7 +198,7 @@ def _line_files(names: list[str]) -> Iterator[Record]:
     if len(names) != 2:
         raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
                        "source and target")  # fmt: skip
-    sources, targets = (_decoded(name).removesuffix("\n").split("\n") for name in names)
+    sources, targets = (files.lines(_decoded(name)) for name in names)
     if len(sources) != len(targets):
         raise BadInput(f"{names[0]} has {len(sources)} lines and {names[1]} {len(targets)}; line by line they belong "
                        "together")  # fmt: skip
@@ -230,7 +226,8 @@ def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
     if in_folder:
         yield Record(path, files.json_object(text, path))
     elif suffix in (".csv", ".tsv"):
-        yield from _table(path, text, suffix == ".tsv", all(name.isdecimal() for name in _columns(config) or ["-"]))
+        columns = config.finetune.column_list()
+        yield from _table(path, text, suffix == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
     elif suffix in (".jsonl", ".ndjson"):
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
@@ -264,6 +261,8 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
                 continue
             if names is None:
                 names = [str(column) for column in range(len(row))] if numbered else row
+                if twice := [name for name in names if name and names.count(name) > 1]:
+                    raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
                 if not numbered:
                     continue
             if len(row) != len(names):

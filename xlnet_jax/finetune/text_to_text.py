@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
-from xlnet_jax.data.batches.stream import ONE, Cycle, Plan, ShuffledBlocks, Stream, Windows, current, from_weights
+from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.layouts import Layout
@@ -84,6 +85,12 @@ class TextToText(Task):
         tokens_N = np.concatenate([source_N, [self.separator], target_N, end]).astype(np.int32)
         labels = {"source": np.array([len(source_N) + 1], np.int32), "length": np.array([len(tokens_N)], np.int32)}
         return [Row((tokens_N,), (np.zeros_like(tokens_N),), labels, number)]
+
+    def lost(self, rows: Sequence[Row], examples: Sequence[Example]) -> list[tuple[str, str]]:
+        """The targets of labelled examples that their pieces do not give back, and what these give."""
+        decoded = (self.tokenizer.decode(row.tokens[0][row.labels["source"][0] : -1]).strip() for row in rows)
+        pairs = zip((example.label.strip() for example in examples), decoded, strict=True)
+        return [(target, other) for target, other in pairs if target != other]
 
     def stream(self, rows: Sequence[Row]) -> Stream:
         """Batches of rows of similar length; see `Buckets`."""
@@ -187,9 +194,10 @@ class TextToTextModel(LanguageModel):
         return RowLosses({"tokens": sums}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Nats per predicted token of each row, [B]; what is predicted, `infer.text_to_text` writes."""
+        """Nats per predicted token of each row, [B], and its `weight`, their number: `infer.text_to_text` writes the
+        predictions."""
         loss_B, weight_B = self.row_losses(params, batch, ()).sums["tokens"]
-        return loss_B / jnp.maximum(weight_B, 1), {}
+        return loss_B / jnp.maximum(weight_B, 1), {"weight": weight_B}
 
 
 def _targets(batch: TaskBatch) -> jax.Array:

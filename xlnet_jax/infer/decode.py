@@ -14,6 +14,9 @@ ways, each a loop of such calls:
                  (Leviathan et al. 2023, arXiv 2211.17192; for any order: arXiv 2504.20456). The result has the
                  distribution of the chain. The first of a draft is the chain's own: two calls fix two tokens or more.
 
+In masked diffusion (`mdm`) every token sees the unknown ones, as MASK, so one that is fixed changes all others: each
+call reads the whole text, and there is no cache. The first two ways are the same.
+
 Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one call.
 """
 
@@ -31,7 +34,8 @@ import numpy as np
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.infer.batching import program, read_by_host
 from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
-from xlnet_jax.model.cache import Cache, empty_cache, put
+from xlnet_jax.model.cache import empty_cache, put
+from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
@@ -56,10 +60,25 @@ class Method:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Reread:
+    """B texts of masked diffusion, in place of their cache."""
+
+    tokens_BT: jax.Array
+    rank_BT: jax.Array
+
+    @property
+    def segment_len(self) -> int:
+        """T."""
+        return self.tokens_BT.shape[1]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class State:
     """B texts between two dispatches: a segment, or so many tokens of a left-to-right model."""
 
-    cache: Cache
+    cache: Any
+    """A `Cache`, of masked diffusion a `Reread`."""
     logits_BPV: jax.Array
     """Of the next P unknown tokens; by confidence of all."""
     position_BU: jax.Array
@@ -95,8 +114,12 @@ def start(
     """Before the first segment of B texts."""
     B, P = len(number_B), method.predicted(slots)
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
-    cache = empty_cache(model.transformer.config, params, B, segment_len, memory_len)
-    vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BHKE.dtype)
+    config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
+    if model.transformer.diffuses:
+        cache = Reread(none_BT, none_BT)
+    else:
+        cache = empty_cache(config, params, B, segment_len, memory_len)
+    vectors_BPD = jnp.zeros((B, P, config.d_model), jnp.dtype(config.compute_dtype))
     logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
     return State(
         cache, jnp.zeros(logits_BPV.shape, logits_BPV.dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
@@ -114,7 +137,7 @@ def read(
 
     Args:
       tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token is predicted.
-      rank_BQ: NEVER at unknown positions and in padding.
+      rank_BQ: NEVER in padding and at unknown positions, but where these are MASK.
       position_BU: see `State`.
       continues: the cache holds the segment before, which becomes the memory.
     """
@@ -129,8 +152,9 @@ def read(
     )
     if not tokens_BQ.shape[1]:
         return dataclasses.replace(state, calls_B=state.calls_B + (size_B > 0))
-    full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
-    state = dataclasses.replace(state, cache=state.cache.next_segment(full_B))
+    if not model.transformer.diffuses:
+        full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
+        state = dataclasses.replace(state, cache=state.cache.next_segment(full_B))
     slot_BP = jnp.broadcast_to(jnp.arange(state.logits_BPV.shape[1]), state.logits_BPV.shape[:2])
     return _predict(model, params, state, tokens_BQ, rank_BQ, None, slot_BP)
 
@@ -295,14 +319,18 @@ def _predict(
         target_BP = jnp.maximum(length_B1 - 1, 0)
     if limit_BP is None:
         limit_BP = jnp.full_like(target_BP, NEVER)
+    cache, cached = state.cache, dict[str, Any](place_BT=position_BQ, limit_BP=limit_BP)
+    if model.transformer.diffuses:
+        if position_BQ is not None:
+            tokens_BQ, rank_BQ = put(cache.tokens_BT, tokens_BQ, position_BQ), cache.rank_BT
+        cache, cached = empty_memory(model.transformer.config, len(rank_BQ), 0), {}
     batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
-    out: Any = model.transformer.apply(
-        {"params": params}, batch, state.cache, deterministic=True, place_BT=position_BQ, limit_BP=limit_BP
-    )
+    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, **cached)
     # Whole rows: a draw needs all of the vocabulary.
     logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
     calls_B = state.calls_B + (live_BP.any(axis=1) if counts else 0)
-    return dataclasses.replace(state, cache=out.memory, logits_BPV=logits_BPV, calls_B=calls_B)
+    cache = Reread(batch.tokens, batch.rank) if model.transformer.diffuses else out.memory
+    return dataclasses.replace(state, cache=cache, logits_BPV=logits_BPV, calls_B=calls_B)
 
 
 def _draw(logits_BQV: jax.Array, state: State, sampling: Sampling, sort: bool) -> jax.Array:

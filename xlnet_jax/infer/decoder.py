@@ -29,7 +29,7 @@ from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import Method
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments
+from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
 from xlnet_jax.infer.sampling import Sampling
 
 log = logging.getLogger("xlnet_jax")
@@ -95,7 +95,10 @@ class Decoder(TextModel):
                 parts = _continued(ids_N, known_N, T, self.special, self.prefix)
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
-                parts = _parts(ids_N, known_N, place_N, T, self.special)
+                if self.model.transformer.diffuses:
+                    parts = [_in_order(with_masks(self.model, ids_N, known_N, self.special), place_N)]
+                else:
+                    parts = _parts(ids_N, known_N, place_N, T, self.special)
             rows.append(_Row(number, ids_N.copy(), parts))
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
@@ -180,15 +183,18 @@ class _Row:
         return Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
 
 
+def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
+    """With what is unknown in its order."""
+    position_U, target_U, text_U = (each_U[np.argsort(place_N[part.text_U])] for each_U in part[2:])
+    return Segment(part.token_N, part.rank_N, position_U, target_U, text_U)
+
+
 def _parts(
     ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
 ) -> list[Segment]:
     """One for each segment, with what is unknown in its order."""
-    parts = []
-    for token_N, rank_N, *unknown in segments(ids_N, known_N, place_N, segment_len, special):
-        position_U, target_U, text_U = (each_U[np.argsort(rank_N[unknown[0]])] for each_U in unknown)
-        parts.append(Segment(token_N, np.where(rank_N > 0, NEVER, rank_N), position_U, target_U, text_U))
-    return parts
+    parts = [_in_order(part, place_N) for part in segments(ids_N, known_N, place_N, segment_len, special)]
+    return [part._replace(rank_N=np.where(part.rank_N > 0, NEVER, part.rank_N)) for part in parts]
 
 
 def _continued(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -185,6 +185,25 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
         while ids and tokenizer.pieces[ids[-1]] == "▁":
             ids.pop()
     return all_ids
+
+
+def strings(tokenizer: Tokenizer, texts: Sequence[Any]) -> Sequence[Any]:
+    """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
+    if isinstance(texts, (str, bytes, Passage)):
+        raise BadInput("one text where a list of texts is expected; put it into a list")
+    # In a text for a vocabulary of bytes they are bytes that are not UTF-8.
+    errors = "surrogateescape" if tokenizer.level == "bytes" else "strict"
+    for number, text in enumerate(texts, 1):
+        for part in text if isinstance(text, Passage) else (text,):
+            if not isinstance(part, str):
+                raise BadInput(f"text {number}: {type(part).__name__} where a string is expected")
+            try:
+                part.encode(errors=errors)
+            except UnicodeEncodeError as error:
+                raise BadInput(
+                    f"text {number}: a lone surrogate, which is no character; decode the text again"
+                ) from error
+    return texts
 
 
 def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list[int], list[bool]]:

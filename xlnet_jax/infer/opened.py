@@ -13,7 +13,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
+from flax import traverse_util
 from jax.sharding import Mesh
 
 from xlnet_jax.checkpoint import restore
@@ -33,6 +35,7 @@ from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.state import init_params
 from xlnet_jax.train.step import build_step
 
 
@@ -68,8 +71,9 @@ class Opened(NamedTuple):
     """Of the checkpoint; 0 of a foreign folder."""
 
 
-def find(path: str, overrides: Sequence[str] = ()) -> Stored:
-    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
+def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> Stored:
+    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads. Of a run with phases
+    that of the phase of a checkpoint.
 
     A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it cannot be read.
     """
@@ -77,7 +81,7 @@ def find(path: str, overrides: Sequence[str] = ()) -> Stored:
         listed = files.listing(files.resolve(path))
     weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
     if not weights and not tensorflow.is_checkpoint(path, listed):
-        return Stored(path, workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path))
+        return Stored(path, workdirs.load_config(path, overrides, step), workdirs.tokenizer(path))
     with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
         params = source.params(any_recipe(source.config, source.tokenizer))
         return Stored(path, source.config, source.tokenizer, params)
@@ -110,18 +114,25 @@ def opened(
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).abstract_state.params
         if stored.params is None:
-            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step))
+            averaged = config.evaluation.averaged
+            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step), averaged)
         else:
             params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
         yield Opened(recipe, mesh, params, at)
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters as they are stored, on the first device of this process, and their step; see `Stored.step`."""
+    """The parameters, or their average, as they are stored, on the first device of this process, and their step; see
+    `Stored.step`."""
     meshes.available_devices(local=True)
     if stored.params is not None:
         return jax.device_put(stored.params), 0
-    params, at = restore.saved_parameters(stored.path, stored.step(step))
+    params, at = restore.saved_parameters(stored.path, stored.step(step), stored.config.evaluation.averaged)
+    if (workdirs.read_config(stored.path) or {}).get("phases"):
+        recipe = any_recipe(stored.config, stored.tokenizer)
+        own = traverse_util.flatten_dict(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))))
+        every = traverse_util.flatten_dict(params)
+        params = traverse_util.unflatten_dict({name: every[name] for name in own})  # without those of other phases
     return jax.device_put(params), at
 
 

@@ -99,7 +99,8 @@ class Score(Options):
     order: Any = key("", "order of prediction: by default left, or random for several",
                      choices="left reversed random")  # fmt: skip
     orders: int = key(1, "random orders to average over", ge=1, le=MOST_ORDERS)
-    seed: int = key(0, "seed of random orders")
+    draws: int = key(64, "of mdm: sets of masks that the bound is averaged over", ge=1, le=MOST_ORDERS)
+    seed: int = key(0, "seed of random orders and masks")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.options import Decoding, Fill, Options
+from xlnet_jax.infer.options import Decoding, Fill, Options, Score
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
@@ -56,14 +56,25 @@ class TextModel:
     """Texts (times orders) at a time; it changes neither draws nor, beyond rounding, likelihoods."""
 
 
-def check(config: Config, path: str, asked: Options) -> None:
-    """Raises BadInput for a question that the model of a configuration cannot answer."""
+def check(config: Config, path: str, asked: Options, bound: bool = False) -> None:
+    """Raises BadInput for a question that the model of a configuration cannot answer; `bound`: for one by `elbo`."""
     data = config.data
     plain = isinstance(asked, Fill) and (asked.order, asked.tokens_per_step, asked.speculative) == ("left", 1, 0)
     if data.objective == "mlm" and not plain:
         raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: it "
                        "fills one [MASK] without further options, and scores by its pseudo-likelihood (in Python "
                        "`pseudo_score`); for all else use a model of data.objective=plm or clm")  # fmt: skip
+    if data.objective == "mdm" and isinstance(asked, Decoding) and asked.speculative:
+        raise BadInput(f"speculative={asked.speculative}: {path} was trained with data.objective=mdm, in which no call "
+                       "verifies several tokens; leave it out, or use tokens_per_step")  # fmt: skip
+    if isinstance(asked, Score):
+        if bound != (data.objective == "mdm"):
+            has = "no bound; use `score`" if bound else "a bound on the likelihood; use `elbo`"
+            raise BadInput(f"{path} was trained with data.objective={data.objective} and has {has}")
+        for name in ("orders", "order") if bound else ("draws",):
+            if (value := getattr(asked, name)) != getattr(Score(), name):
+                whom = "has a bound, the mean over all orders" if bound else "has a likelihood"
+                raise BadInput(f"{name}={value}: a model of data.objective={data.objective} {whom}; leave it out")
     if data.objective == "clm" and isinstance(asked, Fill):
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip
@@ -112,9 +123,10 @@ def checked(
         if model.transformer.left_to_right and known_N[first:].any():
             raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
                            f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
-        if len(ids_N) > segment_len and not config.memory_len:
+        if len(ids_N) + 2 * frame(model) > segment_len and not config.memory_len:
+            framed = ", CLS and SEP included" * frame(model)
             raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
-                           f"data.segment_len={segment_len}; shorten it")  # fmt: skip
+                           f"data.segment_len={segment_len}{framed}; shorten it")  # fmt: skip
         texts.append((ids_N.astype(np.int32), known_N))
     return texts
 
@@ -163,6 +175,19 @@ def segments(
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
         parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U], cut.start + unknown_U))
     return parts
+
+
+def frame(model: LanguageModel) -> int:
+    """1 if a text stands between CLS and SEP: in masked diffusion, where positions are learned."""
+    return int(model.transformer.diffuses and model.transformer.config.family.absolute)
+
+
+def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
+    """A text as a model of masked diffusion reads it in training: MASK where it is unknown."""
+    position_U, around = np.flatnonzero(~known_N), frame(model)
+    token_N = np.where(known_N, ids_N, special.mask)
+    token_N = np.concatenate([[special.cls] * around, token_N, [special.sep] * around]).astype(np.int32)
+    return Segment(token_N, np.zeros(len(token_N), np.int32), around + position_U, ids_N[position_U], position_U)
 
 
 def following(ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,13 @@ A text longer than a segment is read in segments of T = `data.segment_len` token
 training. Then all unknown positions of a segment come before those of the next, and a known position is seen by the
 unknown ones of its own and of later segments: what is right of a segment is not.
 
+Masked diffusion (`mdm`) has p(x_i | what is not masked) for every set of masks, in one pass for each set. For U unknown
+tokens, of which n are masked, n uniform from 1 to U and the set uniform,
+
+    elbo = E[ U / n sum_masked log p(x_i | x_C, what is not masked) ] = E_z[ log p(x_S | x_C) in the order z ]
+
+the mean over all orders of the chain rule, below log E_z[p(x_S | x_C)], which is a distribution (`Scorer.elbo`).
+
 A first token of which nothing is known: in `plm` it is a query that sees no key, so its attention is exactly 0 and the
 model predicts from the position's vector alone. In `clm` it follows the end of a document (`<eod>`).
 """
@@ -30,7 +37,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of_two, program, read_by_host
 from xlnet_jax.infer.options import Score
-from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments
+from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -57,6 +64,26 @@ class Likelihood(NamedTuple):
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
+class Bound(NamedTuple):
+    """Of the U unknown tokens of one text, masked K times."""
+
+    position_U: np.ndarray
+    """int: where they are in the text, ascending."""
+    term_KU: np.ndarray
+    """U / n log p of each that was masked, with n - 1 others; 0 for one that was not. Nats."""
+
+    @property
+    def elbo(self) -> float:
+        """An estimate, without bias, of a lower bound on log p(x_S | x_C), nats."""
+        return float(self.term_KU.sum(axis=1).mean())
+
+    @property
+    def standard_error(self) -> float:
+        """Of `elbo` if the K sets were independent; as their sizes are spread evenly it is less. NaN for one set."""
+        K = len(self.term_KU)
+        return float(self.term_KU.sum(axis=1).std(ddof=1) / np.sqrt(K)) if K > 1 else float("nan")
+
+
 class Scorer(TextModel):
     """A model that scores texts."""
 
@@ -79,18 +106,42 @@ class Scorer(TextModel):
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(K)
         ]
-        found, results = dict[int, np.ndarray](), []
+        found = self._of_rows(rows, K, listener)
+        return [Likelihood(np.flatnonzero(~known_N), np.stack(found[number * K : (number + 1) * K]))
+                for number, (_, known_N) in enumerate(texts)]  # fmt: skip
+
+    def elbo(self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None) -> list[Bound]:
+        """The bound of masked diffusion; arguments and errors as of `log_prob`, a pass for each of `asked.draws` sets.
+
+        The sizes of a text's K sets are spread evenly from 1 to U, after a random start: if K is a multiple of U, each
+        size is there equally often.
+        """
+        K = asked.draws
+        every = [_masks(~known_N, K, (asked.seed, number)) for number, (_, known_N) in enumerate(texts, 1)]
+        rows = [[with_masks(self.model, ids_N, ~mask_N, self.special)]
+                for (ids_N, _), mask_KN in zip(texts, every, strict=True) for mask_N in mask_KN]  # fmt: skip
+        found, results = self._of_rows(rows, K, listener), list[Bound]()
+        for number, ((_, known_N), mask_KN) in enumerate(zip(texts, every, strict=True)):
+            term_KN = np.zeros(mask_KN.shape)
+            term_KN[mask_KN] = np.concatenate(found[number * K : (number + 1) * K])
+            term_KN *= (~known_N).sum() / mask_KN.sum(axis=1, keepdims=True)
+            results.append(Bound(np.flatnonzero(~known_N), term_KN[:, ~known_N]))
+        return results
+
+    def _of_rows(
+        self, rows: list[list[Segment]], per_text: int, listener: Callable[[int], None] | None
+    ) -> list[np.ndarray]:
+        """Of each row log p of its targets. Raises BadInput if one is not finite."""
+        found = dict[int, np.ndarray]()
         B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
         for numbers in groups:
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
                 listener(len(numbers))
-        for number, (_, known_N) in enumerate(texts):
-            log_prob_KU = np.stack([found[row] for row in range(number * K, (number + 1) * K)])
-            if not np.isfinite(log_prob_KU).all():
-                raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
-            results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
-        return results
+        for row in range(len(rows)):
+            if not np.isfinite(found[row]).all():
+                raise BadInput(f"text {row // per_text + 1}: the likelihood is not finite; the parameters are damaged")
+        return [found[row] for row in range(len(rows))]
 
     def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
         """The parts of a text in which its tokens are read."""
@@ -125,6 +176,15 @@ class Scorer(TextModel):
                 if turn < len(row):
                     parts[b].append(log_prob_BP[b, : len(row[turn].position_U)])
         return [np.concatenate(each) for each in parts]
+
+
+def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:
+    """Which positions are masked in each draw, bool [K, N]; see `Scorer.elbo`."""
+    random, U = np.random.default_rng(key), int(unknown_N.sum())
+    size_K1 = 1 + ((np.arange(draws)[:, None] + random.random()) / draws * U).astype(int)
+    mask_KN = np.zeros((draws, len(unknown_N)), bool)
+    mask_KN[:, unknown_N] = np.argsort(np.argsort(random.random((draws, U)), axis=1), axis=1) < size_K1
+    return mask_KN
 
 
 @program(static_argnums=0)

@@ -1,6 +1,7 @@
 """The table of architectures: each is a row of parts, and a module takes a part, never the name of an architecture.
 
     objective, positions     plm, relative    mlm, relative    clm, relative     clm, absolute
+                                              mdm, relative
                              XLNet            masked XLNet     Transformer-XL    Vanilla Transformer
     positions                relative         relative         relative          per_layer
     segments                 relative         relative         none              none
@@ -80,6 +81,7 @@ FAMILIES = {
 ROWS = {
     ("plm", "relative"): XLNET,
     ("mlm", "relative"): dataclasses.replace(XLNET, targets="content"),
+    ("mdm", "relative"): dataclasses.replace(XLNET, targets="content"),
     ("prefix", "relative"): dataclasses.replace(XLNET, targets="content"),
     ("clm", "relative"): TRANSFORMER_XL,
     ("clm", "absolute"): dataclasses.replace(TRANSFORMER_XL, positions="per_layer"),

@@ -144,9 +144,19 @@ class XLNet(nn.Module):
         return architecture(self.config, self.objective)
 
     @property
+    def idle(self) -> set[tuple[str, ...]]:
+        """Parameters that are there for other objectives of the family, and have no gradient."""
+        return {("mask_embedding",)} if self.parts.streams == 2 and self.parts.targets == "content" else set()
+
+    @property
     def left_to_right(self) -> bool:
         """Whether each token is predicted from those before it."""
         return self.objective in ("clm", "prefix")
+
+    @property
+    def diffuses(self) -> bool:
+        """Whether what is unknown stands in the text as MASK, any number of tokens."""
+        return self.objective == "mdm"
 
     @property
     def depths(self) -> Depths:

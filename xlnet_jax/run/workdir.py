@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture
@@ -55,8 +56,11 @@ SOURCE_CONFIG = "source_config"
 export. A run of its own has none."""
 
 
-def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[str, Any]:
-    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer.
+def identity(
+    config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer; of a run
+    with phases these, and in a checkpoint the keys of its own.
 
     Without `distributed`: a run may be resumed or evaluated by other processes.
     """
@@ -64,6 +68,7 @@ def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[st
         "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
         "corpus_sha256": data_sha256,
         "tokenizer_sha256": tokenizer_sha256,
+        **({"phases": [*phases]} if phases else {}),
     }
 
 
@@ -85,7 +90,7 @@ def check_resume(started: dict[str, Any], config: Config, data: TrainingData, wh
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
-            "restore them, or give another --workdir"
+            "restore them, or start a new run in another --workdir"
         )
     for rule in (configs.ELASTIC, configs.FREE):
         for line in configs.changed_keys(config, saved, rule):
@@ -143,8 +148,9 @@ def source_config(workdir: str) -> dict[str, Any]:
     return source
 
 
-def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
-    """The configuration of a run, for evaluation and export, with some keys changed.
+def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
+    """The configuration of a run, for evaluation and export, with some keys changed: of several phases that of the
+    checkpoint of `step`, or of the newest one.
 
     Of what it says about the machine of its training nothing counts here: other processes compute, the folder of
     compiled programs may be anyone's, and a kernel that was asked for there is used here if there is one.
@@ -159,8 +165,14 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
         name: value for name, value in trained["config"].items()
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
     }  # fmt: skip
-    config = configs.from_dict(configs.nested(values), overrides)
-    frozen = configs.changed_keys(config, trained["config"], configs.FROZEN)
+    config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
+    if config.phases:
+        with Checkpoints(workdir) as checkpoints:
+            at = max(checkpoints.steps(), default=0) if step is None else step
+        config = config.in_phase(config.phase_before(at))
+    saved = configs.flat(config)
+    config = configs.override(config, overrides) if overrides else config
+    frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if frozen:
         raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
     return config
@@ -263,10 +275,14 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if jax.process_index() != 0:
         return
     # That of the first start: later the source may be gone.
-    before = workdir if read_config(workdir) is not None else restore.run_of(config.checkpoint.init_from)[0]
-    content = identity(config, data.sha256, data.tokenizer.sha256)
-    if before and (kept := source_config(before)):
+    before, branch = read_config(workdir), origin.get("branch", "")
+    source = branch.rpartition("@")[0] or restore.run_of(config.checkpoint.init_from)[0]
+    source = source if before is None else workdir
+    content = identity(config, data.sha256, data.tokenizer.sha256, config.phases)
+    if source and (kept := source_config(source)):
         content[SOURCE_CONFIG] = kept
+    if branch := branch or (before or {}).get("branch"):
+        content["branch"] = branch
     with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)

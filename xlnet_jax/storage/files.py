@@ -155,6 +155,11 @@ def read_if_there(path: str) -> bytes | None:
         return None
 
 
+def lines(text: str) -> list[str]:
+    """The lines of a text without their ends, on any system; what ends the last one begins no other."""
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+
+
 def to_json(value: Any, indent: int | None = 1) -> bytes:
     """JSON as it is written to disk; five times faster without `indent`."""
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()

@@ -4,6 +4,8 @@
                      (targets, orders, segments) are keyed by (window, block)
     left to right    the split is cut into contiguous streams, and each carries its memory from its first segment to its
                      last (Transformer-XL, section 3.2); the number of streams says how many segments start without one
+    masked diffusion an upper bound on -log p, estimated without bias: each window has one random set of masks, keyed in
+                     the same way; perplexity and bits are of the bound
 
 The host sums losses per row in float64: neither the batch size nor the devices change the result beyond the rounding
 of float32 inside a row.
@@ -58,6 +60,7 @@ def scores(
       `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several corpora also
       `heldout_loss/NAME` of each.
       `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment length.
+      Of masked diffusion each masked token counts T / n times: `targets` are all tokens, `heldout_loss` is a bound.
       `unigram_cross_entropy`: of the same targets under the train split's piece frequencies (add-one).
     """
     loss, alone, targets = totals_C3.sum(axis=0)
@@ -86,7 +89,7 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     if tokenizer.special.unk is not None:
         words_V[tokenizer.special.unk] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
-    counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
+    counts = {f"bits_per_{unit}": float(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))
     return {name: number(bits / count) if count else None for name, count in counts.items()}
 
@@ -191,7 +194,7 @@ class HeldoutLoss:
         """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
-        counts_V = np.zeros(self._config.model.vocab_size, np.int64)
+        counts_V = np.zeros(self._config.model.vocab_size)
         others: dict[str, np.ndarray] = {}
         memory = self._empty()
 
@@ -209,7 +212,8 @@ class HeldoutLoss:
                 others[name] = others.get(name, 0) + sum_2B.sum(axis=1, dtype=np.float64)
         scored = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
         scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
-        if self._config.data.left_to_right or self._config.data.factorization_order != "spans":
+        data = self._config.data
+        if data.left_to_right or data.factorization_order != "spans" or data.objective == "mdm":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
             scored["streams"] = self._rows
@@ -226,7 +230,7 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
     """For W stacked windows per row: the memory after them, and
 
     float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
-    weights; int32 [V]: how often each piece is a target.
+    weights; float32 [V]: how often each piece is a target, of `mdm` by its weight.
     """
 
     # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
@@ -243,8 +247,8 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
         return carried.memory, (jnp.stack([loss_B, alone_B, weight_B]), of_others)
 
     memory, (sums_W3B, others) = jax.lax.scan(window, memory, batches)
-    scored = (batches.target_weights > 0).astype(jnp.int32)
-    counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)
+    weights_WBP, _ = recipe.model.weights(batches)
+    counts_V = jnp.zeros(recipe.config.model.vocab_size).at[batches.target_tokens].add(weights_WBP)
     return memory, (sums_W3B.sum(axis=0), jax.tree.map(lambda x: x.sum(axis=0), others), counts_V)
 
 

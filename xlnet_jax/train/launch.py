@@ -1,6 +1,6 @@
 """A start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the loop.
 
-The state is fresh, from the newest good checkpoint, or has the parameters of another run.
+The state is fresh, from the newest good checkpoint, has the parameters of another run, or is that of another run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -23,13 +23,12 @@ from jax.sharding import Mesh
 from xlnet_jax.batch import stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check_past
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
-from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
+from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
-from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
@@ -39,12 +38,13 @@ from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
-from xlnet_jax.train import evaluation
+from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
+from xlnet_jax.train.phases import BuiltPhase, build, compile_later, empty_memory, enter
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
-from xlnet_jax.train.step import BuiltStep, build_step, create_state, next_memory
+from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
 
@@ -62,6 +62,8 @@ class Job:
     """None = nothing is evaluated."""
     stop: int
     """Save and stop at this step."""
+    origin: branch.Origin | None = None
+    """The checkpoint of another run where this one starts; see `branch`."""
 
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[dict[str, Any], bool]:
@@ -70,8 +72,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
+    mesh, phases = build(job.config, job.make_recipe, processes)
     config = job.config
-    recipe, mesh, built = _built(job, processes)
     with jax.set_mesh(mesh):
         workdirs.use_compilation_cache(config, workdir)
         check = None
@@ -84,40 +86,57 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                 workdirs.check_shared(workdir, processes)
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore" if checkpoints.steps() else "start"):
-                state, plan, start, origin = restore_or_init(recipe, job.data, built, checkpoints, processes)
-            evaluator = job.make_evaluator(recipe, mesh) if job.make_evaluator else None
-            unscored, ended = _evaluated(config, workdir, evaluator, start, processes)
+            with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
+                state, plan, start, origin = restore_or_init(
+                    config, phases, job.data, checkpoints, processes, job.origin
+                )
+            now = config.phase_before(start)
+            evaluators = [job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None for each in phases]
+            unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
             if ended or (start >= job.stop and not unscored):
                 log.info("%s is already at step %d and was to stop at step %d: nothing to train",
                          workdir, start, start if ended else job.stop)  # fmt: skip
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
-            origin |= {"attention": recipe.config.model.attention}
+            origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
+            unsaved = "branch" in origin
             goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
+            executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
-            loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                       request, goodput, watchdog, evaluator)  # fmt: skip
-            return loop.loop(state, start, job.stop, unscored), True
+            for number, (recipe, built) in enumerate(phases[now:], now):
+                if number > now:
+                    plan = enter_phase(plan, start, recipe.config.train.batch_size, *(
+                        job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
+                    state = enter(state, recipe, built)
+                    log.info("phase %d of %d from step %d on", number + 1, len(phases), start)
+                loop = Run(
+                    recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
+                    request, goodput, watchdog, evaluators[number], config.phases, executables[number],
+                )  # fmt: skip
+                stop = min(job.stop, config.ends[number])
+                state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
+                unscored = unsaved = False
+                if ended or start >= job.stop:
+                    return loop.finish(start), True
+            raise AssertionError("a run stops in one of its phases")
 
 
 def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     """Builds the first batch and traces the step; neither compiles nor writes."""
-    config = job.config
-    recipe, mesh, built = _built(job, processes)
+    mesh, phases = build(job.config, job.make_recipe, processes)
+    recipe, built = phases[0]
     with jax.set_mesh(mesh):
-        rows = meshes.rows_here(built.rows, mesh)
-        plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-        batch = loader.TrainDispatches(job.data, config, plan, rows, 0, config.train.steps)(0)
-        out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
+        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
+        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
+        out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
     parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
-    stream = job.data.stream(config)
-    read = stream.epochs(config.train.steps, plan)
+    stream = job.data.stream(phases[-1].recipe.config)
+    read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
         log.info(
             "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
@@ -129,18 +148,13 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
 
 
-def _built(job: Job, processes: Session) -> tuple[Recipe, Mesh, BuiltStep]:
-    config = job.config
-    mesh = meshes.make_mesh(config.mesh)
-    rows = meshes.training_rows(config.train, mesh)
-    meshes.check_model(config.model, mesh)
-    if rows != config.train.batch_size:
-        empty = quantity(rows - config.train.batch_size, "row")
-        log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
-                 empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
-    recipe = job.make_recipe(fused.decided(config, processes))
-    with jax.set_mesh(mesh):
-        return recipe, mesh, build_step(recipe, mesh)
+def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
+    """The plan at a step of a run that never changed its batch size by hand."""
+    parts = [config.in_phase(number) for number in range(config.phase_before(step + 1) + 1)]
+    plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
+    for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
+        plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
+    return plan
 
 
 def _evaluated(
@@ -161,41 +175,57 @@ def _evaluated(
 
 
 def restore_or_init(
-    recipe: Recipe, data: TrainingData, built: BuiltStep, checkpoints: Checkpoints, processes: Session
+    config: Config,
+    phases: Sequence[BuiltPhase],
+    data: TrainingData,
+    checkpoints: Checkpoints,
+    processes: Session,
+    origin: branch.Origin | None = None,
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, and of a fresh state `init_from`.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
+    the first step of a branch `branch`.
     """
-    config = recipe.config
-    W, batch_size = config.data.windows_per_block, config.train.batch_size
-    abstract = built.abstract_state.split()
 
-    def wanted(step: int, record: dict[str, Any]) -> Trees:
-        workdirs.check_resume(record, config, data, str(checkpoints.path / str(step)))
+    def wanted(folder: Any, step: int, record: dict[str, Any]) -> Trees:
+        recipe, built = phases[config.phase_before(step)]
+        where = str(folder / str(step))
+        check_past(config, record.get("phases", ()), step, where)
+        workdirs.check_resume(record, recipe.config, data, where)
         # With another batch size the rows are other rows: the saved memory is useless.
-        same_rows = PlanEntry(*record["plan"][-1]).batch_size == batch_size
+        same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
-        return {name: tree for name, tree in abstract.items() if name != "memory" or usable}
+        return {name: tree for name, tree in built.abstract_state.split().items() if name != "memory" or usable}
 
-    restored = restore.resume(checkpoints, wanted, processes)
+    restored = restore.resume(checkpoints, functools.partial(wanted, checkpoints.path), processes)
+    begins = origin if restored is None else None
+    if begins:
+        restored = branch.restored(begins, config, wanted, processes)
     if restored is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, origin = _fresh(recipe, data, built, processes)
-        return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, trees = tuple(PlanEntry(*entry) for entry in restored.record["plan"]), restored.trees
+        state, drawn = _fresh(*phases[0], data, processes)
+        return state, plan_until(data, config, 0), 0, drawn
+    number = config.phase_before(restored.step)
+    begin = [0, *config.ends][number]  # the memory may be empty there
+    recipe, built = phases[number]
+    config = recipe.config
+    W, batch_size = config.data.windows_per_block, config.train.batch_size
+    old, trees = from_json(restored.record["plan"]), restored.trees
     plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = _first_in_memory(config, plan, restored.step)
+        first = max(_first_in_memory(config, plan, restored.step), begin)
         memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
-        rebuilt = rebuilt + [restored.step] * (first < restored.step)
+        rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
-    log.info("resuming at step %d from %s", restored.step, checkpoints.path)
-    return State.join(trees), plan, restored.step, {"rebuilt": rebuilt}
+    log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
+             begins.path if begins else checkpoints.path)  # fmt: skip
+    record = {"branch": str(branch.Origin(begins.path, restored.step))} if begins else {}
+    return State.join(trees), plan, restored.step, {"rebuilt": rebuilt} | record
 
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
@@ -216,8 +246,7 @@ def _rebuild(
     config, began = recipe.config, time.perf_counter()
     sharding: Any = built.abstract_state.step.sharding
     mesh = sharding.mesh
-    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-    memory = jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
+    memory = empty_memory(recipe, built)
     if not steps:
         return memory
 
@@ -232,6 +261,7 @@ def _rebuild(
         return params, np.int32(step), meshes.place(stack([dispatches.batch(step)]), mesh, built.rows)
 
     # One program for any number of segments.
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
     jitted: Any = jax.jit(after, donate_argnums=0, out_shardings=out_shardings)
     compiled = jitted.lower(memory, *inputs(steps[0])).compile()
     # A collective operation waits less time for a late process than compiling takes.
@@ -244,7 +274,7 @@ def _rebuild(
     return memory
 
 
-def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
     path = recipe.config.checkpoint.init_from
     if not path:

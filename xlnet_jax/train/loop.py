@@ -22,7 +22,7 @@ from xlnet_jax.checkpoint.store import Checkpoints, sums_of
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
-from xlnet_jax.data.batches.stream import Plan
+from xlnet_jax.data.batches.stream import Plan, to_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, XLNetError, summary
@@ -96,6 +96,10 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None
+    phases: tuple[dict[str, Any], ...] = ()
+    """Of the whole run, for the record of a checkpoint."""
+    executables: dict[tuple[int, ...], Any] = dataclasses.field(default_factory=dict)
+    """The compiled steps by the shape of their batch."""
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
     saved: int = -1
@@ -108,28 +112,35 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
-        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first."""
+    def loop(
+        self, state: State, start: int, stop: int, unscored: bool, unsaved: bool = False
+    ) -> tuple[State, int, bool]:
+        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first;
+        `unsaved`: its checkpoint, which comes before that.
+
+        Returns the state, its step, and whether the evaluations so far end the run.
+        """
         config, goodput = self.recipe.config, self.goodput
         rows = meshes.rows_here(self.built.rows, self.mesh)
         dispatches = loader.TrainDispatches(self.data, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
-        executables: dict[tuple[int, ...], Any] = {}
         self.saved = start
         self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
             self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
+            if unsaved:
+                self._save(start, state, wait=True)
             at, ended = start, unscored and self._evaluate(start, state)
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
                 shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)  # steps, and the lengths of a task
-                if shape not in executables:
-                    executables[shape] = self._compile(state, batch)
+                if shape not in self.executables:
+                    self.executables[shape] = self._compile(state, batch)
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
-                    state, metrics = executables[shape](state, batch)
+                    state, metrics = self.executables[shape](state, batch)
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
                         jax.block_until_ready(metrics)
@@ -147,10 +158,12 @@ class Run:
                 if self.evaluator and evaluation.due(config, at) and self._evaluate(at, state):
                     if self.saved != at:
                         self._save(at, state, wait=True)
+                    ended = True
                     break
-        return self._finish(at)
+        return state, at, ended
 
-    def _finish(self, step: int) -> dict[str, Any]:
+    def finish(self, step: int) -> dict[str, Any]:
+        """The result of a run that ends at this step (`goodput.result`)."""
         with self.goodput.measure("save"):
             self.checkpoints.wait()
         self._check_grace()
@@ -216,8 +229,8 @@ class Run:
         def write() -> None:
             nonlocal wait
             complete, wait = wait, True  # every further attempt
-            record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
-            record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256)
+            record = {"plan": to_json(self.plan), "rebuilt": self.rebuilt}
+            record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256, self.phases)
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
@@ -278,7 +291,8 @@ class Run:
         take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                scores = self.evaluator(state.params, evaluation.Hooks(between, take, self.watchdog.suspended))
+                params = state.evaluated(self.recipe.config.evaluation.averaged)
+                scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})

@@ -4,6 +4,8 @@
          the query stream at a target predicts the token at that position
     clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
     mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
+    mdm  max T / n sum_m log p(x_m | x without its n masked tokens), n uniform from 1 to T, the number of those that may
+         be masked: in the mean a lower bound on log p(x) (LLaDA, arXiv 2502.09992)
 
 In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`), and `mlm` one of
 sentences: whether B follows A (BERT's next sentence), or both are in order (ALBERT).
@@ -11,7 +13,8 @@ sentences: whether B follows A (BERT's next sentence), or both are in order (ALB
 Losses of tokens may be smoothed in training (`train.label_smoothing`); auxiliary ones and that of sentences are not.
 
 Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row with fewer real
-targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores).
+targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores). A row of
+`mdm` weighs T, however many of its tokens are masked.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class RowLosses:
     """The sums of one segment, row by row."""
 
     sums: dict[str, tuple[jax.Array, jax.Array]]
-    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and summed weights."""
+    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and what they are divided by."""
     memory: Any
     """For the next segment; see `LanguageModel.carried`."""
 
@@ -103,10 +106,22 @@ class LanguageModel:
         further = {"auxiliary": self.auxiliary is not None, "sentences": self.sentences}
         return {"tokens": 1.0, **{name: 1.0 for name, there in further.items() if there}}
 
+    def weights(self, batch: Batch, dtype: Any = jnp.float32) -> tuple[jax.Array, jax.Array]:
+        """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row stands for, [..., B].
+
+        They are its targets, of weight 1; of `mdm` all P that may be masked, and a masked one has weight P / n.
+        """
+        weight_BP = batch.target_weights.astype(dtype)
+        targets_B = weight_BP.sum(axis=-1)
+        if not self.transformer.diffuses:
+            return weight_BP, targets_B
+        tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
+        return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
+
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
-        """By loss the divisor of its sum over a batch (arrays with rows first): the summed weights of all targets, or
-        of the labels."""
-        targets, labels = batch.target_weights.sum(), batch.label_weight.sum()
+        """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of `weights`, or the summed
+        weights of the labels."""
+        targets, labels = self.weights(batch)[1].sum(), batch.label_weight.sum()
         return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
@@ -145,11 +160,10 @@ class LanguageModel:
         assert isinstance(out.memory, Memory)
         smoothing = 0.0 if dropout_key is None else self.label_smoothing
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens, smoothing)
-        weight_BP = batch.target_weights.astype(nll_BP.dtype)
+        weight_BP, weight_B = self.weights(batch, nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
         loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
-        weight_B = weight_BP.sum(axis=1)
-        sums = {"tokens": (loss_BP.sum(axis=1), weight_B)}
+        sums: dict[str, tuple[Any, jax.Array]] = {"tokens": (loss_BP.sum(axis=1), weight_B)}
         if auxiliary is not None:
             (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}

@@ -8,8 +8,8 @@ layer-wise decay of gradients).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -228,6 +228,51 @@ def orthogonal(depths: Depths) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, params: jax.tree.map(one, updates))
 
 
+def hold(unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same, but parameters by these names get no update, and their moments stay."""
+
+    def is_held(path: tuple) -> bool:
+        names = tuple(_names(path))
+        # Moments have the name of their parameter, and before it what the transformation calls them.
+        return any(names[at:] in unused for at in range(len(names)))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, new = inner.update(updates, state, params)
+        updates = jax.tree_util.tree_map_with_path(lambda path, x: 0 * x if is_held(path) else x, updates)
+        return updates, jax.tree_util.tree_map_with_path(lambda path, x, y: x if is_held(path) else y, state, new)
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+class Average(NamedTuple):
+    """The state of `exponential_average`; `checkpoint.restore` finds it by the names of its fields."""
+
+    updates: jax.Array
+    """int32: how many are in it."""
+    average: Any
+    """As the parameters; zeros before the first update."""
+
+
+def exponential_average(decay: float) -> optax.GradientTransformation:
+    """Averages the parameters w_n after each update, and leaves the update as it is: the last one of a chain.
+
+    a_n = a_{n-1} + s_n (w_n - a_{n-1}) with s_n = (1 - d) / (1 - d^n): the weights of w_n, w_{n-1}, w_{n-2}, ... are 1,
+    d, d^2, ... over their sum, as in Adam's corrected moments. What was before the first update, drawn or loaded, has
+    none. In the long run it is a_n = d a_{n-1} + (1 - d) w_n.
+    """
+
+    def init(params: Any) -> Average:
+        return Average(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Average]:
+        n, after = state.updates + 1, optax.apply_updates(params, updates)
+        share = (1 - decay) / -jnp.expm1(n * math.log(decay))  # 1 - d^n has few digits in float32
+        average = jax.tree.map(lambda a, w: a + share.astype(a.dtype) * (w - a), state.average, after)
+        return updates, Average(n, average)
+
+    return optax.GradientTransformation(init, update)
+
+
 OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Depths, CompatConfig], Row]] = {
     "adamw": adamw,
     "lamb": lamb,
@@ -238,19 +283,25 @@ transformations by its number in the chain, so a row keeps how many it has."""
 
 
 def make_optimizer(
-    config: OptimizerConfig, steps: int, depths: Depths, compat: CompatConfig = CORRECT
+    config: OptimizerConfig,
+    steps: int,
+    depths: Depths,
+    compat: CompatConfig = CORRECT,
+    unused: Collection[tuple[str, ...]] = (),
 ) -> optax.GradientTransformation:
-    """Clip, the row of `OPTIMIZERS`, learning rate, all in float32; layer-wise decay is a rate of each layer.
-    With L layers the embeddings learn at layer_decay^L of the rate.
+    """Clip, the row of `OPTIMIZERS`, learning rate, average, in float32; layer-wise decay is a rate of each layer.
+    With L layers the embeddings learn at layer_decay^L of the rate. Parameters in `unused` stay as they are.
     """
     on_gradients = compat.on("layer_decay_on_gradients")
     # With core_clip each core's gradient is clipped already.
     clip = config.clip and not compat.on("core_clip")
     decay = config.layer_decay
-    return optax.chain(
+    chain = (
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
         scale_layers(decay, depths, as_in_2019=True) if on_gradients else optax.identity(),
         *OPTIMIZERS[config.name](config, depths, compat),
         optax.identity() if on_gradients else scale_layers(decay, depths),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )
+    average = [exponential_average(config.average)] if config.average else []
+    return optax.chain(*(hold(unused, each) if unused else each for each in chain), *average)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from flax import traverse_util
 
 from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
@@ -41,6 +42,12 @@ class Recipe:
     """FLOPs of one optimizer step of the whole batch."""
     example_batch: Callable[[int], Any]
     """A batch of zeros with this many rows, for tracing."""
+    others: tuple[Recipe, ...] = ()
+    """Of the other phases: the state has their parameters too, which a step of this one leaves as they are."""
+
+    def own_params(self) -> Any:
+        """Fresh parameters of this model in Flax's boxes."""
+        return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
 
     @property
     def first_loss(self) -> str:
@@ -73,6 +80,30 @@ def make_recipe(config: Config) -> Recipe:
         )
     example = functools.partial(example_batch, config)
     return assemble(config, language_model(config), example, flops.step_flops(config))
+
+
+def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe) -> list[Recipe]:
+    """The recipes of the phases of a run, whose states have the same parameters and moments: those of all."""
+    made = [make(config) for config in configs]
+    if len(made) == 1:
+        return made
+    depths = {name: depth for recipe in made for name, depth in recipe.model.depths.items()}
+    own = [_names(recipe) for recipe in made]
+    return [
+        dataclasses.replace(
+            recipe,
+            others=tuple(other for other in made if other is not recipe),
+            optimizer=make_optimizer(
+                recipe.config.optimizer, recipe.config.train.steps, depths | recipe.model.depths, recipe.config.compat,
+                unused=frozenset().union(*own) - (names - recipe.model.transformer.idle),
+            ),
+        )
+        for recipe, names in zip(made, own, strict=True)
+    ]  # fmt: skip
+
+
+def _names(recipe: Recipe) -> frozenset[tuple[str, ...]]:
+    return frozenset(traverse_util.flatten_dict(jax.eval_shape(lambda: nn.meta.unbox(recipe.own_params()))))
 
 
 def language_model(config: Config) -> LanguageModel:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.train.recipe import Recipe
@@ -49,6 +50,11 @@ class State:
             trees["memory"] = {"hidden": carried.hidden_LBMD, "valid": carried.valid_B} if named else carried
         return trees | {"counters": counters}
 
+    def evaluated(self, averaged: bool) -> Any:
+        """The parameters, or their average, which is the last state of the optimizer (`optimizer.average`)."""
+        states: Any = self.opt_state
+        return states[-1].average if averaged else self.params
+
     @staticmethod
     def join(trees: dict[str, Any]) -> State:
         """The inverse of `split`; `memory` must be among the trees, as it was or as stored."""
@@ -63,8 +69,13 @@ MUST_BE_FINITE = ("params", "optimizer")
 
 
 def init_params(recipe: Recipe) -> Any:
-    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh."""
-    return recipe.model.init(jax.random.key(recipe.config.seeds.init), recipe.example_batch(1))
+    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh.
+    Of several phases those of all; what two have is as in this one.
+    """
+    flat = {}
+    for each in (*recipe.others, recipe):
+        flat |= traverse_util.flatten_dict(each.own_params(), keep_empty_nodes=True)
+    return traverse_util.unflatten_dict(flat)
 
 
 def init_state(recipe: Recipe, rows: int | None = None) -> State:

@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlnet_jax.data.batches.stream import (
-    ONE,
-    RESOLUTION,
-    Cycle,
-    PlanEntry,
-    ShuffledBlocks,
-    SinglePass,
-    Stream,
-    extend_plan,
-    from_weights,
-    uniforms,
-)
+from xlnet_jax.data.batches.cycle import ONE, RESOLUTION, Cycle, from_weights
+from xlnet_jax.data.batches.stream import PlanEntry, ShuffledBlocks, SinglePass, Stream, extend_plan, uniforms
 from xlnet_jax.errors import BadInput
 
 W, R = 4, 8

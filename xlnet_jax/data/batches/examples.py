@@ -7,6 +7,8 @@
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
          [CLS][ A ][SEP][ B ][SEP][padding]                      bert, albert: whole sentences; see `whole_sentences`
          [CLS][ R = T - 2 tokens ][SEP]                          data.pairs=none (roberta): across sentences, documents
+    mdm  [ R = T tokens ]                                        any number of them is masked
+         [CLS][ R = T - 2 tokens ][SEP]                          bert, albert, roberta
 
 In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
 factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network A and B are the window
@@ -49,6 +51,8 @@ def check(text: Text, config: Config, name: str) -> None:
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
     if orders.LAWS[config.data.factorization_order].whole:
         need, what = config.data.segment_len, "a segment"
+    if config.data.objective == "mdm":
+        need, what = config.data.reuse_len, "a segment"
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
     if config.model.family.absolute and config.data.objective == "mlm":
@@ -131,6 +135,8 @@ def build(
     builder = ExampleBuilder(text, tokenizer, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)
+    if config.data.objective == "mdm":
+        return _diffused(builder, where, rows)
     if orders.LAWS[config.data.factorization_order].whole:
         return _ordered(builder, where, rows)
     if config.data.objective == "plm":
@@ -170,6 +176,19 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     segments_BT = np.zeros((len(rows), T))
     return _batch(where, tokens_BT, segments_BT, rank_BT, rank_BT >= 0, data.num_predict, T - 1)
+
+
+def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    """Masked diffusion: the law `uniform`, without an order. n of the R tokens are MASK, n uniform from 1 to R."""
+    data, special = builder.config.data, builder.tokenizer.special
+    text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
+    target_BR = orders.LAWS["uniform"].ranks(builder.draws(where, rows, 0, 1 + data.reuse_len)) >= 0
+    # What is around the text is no target.
+    around = ((0, 0), (1, 1) if builder.config.model.family.absolute else (0, 0))
+    tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
+    target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
+    batch = _batch(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)
+    return dataclasses.replace(batch, tokens=np.where(target_BT, special.mask, tokens_BT).astype(np.int32))
 
 
 def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:

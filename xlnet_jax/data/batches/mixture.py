@@ -12,7 +12,8 @@ import numpy as np
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
-from xlnet_jax.data.batches.stream import ONE, Cycle, ShuffledBlocks, SinglePass, Stream, Windows, from_weights
+from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
@@ -64,9 +65,10 @@ class Mixture:
         """The training stream."""
         data = config.data
         static = config.compat.on("static_targets") or config.compat.on("static_copies")
-        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static
+        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static, data.shuffle_len
         blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
-        return Stream(blocks, data.bidirectional, self.cycle, config.compat.on("both_directions"))
+        cycle = from_weights(data.weight_list()) if data.weights else self.cycle
+        return Stream(blocks, data.bidirectional, cycle, config.compat.on("both_directions"))
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
         """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
@@ -124,9 +126,10 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
             advice = f"prepare one again with the options of the other and with its {file} as --tokenizer"
             raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
-    if weights and len(weights) != len(corpora):
-        has = f"{len(weights)} numbers for {len(corpora)} corpora"
-        raise BadInput(f"data.weights={data.weights} has {has}; give one each")
+    for part in (config.in_phase(number).data for number in range(len(config.ends) * weighted)):
+        if part.weights and len(part.weight_list()) != len(corpora):
+            has = f"{len(part.weight_list())} numbers for {len(corpora)} corpora"
+            raise BadInput(f"data.weights={part.weights} has {has}; give one each")
     return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 
 

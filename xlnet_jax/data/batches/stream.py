@@ -13,15 +13,14 @@ computes any row, and a resumed run reads the same text as a run that never stop
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 
+from xlnet_jax.data.batches.cycle import ONE, Cycle
 from xlnet_jax.errors import BadInput
 
 SHUFFLE_ROUNDS = 4
@@ -31,19 +30,29 @@ FULL_LENGTHS = 10
 """By default a held-out stream is at least this many times as long as memory and segment: less than a tenth of its
 tokens are predicted with a memory that is not full yet."""
 
-RESOLUTION = 10_000
-"""Places of a cycle, before division by the common divisor: weights are exact to one part in ten thousand."""
-
 
 class PlanEntry(NamedTuple):
-    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a list of the three."""
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a list."""
 
     step: int
     block: int
     batch_size: int
+    read: tuple[int, ...] = ()
+    """Of each corpus the tokens read in earlier phases, from which on the numbers count: whole epochs of all its tokens
+    and, in the last one, those of whole blocks."""
 
 
 Plan = tuple[PlanEntry, ...]
+
+
+def to_json(plan: Plan) -> list[list[Any]]:
+    """The plan as it is in a checkpoint: without phases three numbers each."""
+    return [[*entry[:3], *([[*entry.read]] if entry.read else [])] for entry in plan]
+
+
+def from_json(plan: Sequence[Sequence[Any]]) -> Plan:
+    """The inverse of `to_json`."""
+    return tuple(PlanEntry(*entry[:3], *map(tuple, entry[3:])) for entry in plan)
 
 
 def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1) -> Plan:
@@ -58,7 +67,18 @@ def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, 
     if last.batch_size == batch_size:
         return plan
     begun = -(-(step - last.step) // windows_per_block)
-    return (*plan, PlanEntry(step, last.block + begun * last.batch_size // rows_per_block, batch_size))
+    return (*plan, PlanEntry(step, last.block + begun * last.batch_size // rows_per_block, batch_size, last.read))
+
+
+def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: Stream) -> Plan:
+    """The plan of a run whose batches are of the stream `after` from `step` on; unchanged if both read the same.
+
+    A row leaves the rest of its block, and the next one starts at the end of what has been begun: no text of an epoch
+    is read twice, and at most one block is left out in a row.
+    """
+    if before == after and batch_size == plan[-1].batch_size:
+        return plan
+    return (*plan, PlanEntry(step, 0, batch_size, before.read(step, plan)))
 
 
 def current(plan: Plan, step: int) -> PlanEntry:
@@ -119,6 +139,8 @@ class ShuffledBlocks:
     seed: int
     static: bool = False
     """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
+    shuffle_len: int = 0
+    """Number of tokens, of whole blocks, that stay together; 0 = a block."""
 
     @property
     def block_len(self) -> int:
@@ -128,7 +150,12 @@ class ShuffledBlocks:
     @property
     def blocks(self) -> int:
         """Number of blocks N of one epoch."""
-        return self.tokens // self.block_len
+        return self.tokens // (self.shuffle_len or self.block_len) * self.together
+
+    @property
+    def together(self) -> int:
+        """Number of blocks that stay together."""
+        return self.shuffle_len // self.block_len or 1
 
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each block number its epoch, its block, and the first token of the block."""
@@ -136,84 +163,15 @@ class ShuffledBlocks:
 
         def shuffled(epoch: int, index: int) -> int:
             seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
-            return grain.experimental.index_shuffle(index, self.blocks - 1, seed, SHUFFLE_ROUNDS)
+            group, place = divmod(index, self.together)
+            groups = self.blocks // self.together
+            return grain.experimental.index_shuffle(group, groups - 1, seed, SHUFFLE_ROUNDS) * self.together + place
 
         block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
-        offset_B = (epoch_B * self.window) % (most + 1)
+        offset_B = (epoch_B * (self.shuffle_len or self.window)) % (most + 1)
         return epoch_B, block_B, offset_B + block_B * self.block_len
-
-
-@dataclasses.dataclass(frozen=True)
-class Cycle:
-    """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
-
-        number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p]
-
-    Nothing is random: after any n blocks every corpus has had its share of them, within one or two blocks. `counts[c]`
-    is k_c, the number of places of corpus c, at least one; L is their sum.
-    """
-
-    counts: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        """Places L."""
-        return sum(self.counts)
-
-    @property
-    def shares(self) -> list[float]:
-        """Share of the blocks that each corpus gets."""
-        return [count / self.length for count in self.counts]
-
-    @functools.cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each place, and the number of earlier places of this corpus; int64 [L] each."""
-        counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
-        order, before = np.zeros((2, self.length), np.int64)
-        for place in range(self.length):
-            # The corpus that is most behind its share, times L to stay in whole numbers; the first one at a tie.
-            corpus = np.argmax(counts * (place + 1) - dealt * self.length)
-            order[place], before[place] = corpus, dealt[corpus]
-            dealt[corpus] += 1
-        return order, before
-
-    def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each block number, and its block number within that corpus; int64 [B] each."""
-        order, before = self._tables
-        round_B, place_B = np.divmod(numbers_B, self.length)
-        corpus_B = order[place_B]
-        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
-
-    def dealt(self, number: int) -> np.ndarray:
-        """Of each corpus how many block numbers are before `number`, int64 [C]."""
-        counts, order = np.array(self.counts, np.int64), self._tables[0]
-        return number // self.length * counts + np.bincount(order[: number % self.length], minlength=len(counts))
-
-    def most(self, count: int) -> list[int]:
-        """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
-        rounds, rest = divmod(count, self.length)
-        is_of_corpus = self._tables[0] == np.arange(len(self.counts))[:, None]
-        earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
-        in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
-        return (rounds * np.array(self.counts) + in_rest.max(axis=1)).tolist()
-
-
-ONE = Cycle((1,))
-"""The cycle of a single corpus."""
-
-
-def from_weights(weights: Sequence[float]) -> Cycle:
-    """The cycle closest to `weights` (positive, any sum)."""
-    shares = np.array(weights, np.float64) / max(weights)
-    exact = shares / shares.sum() * RESOLUTION
-    counts = np.maximum(1, np.floor(exact)).astype(int)
-    # The remaining places go to the largest remainders.
-    for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:
-        counts[corpus] += 1
-    divisor = math.gcd(*counts.tolist())
-    return Cycle(tuple((counts // divisor).tolist()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +211,25 @@ class Stream:
         """The corpus that `rows` (of the global batch) read at `step`, and its block number, counted over epochs."""
         entry, width = current(plan, step), self._width(step, plan)
         round_ = (step - entry.step) // self.corpora[0].windows_per_block
-        return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+        corpus_B, number_B = self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+        return corpus_B, number_B + self._before(entry)[corpus_B]
+
+    def _before(self, entry: PlanEntry) -> np.ndarray:
+        """Of each corpus the number of the first block that no earlier phase has begun, int64 [C]."""
+        numbers = np.zeros(len(self.corpora), np.int64)
+        for corpus, tokens in enumerate(entry.read):
+            blocks = self.corpora[corpus]
+            epoch, rest = divmod(tokens, blocks.tokens)
+            numbers[corpus] = epoch * blocks.blocks + min(-(-rest // blocks.block_len), blocks.blocks)
+        return numbers
+
+    def read(self, step: int, plan: Plan) -> tuple[int, ...]:
+        """Of each corpus the tokens read before `step`, for `PlanEntry.read`: a block that has begun counts whole."""
+        entry = current(plan, step)
+        rounds = -(-(step - entry.step) // self.corpora[0].windows_per_block)
+        numbers = self._before(entry) + self.cycle.dealt(entry.block + rounds * self._width(step, plan))
+        parts = zip(self.corpora, numbers.tolist(), strict=True)
+        return tuple(n // each.blocks * each.tokens + n % each.blocks * each.block_len for each, n in parts)
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do not exist."""
@@ -282,7 +258,8 @@ class Stream:
         """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
         blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.corpora[0].windows_per_block
-        return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
+        parts = zip(self.cycle.shares, self.corpora, self._before(entry).tolist(), strict=True)
+        return [(before + blocks * share) / epochs.blocks for share, epochs, before in parts]
 
 
 @dataclasses.dataclass(frozen=True)

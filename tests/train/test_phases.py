@@ -1,0 +1,228 @@
+"""Phases: data that goes on, parameters of all phases, exact resume across borders, and what is refused."""
+
+import dataclasses
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+import shared
+from hosts import Hosts
+from tiny import TESTS
+from tiny_phases import PHASES
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.evaluate import evaluate
+from xlnet_jax.commands.inspect import example
+from xlnet_jax.commands.train import train
+from xlnet_jax.data.batches.cycle import Cycle
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, enter_phase, extend_plan, from_json
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.launch import plan_until
+
+
+def settings(pytestconfig, phases=PHASES):
+    """A run of three phases, one of which has no query stream."""
+    train, checkpoint = {"steps": sum(phase["steps"] for phase in phases)}, {"every": 2, "keep": 9}
+    config = dataclasses.replace(
+        shared.settings(
+            pytestconfig, train=train, checkpoint=checkpoint, optimizer={"learning_rate": 1e-2, "average": 0.9}
+        ),
+        phases=tuple(phases),
+    )
+    configs.check(config)
+    return config
+
+
+def saved(workdir, step):
+    """The record of a checkpoint."""
+    with Checkpoints(str(workdir)) as checkpoints:
+        return checkpoints.record(step)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, pytestconfig):
+    """The run of `PHASES`, never stopped."""
+    workdir = tmp_path_factory.mktemp("phases")
+    train(settings(pytestconfig), str(workdir))
+    return workdir
+
+
+def assert_same_end(workdir, whole, last=14):
+    """The same steps, plan, and bits of the whole state."""
+    assert shared.steps(workdir) == shared.steps(whole)
+    mine, theirs = saved(workdir, last), saved(whole, last)
+    assert mine["plan"] == theirs["plan"] and len(mine["plan"]) == 3
+    assert mine["checksums"] == theirs["checksums"] and len(mine["checksums"]) > 40
+
+
+@pytest.mark.parametrize("stops", [(6,), pytest.param((2, 4, 8, 10), marks=pytest.mark.slow)])
+def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(whole, tmp_path, pytestconfig, stops):
+    """Would fail if a border lost the memory, the place in the text, moments, or the rate's count."""
+    for stop in (*stops, 14):
+        train(settings(pytestconfig), str(tmp_path), stop_at=stop)
+    assert_same_end(tmp_path, whole)
+
+
+OPTIONS = (f"--config={TESTS}/tiny_phases.py", "--config.data.workers=0")
+
+
+@pytest.mark.prove
+def test_a_run_in_phases_that_is_killed_ten_times_ends_as_if_never_touched(tmp_path):
+    """At random moments, each after the first checkpoint that this start has written."""
+    moments, cache = random.Random(31), tmp_path / "cache"
+    options = (*OPTIONS, "--config.train.steps_per_dispatch=1", "--config.checkpoint.every=1",
+               *(f"--config.phases[{number}].steps={steps}" for number, steps in enumerate((30, 30, 40))))  # fmt: skip
+    Hosts("train", tmp_path / "whole", *options, count=1, cache=cache).finish()
+    killed, kills = tmp_path / "killed", 0
+    while kills < 10:
+        hosts = Hosts("train", killed, *options, count=1, cache=cache)
+        before = newest(killed)
+        while newest(killed) == before and hosts.processes[0].poll() is None:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.4))
+        hosts.processes[0].kill()
+        hosts.finish(-9)
+        kills += 1
+        assert newest(killed) < 100, "it was done before the last kill"
+    Hosts("train", killed, *options, count=1, cache=cache).finish()
+    assert_same_end(killed, tmp_path / "whole", 100)
+
+
+def newest(workdir):
+    """The step of the newest complete checkpoint."""
+    names = os.listdir(workdir / "checkpoints") if (workdir / "checkpoints").exists() else []
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+@pytest.mark.slow
+def test_from_the_second_phase_on_with_two_processes(whole, tmp_path, pytestconfig):
+    """The same losses as with one."""
+    cache = pytestconfig.cache.mkdir("xla")
+    Hosts("train", tmp_path, *OPTIONS, "--stop_at=5", count=1, cache=cache).finish()
+    Hosts("train", tmp_path, *OPTIONS, count=2, cache=cache).finish()
+    mine, theirs = ([line["loss"] for line in shared.steps(workdir)] for workdir in (tmp_path, whole))
+    assert mine == pytest.approx(theirs, abs=1e-5) and len(mine) == 14
+
+
+def test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_move(whole):
+    """Would fail if they decayed, if their moments did, or if the next phase started from fresh ones."""
+    first, second, last = (saved(whole, step)["checksums"] for step in (4, 8, 14))
+    of_query = [name for name in first if name.endswith("/mask_embedding") and "/average/" not in name]
+    assert len(of_query) == 3, "the parameter and two moments"
+    for name in of_query:
+        assert first[name] == second[name] == last[name]
+    # Text from left to right has no segments.
+    still = [name for name in first if name.startswith("params/layers") and first[name] == second[name]]
+    assert still == ["params/layers/attention/segment_bias", "params/layers/attention/segment_embedding"]
+    assert not [name for name in first if name.startswith("params/layers") and second[name] == last[name]]
+
+
+def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
+    """The parameters of other phases are in it, and do not matter."""
+    for step, objective in ((4, "plm"), (8, "clm"), (14, "mlm")):
+        config = workdirs.load_config(str(whole), step=step)
+        assert config.data.objective == objective and not config.phases
+    with pytest.raises(BadInput, match="factorization_order is for permutation models"):
+        evaluate(str(whole), factorization_order="uniform")
+    assert evaluate(str(whole), blocks=8, step=4)["heldout_loss"] < np.log(200)
+
+
+def test_the_text_of_an_epoch_is_read_once_whatever_the_lengths():
+    """Longer blocks, then shorter ones, of a mixture whose shares change: a row leaves out one block at most."""
+    tokens, seen = (5000, 3000), [np.zeros(5000, int), np.zeros(3000, int)]
+    shapes = [(8, 2, 4, (1, 1)), (16, 4, 3, (2, 1)), (8, 1, 6, (1, 3))]
+
+    def stream(window, windows, counts):
+        return Stream(tuple(ShuffledBlocks(n, window, windows, 3, shuffle_len=64) for n in tokens), True, Cycle(counts))
+
+    plan, end, before, left_out = extend_plan((), 0, 4, 2), 0, None, 0
+    for window, windows, batch_size, counts in shapes:
+        now = stream(window, windows, counts)
+        plan = enter_phase(plan, end, batch_size, before or now, now)
+        for step in range(end, end + 7):
+            where = now.locate(step, np.arange(batch_size), plan)
+            for corpus, start, direction in zip(where.corpus_B, where.cursor_B, where.direction_B, strict=True):
+                assert where.epoch_B.max() == 0
+                seen[corpus][start + direction * np.arange(window)] += 1
+        end, before = end + 7, now
+        left_out += batch_size * window * windows
+        assert now.read(end, plan) == tuple(pytest.approx(x, abs=64 * 8) for x in (s.sum() for s in seen))
+    assert max(s.max() for s in seen) == 1, "no token twice"
+    # All that lies between what was read, in the order of the shuffle, is less than a block a row at each border.
+    assert sum(now.read(end, plan)) - sum(s.sum() for s in seen) <= left_out
+    assert from_json([list(entry) for entry in plan]) == plan
+
+
+def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
+    values = configs.default()
+    values.phases = ({"steps": 90_000}, {"steps": 4, "data": {"segment_len": 1024, "reuse_len": 512}})
+    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 8 * 512
+    values.phases[1]["data"] = {"segment_len": 1024, "reuse_len": 509}
+    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 0
+
+
+def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
+    config = settings(pytestconfig)
+    shown = [example(config, step, 0) for step in (3, 4, 8)]
+    assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
+    assert [len(each["targets"]) for each in shown][1] == 32 and not shown[1]["continues"]
+    assert len(plan_until(open_mixture(config), config, 13)) == 3
+
+
+def test_a_border_is_where_the_rate_changes(whole):
+    rates = [line["learning_rate"] for line in read_jsonl(os.path.join(whole, "metrics.jsonl"))]
+    assert rates[7] / rates[8] == pytest.approx(10 * 7 / 6, rel=1e-4)  # linear decay to step 14, ten times lower
+
+
+WRONG = [
+    ({"steps": 3, "model": {"d_model": 8}}, "phases[0]: model.d_model must be the same in all phases"),
+    ({"steps": 3, "data": {"segment_len": 12}}, "in phases[0]: data.segment_len=12 is too short"),
+    ({"steps": 0}, "phases[0] must be a dict with `steps`"),
+    ({"steps": 3, "data": {"segmentlen": 12}}, "phases[0]: no config key 'data.segmentlen'. Did you mean"),
+    ({"steps": 3, "segment_len": 12}, "phases[0].segment_len=12: write the key in its section"),
+]
+
+
+@pytest.mark.parametrize(("phase", "line"), WRONG)
+def test_a_phase_that_cannot_be_is_one_line(phase, line):
+    values = configs.default()
+    values.update({"phases": (phase,), "optimizer": {"warmup_steps": 0}})
+    with pytest.raises(BadInput) as raised:
+        configs.from_dict(values.to_dict())
+    assert line in str(raised.value)
+
+
+def test_an_override_names_a_phase_and_steps_are_their_sum():
+    values = configs.default()
+    values.phases = ({"steps": 50_000}, {"steps": 4, "data": {"segment_len": 600}})
+    config = configs.from_dict(
+        values.to_dict(), ["--config.phases[1].steps=7", "--config.phases[0].data.num_predict=9"]
+    )
+    assert config.train.steps == 50_007 and config.ends == [50_000, 50_007]
+    assert [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
+    for word, line in (
+        ("--config.train.steps=9", "train.steps=9 beside phases, which have 50004 steps together"),
+        ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
+        ("--config.phases[1].data.segmentlen=9", "no config key 'data.segmentlen'"),
+    ):
+        with pytest.raises(BadInput, match=line.replace("[", r"\[")):
+            configs.from_dict(values.to_dict(), [word])
+
+
+def test_phases_that_are_over_must_stay(whole, pytestconfig):
+    other = ({"steps": 6}, *PHASES[1:])
+    with pytest.raises(BadInput, match="one that is over must stay as it was"):
+        train(settings(pytestconfig, other), str(whole))
+
+
+@pytest.mark.slow
+def test_a_phase_that_has_not_begun_may_change(whole, tmp_path, pytestconfig):
+    train(settings(pytestconfig), str(tmp_path), stop_at=6)
+    train(settings(pytestconfig, (*PHASES[:2], PHASES[2] | {"steps": 2})), str(tmp_path))
+    assert shared.steps(tmp_path)[:6] == shared.steps(whole)[:6] and len(shared.steps(tmp_path)) == 10

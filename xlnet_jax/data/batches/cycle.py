@@ -1,0 +1,84 @@
+"""Which corpus a block number belongs to: a fixed cycle with the shares of a mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+RESOLUTION = 10_000
+"""Places of a cycle, before division by the common divisor: weights are exact to one part in ten thousand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
+
+        number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p]
+
+    Nothing is random: after any n blocks every corpus has had its share of them, within one or two blocks. `counts[c]`
+    is k_c, the number of places of corpus c, at least one; L is their sum.
+    """
+
+    counts: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Places L."""
+        return sum(self.counts)
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of the blocks that each corpus gets."""
+        return [count / self.length for count in self.counts]
+
+    @functools.cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus of each place, and the number of earlier places of this corpus; int64 [L] each."""
+        counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
+        order, before = np.zeros((2, self.length), np.int64)
+        for place in range(self.length):
+            # The corpus that is most behind its share, times L to stay in whole numbers; the first one at a tie.
+            corpus = np.argmax(counts * (place + 1) - dealt * self.length)
+            order[place], before[place] = corpus, dealt[corpus]
+            dealt[corpus] += 1
+        return order, before
+
+    def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus of each block number, and its block number within that corpus; int64 [B] each."""
+        order, before = self._tables
+        round_B, place_B = np.divmod(numbers_B, self.length)
+        corpus_B = order[place_B]
+        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
+
+    def dealt(self, number: int) -> np.ndarray:
+        """Of each corpus how many block numbers are before `number`, int64 [C]."""
+        counts, order = np.array(self.counts, np.int64), self._tables[0]
+        return number // self.length * counts + np.bincount(order[: number % self.length], minlength=len(counts))
+
+    def most(self, count: int) -> list[int]:
+        """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
+        rounds, rest = divmod(count, self.length)
+        is_of_corpus = self._tables[0] == np.arange(len(self.counts))[:, None]
+        earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
+        in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
+        return (rounds * np.array(self.counts) + in_rest.max(axis=1)).tolist()
+
+
+ONE = Cycle((1,))
+"""The cycle of a single corpus."""
+
+
+def from_weights(weights: Sequence[float]) -> Cycle:
+    """The cycle closest to `weights` (positive, any sum)."""
+    shares = np.array(weights, np.float64) / max(weights)
+    exact = shares / shares.sum() * RESOLUTION
+    counts = np.maximum(1, np.floor(exact)).astype(int)
+    # The remaining places go to the largest remainders.
+    for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:
+        counts[corpus] += 1
+    divisor = math.gcd(*counts.tolist())
+    return Cycle(tuple((counts // divisor).tolist()))
