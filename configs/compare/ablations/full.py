@@ -1,0 +1,18 @@
+"""XLNet with its parts: memory, spans, both directions.
+
+The first of five; docs/comparison.md has the command.
+"""
+
+import importlib.util
+import pathlib
+
+
+def get_config():
+    # The files of this folder are not a package.
+    path = pathlib.Path(__file__).parents[1] / "small.py"
+    spec = importlib.util.spec_from_file_location("small", path)
+    small = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(small)
+    config = small.get_config()
+    config.model.memory_len = 64
+    return config
