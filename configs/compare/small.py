@@ -2,8 +2,8 @@
 
     xlnet-jax quickstart --workdir=runs/quickstart        # makes the corpus of the commands below
 
-Hardware: two CPU cores, no accelerator; about six minutes a run, with its scores. All sizes are ours. The objective here is
-permutation language modelling with spans, without memory, as masked models have none.
+Hardware: two CPU cores, no accelerator; about six minutes a run, with its scores. All sizes are ours. Permutation
+language modelling with spans, and without memory, as masked models have none.
 """
 
 from xlnet_jax import config as base
@@ -17,8 +17,8 @@ def get_config():
     )  # fmt: skip
     config.data.update(segment_len=128, reuse_len=64, num_predict=21, windows_per_block=8)
     config.optimizer.update(learning_rate=2e-3, warmup_steps=100, schedule="cosine", weight_decay=0.01)
-    config.train.update(steps=1500, batch_size=16, steps_per_dispatch=10)
-    config.checkpoint.update(every=500, keep=1)
+    config.train.update(steps=1200, batch_size=16, steps_per_dispatch=10)
+    config.checkpoint.update(every=400, keep=1)
     config.evaluation.update(final=False, batch_size=64)
     config.log.tensorboard = False
     return config

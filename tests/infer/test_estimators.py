@@ -1,4 +1,4 @@
-"""The estimators of `compare`: which of them are distributions, by all texts of a tiny vocabulary, and what they ask."""
+"""The estimators of `compare`: which are distributions, by all texts of a tiny vocabulary, and what they ask."""
 
 import functools
 import itertools

@@ -40,6 +40,7 @@ from xlnet_jax.train import sliding
 log = logging.getLogger("xlnet_jax")
 
 RESULT, PAGE, MEASURED = "compare.json", "page.html", "measures.json"
+ENVIRONMENT = ("time", "xlnet_jax", "git_commit", "python", "packages", "device_kind", "devices", "cores")
 CURVE_POINTS = 100
 """Of a learning curve, each the mean of the steps since the one before."""
 
@@ -158,10 +159,9 @@ def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.
         for measure in MEASURES:
             found = estimate(scorer, config, measure, tokens_NT, orders)
             scores[measure] = found and found._asdict() | {"nats_N": found.nats_N.tolist()}
-    content = {
-        "steps": trained["step"], "seconds": trained["seconds"], "heldout_loss": trained["heldout_loss"],
-        "curve": curve(folder), "measures": scores, "environment": workdirs.environment(),
-    }  # fmt: skip
+    where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
+    content = {"steps": trained["step"], "seconds": trained["seconds"], "heldout_loss": trained["heldout_loss"],
+               "curve": curve(folder), "measures": scores, "environment": where}  # fmt: skip
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))

@@ -53,7 +53,7 @@ def page(result: dict[str, Any]) -> str:
     if first:
         where = first["environment"]
         packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
-        body.append(f"<p class=no>First run: {where['time']}; xlnet-jax {where['xlnet_jax']}, Python "
+        body.append(f"<p class='no'>First run: {where['time']}; xlnet-jax {where['xlnet_jax']}, Python "
                     f"{where['python']}, {packages}; {where['devices']} x {text(where['device_kind'])}, "
                     f"{where['cores']} cores. Corpus {result['corpus_sha256'][:12]}, configurations "
                     f"{result['configs_sha256'][:12]}.</p>")  # fmt: skip
