@@ -1,6 +1,8 @@
 """XLNet with its parts: memory, spans, both directions.
 
-The first of five; docs/comparison.md has the command.
+    xlnet-jax train --config=configs/compare/ablations/full.py --config.data.corpus=CORPUS --workdir=RUN
+
+The first of five; docs/comparison.md has the command. Nothing here is published.
 """
 
 import importlib.util

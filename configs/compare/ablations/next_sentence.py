@@ -1,6 +1,8 @@
 """`full.py` with a second loss, whether B follows A.
 
-One of `full.py` and its ablations; docs/comparison.md has the command.
+    xlnet-jax train --config=configs/compare/ablations/next_sentence.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """
 
 import importlib.util

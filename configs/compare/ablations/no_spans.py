@@ -1,6 +1,8 @@
 """`full.py` with targets that are single pieces.
 
-One of `full.py` and its ablations; docs/comparison.md has the command.
+    xlnet-jax train --config=configs/compare/ablations/no_spans.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """
 
 import importlib.util

@@ -1,6 +1,8 @@
 """`full.py` that reads all text forward.
 
-One of `full.py` and its ablations; docs/comparison.md has the command.
+    xlnet-jax train --config=configs/compare/ablations/one_direction.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """
 
 import importlib.util

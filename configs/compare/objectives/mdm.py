@@ -1,6 +1,8 @@
 """Masked diffusion, with the network of `small.py`.
 
-One of five objectives with one network; docs/comparison.md has the command.
+    xlnet-jax train --config=configs/compare/objectives/mdm.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of five objectives with one network; docs/comparison.md has the command. Nothing here is published.
 """
 
 import importlib.util

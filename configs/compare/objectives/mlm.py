@@ -1,6 +1,9 @@
 """Masked (BERT's objective on XLNet's network), with the network of `small.py`.
 
+    xlnet-jax train --config=configs/compare/objectives/mlm.py --config.data.corpus=CORPUS --workdir=RUN
+
 One of five objectives with one network; docs/comparison.md has the command. B always follows A.
+Nothing here is published.
 """
 
 import importlib.util
