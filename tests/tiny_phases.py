@@ -7,6 +7,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import tiny_config
 
+from xlnet_jax.config import TrainConfig
+
 PHASES = (
     # Two streams with a memory; then left to right, with longer blocks and another batch; then masks and a lower rate.
     {"steps": 4},
@@ -19,7 +21,7 @@ PHASES = (
 
 def get_config():
     config = tiny_config.get_config()
-    config.update({"phases": PHASES, "train": {"steps": sum(phase["steps"] for phase in PHASES)}})
+    config.update({"phases": PHASES, "train": {"steps": TrainConfig().steps}})
     config.optimizer.average = 0.9
     config.checkpoint.every, config.checkpoint.keep = 2, 9
     return config

@@ -235,6 +235,7 @@ VERBS = (
          _of("commands.train", "train"), (
             _CONFIG,
             _option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
+            _option("--branch", "start from the whole state of another run: a decay branch", metavar="RUN[@STEP]"),
             *_STOPS,
         ), stops=True, meets=True),
     Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",

@@ -27,7 +27,8 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.launch import BuiltPhase, restore_or_init
+from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -243,7 +244,7 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
     assert step == 8 and contents({"params": params}).items() <= saved[8].items()
     (line,) = [record for record in caplog.records if record.name == "xlnet_jax"]
     assert line.levelname == "WARNING" and "12 is damaged: " in line.message and "taking step 8" in line.message
-    with pytest.raises(Damaged, match="12 is damaged: .*; choose another --step"):
+    with pytest.raises(Damaged, match="12 is damaged: .*; choose another step"):
         restore.parameters(str(workdir), abstract["params"], Session(), 12)
     assert restore.parameters(str(workdir), abstract["params"], Session(), 4)[1] == 4
     # What is wrong with another part is of no concern to who reads the parameters.

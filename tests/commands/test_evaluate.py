@@ -154,7 +154,7 @@ def asked(monkeypatch):
         scored.append((stored.path, stored.config.model.memory_len, windows_NX.shape))
         return np.full((len(lengths), len(windows_NX)), 1.0 + (stored.path == "near"))
 
-    monkeypatch.setattr(workdirs, "load_config", lambda name, words: runs[name])
+    monkeypatch.setattr(workdirs, "load_config", lambda name, *_: runs[name])
     monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
     monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
     monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())

@@ -107,6 +107,7 @@ class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
     config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), XLNET
+    diffuses = False
 
     def init(self, key, batch, memory, *, deterministic):
         return {"params": {"word_embedding": nn.LogicallyPartitioned(jnp.zeros((96, 12)), ("vocab", "embed"))}}

@@ -285,7 +285,7 @@ def test_an_average_by_hand_and_the_digits_of_its_first_steps(decay):
 def test_an_average_cannot_be_switched_on_or_off_later(tmp_path):
     with_one, mixture = tiny.config(optimizer={"average": 0.9}), SimpleNamespace(sha256="1", path="text")
     for started, now, said in ((tiny.config(), with_one, "0.0 -> 0.9"), (with_one, tiny.config(), "0.9 -> 0.0")):
-        with pytest.raises(BadInput, match=f"frozen keys: optimizer.average: {said}; restore them, or give another"):
+        with pytest.raises(BadInput, match=f"frozen keys: optimizer.average: {said}; restore them, or start a new"):
             workdirs.check_resume(workdirs.identity(started, "1", "2"), now, mixture, "run")
 
 

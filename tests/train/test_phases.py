@@ -61,7 +61,7 @@ def assert_same_end(workdir, whole, last=14):
     assert mine["checksums"] == theirs["checksums"] and len(mine["checksums"]) > 40
 
 
-@pytest.mark.parametrize("stops", [(4, 10), pytest.param((2, 6, 8), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stops", [(6,), pytest.param((2, 4, 8, 10), marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(whole, tmp_path, pytestconfig, stops):
     """Would fail if a border lost the memory, the place in the text, moments, or the rate's count."""
     for stop in (*stops, 14):
@@ -128,8 +128,9 @@ def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
     for step, objective in ((4, "plm"), (8, "clm"), (14, "mlm")):
         config = workdirs.load_config(str(whole), step=step)
         assert config.data.objective == objective and not config.phases
-    scores = {step: evaluate(str(whole), blocks=8, step=step, overrides=[])["heldout_loss"] for step in (4, 8)}
-    assert all(np.isfinite(loss) for loss in scores.values()) and len(set(scores.values())) == 2
+    with pytest.raises(BadInput, match="factorization_order is for permutation models"):
+        evaluate(str(whole), factorization_order="uniform")
+    assert evaluate(str(whole), blocks=8, step=4)["heldout_loss"] < np.log(200)
 
 
 def test_the_text_of_an_epoch_is_read_once_whatever_the_lengths():

@@ -20,7 +20,8 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.launch import BuiltPhase, restore_or_init
+from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 

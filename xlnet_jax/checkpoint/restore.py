@@ -47,7 +47,7 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> R
 
     Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then nothing is changed.
     """
-    restored = _newest_undamaged(checkpoints, _same_arrays(checkpoints, trees_of), processes)
+    restored = _newest_undamaged(checkpoints, same_arrays(checkpoints, trees_of), processes)
     if restored is not None and restored.damaged:
         for step, why in restored.damaged.items():
             folder = f"{checkpoints.workdir}/quarantine"
@@ -81,7 +81,7 @@ def parameters(
 ) -> tuple[Any, int]:
     """The parameters of a run's checkpoint, for a reader, and its step. See `_params`."""
     with Checkpoints(workdir) as checkpoints:
-        trees_of = _same_arrays(checkpoints, lambda *_: {"params": abstract_params}, whole=False)
+        trees_of = same_arrays(checkpoints, lambda *_: {"params": abstract_params}, whole=False)
         return _params(checkpoints, trees_of, processes, step, averaged)
 
 
@@ -109,7 +109,7 @@ def _params(
     return restored.trees["optimizer"][-1]["average"], restored.step
 
 
-def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True) -> TreesOf:
+def same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True) -> TreesOf:
     """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
@@ -244,7 +244,7 @@ def _newest_undamaged(
     if not damaged:
         return None
     if only is not None:
-        raise Damaged(f"{damaged[only]}; choose another --step")
+        raise Damaged(f"{damaged[only]}; choose another step")
     raise BadInput(
         f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
         "Restore one from a copy, or start again in another --workdir"

@@ -15,18 +15,22 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
+from xlnet_jax.train import branch as branches
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.launch import Job
 from xlnet_jax.train.recipe import make_recipe
 
 
-def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
+def train(
+    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False
+) -> dict[str, Any]:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
     It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
 
     Args:
+      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or of its newest one.
       stop_at: save and stop after this step; a later call continues to the end.
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
@@ -47,18 +51,20 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             make_recipe(phase)  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-        if (saved := workdirs.read_config(workdir)) is not None:
-            workdirs.check_resume(saved, config, mixture, workdir)
+        origin = branches.origin_of(config, workdir, branch)
+        known = workdir if origin is None or workdirs.read_config(workdir) else origin.path
+        if (saved := workdirs.read_config(known)) is not None:
+            workdirs.check_resume(saved, config, mixture, known)
         for phase in phases:
             mixture.stream(phase).check(phase.train.batch_size, mixture.described())
             mixture.check(phase)
         heldout = evaluation.open_heldout(config, mixture)
         # No device has been used yet, and no process writes before all have read the work directory.
-        equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
+        equal = {"the corpus (sha256)": mixture.sha256, "--branch": branch, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
             make_evaluator = heldout and (lambda recipe, mesh: HeldoutLoss(
                 recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(recipe.config)))  # fmt: skip
-            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop)
+            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop, origin)
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)

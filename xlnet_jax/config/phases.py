@@ -67,20 +67,18 @@ def conflicts(config: Config, fields: Mapping[str, dataclasses.Field[Any]]) -> I
                     yield f"phases[{number}]: {section}.{name} must be the same in all phases; they may change {rest}"
     if config.phases and config.finetune.task != "none":
         yield f"phases are for pretraining; leave them out with finetune.task={config.finetune.task}"
-    objectives = {values.get("objective") for phase in config.phases for values in (_changes(phase).get("data", {}),)}
-    if config.train.spike_zscore and len(objectives - {None}):
+    objectives = {phase.get("data", {}).get("objective", config.data.objective) for phase in config.phases}
+    if config.train.spike_zscore and len(objectives) > 1:
         yield f"train.spike_zscore={config.train.spike_zscore} compares losses of phases with other objectives; use 0"
 
 
 def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where: str) -> None:
     """Raises BadInput unless the phases before the checkpoint of `step` are those that it was trained with."""
-    number = config.phase_before(step)
-    ends = [*itertools.accumulate(phase["steps"] for phase in saved)]
-    if number != min(bisect.bisect_left(ends, step), max(len(ends) - 1, 0)) or [*config.phases[:number]] != [
-        *saved[:number]
-    ]:
+    number, ends = config.phase_before(step), [*itertools.accumulate(phase["steps"] for phase in saved)]
+    then = min(bisect.bisect_left(ends, step), max(len(ends) - 1, 0))
+    if number != then or [*config.phases[:number]] != [*saved[:number]]:
         raise BadInput(f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: one that is "
-                       "over must stay as it was; restore it, or give another --workdir")  # fmt: skip
+                       "over must stay as it was; restore it, or start a new run in another --workdir")  # fmt: skip
 
 
 def apply(config: Config, number: int) -> Config:

@@ -90,7 +90,7 @@ def check_resume(started: dict[str, Any], config: Config, data: TrainingData, wh
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
-            "restore them, or give another --workdir"
+            "restore them, or start a new run in another --workdir"
         )
     for rule in (configs.ELASTIC, configs.FREE):
         for line in configs.changed_keys(config, saved, rule):
@@ -275,10 +275,14 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if jax.process_index() != 0:
         return
     # That of the first start: later the source may be gone.
-    before = workdir if read_config(workdir) is not None else restore.run_of(config.checkpoint.init_from)[0]
+    before, branch = read_config(workdir), origin.get("branch", "")
+    source = branch.rpartition("@")[0] or restore.run_of(config.checkpoint.init_from)[0]
+    source = source if before is None else workdir
     content = identity(config, data.sha256, data.tokenizer.sha256, config.phases)
-    if before and (kept := source_config(before)):
+    if source and (kept := source_config(source)):
         content[SOURCE_CONFIG] = kept
+    if branch := branch or (before or {}).get("branch"):
+        content["branch"] = branch
     with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)

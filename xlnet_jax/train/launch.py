@@ -1,11 +1,10 @@
 """A start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the loop.
 
-The state is fresh, from the newest good checkpoint, or has the parameters of another run.
+The state is fresh, from the newest good checkpoint, has the parameters of another run, or is that of another run.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,7 +29,6 @@ from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
-from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
@@ -40,12 +38,13 @@ from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
-from xlnet_jax.train import evaluation
+from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
-from xlnet_jax.train.loop import Run, compile_step
-from xlnet_jax.train.recipe import Recipe, recipes
+from xlnet_jax.train.loop import Run
+from xlnet_jax.train.phases import BuiltPhase, build, compile_later, empty_memory, enter
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
-from xlnet_jax.train.step import BuiltStep, build_step, create_state, next_memory
+from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
 
@@ -63,6 +62,8 @@ class Job:
     """None = nothing is evaluated."""
     stop: int
     """Save and stop at this step."""
+    origin: branch.Origin | None = None
+    """The checkpoint of another run where this one starts; see `branch`."""
 
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[dict[str, Any], bool]:
@@ -71,7 +72,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
-    mesh, phases = _built(job, processes)
+    mesh, phases = build(job.config, job.make_recipe, processes)
     config = job.config
     with jax.set_mesh(mesh):
         workdirs.use_compilation_cache(config, workdir)
@@ -85,8 +86,10 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                 workdirs.check_shared(workdir, processes)
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore" if checkpoints.steps() else "start"):
-                state, plan, start, origin = restore_or_init(config, phases, job.data, checkpoints, processes)
+            with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
+                state, plan, start, origin = restore_or_init(
+                    config, phases, job.data, checkpoints, processes, job.origin
+                )
             now = config.phase_before(start)
             evaluators = [job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None for each in phases]
             unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
@@ -100,22 +103,24 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             workdirs.write_start(workdir, config, job.data, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
+            unsaved = "branch" in origin
             goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
-            executables = _compile_later(phases[now + 1 :], now + 1, goodput, processes)
+            executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
             for number, (recipe, built) in enumerate(phases[now:], now):
                 if number > now:
                     plan = enter_phase(plan, start, recipe.config.train.batch_size, *(
                         job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
-                    state = _enter(state, recipe, built)
+                    state = enter(state, recipe, built)
                     log.info("phase %d of %d from step %d on", number + 1, len(phases), start)
                 loop = Run(
                     recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                     request, goodput, watchdog, evaluators[number], config.phases, executables[number],
                 )  # fmt: skip
-                state, start, ended = loop.loop(state, start, min(job.stop, config.ends[number]), unscored)
-                unscored = False
+                stop = min(job.stop, config.ends[number])
+                state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
+                unscored = unsaved = False
                 if ended or start >= job.stop:
                     return loop.finish(start), True
             raise AssertionError("a run stops in one of its phases")
@@ -123,7 +128,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 
 def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     """Builds the first batch and traces the step; neither compiles nor writes."""
-    mesh, phases = _built(job, processes)
+    mesh, phases = build(job.config, job.make_recipe, processes)
     recipe, built = phases[0]
     with jax.set_mesh(mesh):
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
@@ -152,57 +157,6 @@ def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     return plan
 
 
-class BuiltPhase(NamedTuple):
-    """A phase of a run; a run without phases is one."""
-
-    recipe: Recipe
-    built: BuiltStep
-
-
-def _built(job: Job, processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
-    mesh = meshes.make_mesh(job.config.mesh)
-    configs = [job.config.in_phase(number) for number in range(len(job.config.ends))]
-    for config in configs:
-        _check_rows(config, mesh)
-    made = recipes([fused.decided(config, processes) for config in configs], job.make_recipe)
-    with jax.set_mesh(mesh):
-        return mesh, [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
-
-
-def _check_rows(config: Config, mesh: Mesh) -> None:
-    rows = meshes.training_rows(config.train, mesh)
-    meshes.check_model(config.model, mesh)
-    if rows != config.train.batch_size:
-        empty = quantity(rows - config.train.batch_size, "row")
-        log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
-                 empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
-
-
-def _compile_later(
-    later: Sequence[BuiltPhase], first: int, goodput: Goodput, processes: Session
-) -> dict[int, dict[tuple[int, ...], Any]]:
-    """The compiled steps of the phases to come, by their numbers: what does not fit the devices ends the run now."""
-    executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
-    for number, (_, built) in enumerate(later, first):
-        with goodput.measure("compile"):
-            shape = max((x.shape for x in jax.tree.leaves(built.abstract_batch)), key=len)
-            executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
-            processes.barrier(f"compiling phase {number + 1}")
-    return executables
-
-
-def _enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
-    """The state at the border of a phase: its memory is empty if the one before had another shape."""
-    wanted = built.abstract_state.memory
-    same = jax.tree.map(lambda x, y: x.shape == y.shape, state.memory, wanted)
-    return state if all(jax.tree.leaves(same)) else dataclasses.replace(state, memory=_empty_memory(recipe, built))
-
-
-def _empty_memory(recipe: Recipe, built: BuiltStep) -> Any:
-    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-    return jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
-
-
 def _evaluated(
     config: Config, workdir: str, evaluator: Evaluator | None, start: int, processes: Session
 ) -> tuple[bool, bool]:
@@ -221,16 +175,22 @@ def _evaluated(
 
 
 def restore_or_init(
-    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, checkpoints: Checkpoints, processes: Session
+    config: Config,
+    phases: Sequence[BuiltPhase],
+    data: TrainingData,
+    checkpoints: Checkpoints,
+    processes: Session,
+    origin: branch.Origin | None = None,
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, and of a fresh state `init_from`.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
+    the first step of a branch `branch`.
     """
 
-    def wanted(step: int, record: dict[str, Any]) -> Trees:
+    def wanted(folder: Any, step: int, record: dict[str, Any]) -> Trees:
         recipe, built = phases[config.phase_before(step)]
-        where = str(checkpoints.path / str(step))
+        where = str(folder / str(step))
         check_past(config, record.get("phases", ()), step, where)
         workdirs.check_resume(record, recipe.config, data, where)
         # With another batch size the rows are other rows: the saved memory is useless.
@@ -238,12 +198,15 @@ def restore_or_init(
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
         return {name: tree for name, tree in built.abstract_state.split().items() if name != "memory" or usable}
 
-    restored = restore.resume(checkpoints, wanted, processes)
+    restored = restore.resume(checkpoints, functools.partial(wanted, checkpoints.path), processes)
+    begins = origin if restored is None else None
+    if begins:
+        restored = branch.restored(begins, config, wanted, processes)
     if restored is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, origin = _fresh(*phases[0], data, processes)
-        return state, plan_until(data, config, 0), 0, origin
+        state, drawn = _fresh(*phases[0], data, processes)
+        return state, plan_until(data, config, 0), 0, drawn
     number = config.phase_before(restored.step)
     begin = [0, *config.ends][number]  # the memory may be empty there
     recipe, built = phases[number]
@@ -256,11 +219,13 @@ def restore_or_init(
         first = max(_first_in_memory(config, plan, restored.step), begin)
         memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
-        rebuilt = rebuilt + [restored.step] * (first < restored.step)
+        rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
-    log.info("resuming at step %d from %s", restored.step, checkpoints.path)
-    return State.join(trees), plan, restored.step, {"rebuilt": rebuilt}
+    log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
+             begins.path if begins else checkpoints.path)  # fmt: skip
+    record = {"branch": str(branch.Origin(begins.path, restored.step))} if begins else {}
+    return State.join(trees), plan, restored.step, {"rebuilt": rebuilt} | record
 
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
@@ -281,7 +246,7 @@ def _rebuild(
     config, began = recipe.config, time.perf_counter()
     sharding: Any = built.abstract_state.step.sharding
     mesh = sharding.mesh
-    memory = _empty_memory(recipe, built)
+    memory = empty_memory(recipe, built)
     if not steps:
         return memory
 

@@ -112,8 +112,11 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(self, state: State, start: int, stop: int, unscored: bool) -> tuple[State, int, bool]:
-        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first.
+    def loop(
+        self, state: State, start: int, stop: int, unscored: bool, unsaved: bool = False
+    ) -> tuple[State, int, bool]:
+        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first;
+        `unsaved`: its checkpoint, which comes before that.
 
         Returns the state, its step, and whether the evaluations so far end the run.
         """
@@ -127,6 +130,8 @@ class Run:
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
             self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
+            if unsaved:
+                self._save(start, state, wait=True)
             at, ended = start, unscored and self._evaluate(start, state)
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)

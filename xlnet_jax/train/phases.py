@@ -1,0 +1,78 @@
+"""The phases of a run on its devices: their steps are built and compiled ahead, and the state crosses their borders."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from xlnet_jax.config import Config
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
+from xlnet_jax.kernels import fused
+from xlnet_jax.messages import quantity
+from xlnet_jax.run.goodput import Goodput
+from xlnet_jax.train.loop import compile_step
+from xlnet_jax.train.recipe import Recipe, recipes
+from xlnet_jax.train.state import State
+from xlnet_jax.train.step import BuiltStep, build_step
+
+log = logging.getLogger("xlnet_jax")
+
+
+class BuiltPhase(NamedTuple):
+    """A phase of a run; a run without phases is one."""
+
+    recipe: Recipe
+    built: BuiltStep
+
+
+def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
+    """The mesh, and on it the step of each phase. Raises BadInput if a batch or the model does not divide over it."""
+    mesh = meshes.make_mesh(config.mesh)
+    parts = [config.in_phase(number) for number in range(len(config.ends))]
+    for part in parts:
+        _check_rows(part, mesh)
+    made = recipes([fused.decided(part, processes) for part in parts], make_recipe)
+    with jax.set_mesh(mesh):
+        return mesh, [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
+
+
+def _check_rows(config: Config, mesh: Mesh) -> None:
+    rows = meshes.training_rows(config.train, mesh)
+    meshes.check_model(config.model, mesh)
+    if rows != config.train.batch_size:
+        empty = quantity(rows - config.train.batch_size, "row")
+        log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
+                 empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
+
+
+def compile_later(
+    later: Sequence[BuiltPhase], first: int, goodput: Goodput, processes: Session
+) -> dict[int, dict[tuple[int, ...], Any]]:
+    """The compiled steps of the phases to come, by their numbers: what does not fit the devices ends the run now."""
+    executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
+    for number, (_, built) in enumerate(later, first):
+        with goodput.measure("compile"):
+            shape = max((x.shape for x in jax.tree.leaves(built.abstract_batch)), key=len)
+            executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
+            processes.barrier(f"compiling phase {number + 1}")
+    return executables
+
+
+def enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
+    """The state at the border of a phase: its memory is empty if the one before had another shape."""
+    wanted = built.abstract_state.memory
+    same = jax.tree.map(lambda x, y: x.shape == y.shape, state.memory, wanted)
+    return state if all(jax.tree.leaves(same)) else dataclasses.replace(state, memory=empty_memory(recipe, built))
+
+
+def empty_memory(recipe: Recipe, built: BuiltStep) -> Any:
+    """The memory of all rows before any text, on the devices."""
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
+    return jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
