@@ -310,8 +310,6 @@ class Model:
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
                 P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
                 batch = padded(segments, B, min(T, self.longest) if family.absolute else T, P)
-                for segment_T, segment in zip(batch.segments, segments if family.cls == "last" else (), strict=False):
-                    segment_T[len(segment.token_N) - 1] = layouts.CLASS
                 found = zip(*jax.device_get(_forward(language_model(config), params, batch)), strict=True)
                 for number, segment, (hidden_TD, logits_PV) in zip(numbers, segments, found, strict=False):
                     real = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
@@ -324,8 +322,10 @@ class Model:
         data, is_mask_N = self.config.data, ids_N == self.tokenizer.special.mask
         # Of two streams: the text is seen by all, a masked position by none but itself.
         rank_N = is_mask_N if data.objective == "plm" else np.arange(len(ids_N)) * data.left_to_right
-        position_P = np.flatnonzero(is_mask_N)
-        return Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P)
+        position_P, kind_N = np.flatnonzero(is_mask_N), np.zeros(len(ids_N), np.int32)
+        if self.config.model.family.cls == "last":
+            kind_N[-1] = layouts.CLASS
+        return Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P, kind_N)
 
 
 @program(static_argnums=0)

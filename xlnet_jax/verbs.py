@@ -326,6 +326,21 @@ VERBS = (
             _count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
+    Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
+         "xlnet-jax compare --configs=configs/compare/clm.py,configs/compare/plm_spans.py --corpus=corpus "
+         "--workdir=compared", _of("commands.compare", "compare"), (
+            _option("--configs", "Python files, separated by commas; the first sets the budget", required=True,
+                    metavar="FILE,..."),
+            _option("--corpus", "folder that `xlnet-jax prepare` wrote", required=True, metavar="DIR"),
+            _option("--workdir", "folder of all runs, and of compare.json and page.html", required=True),
+            _count("--seeds", "runs of each configuration (default 5); with fewer nothing is claimed", 5, le=1000),
+            _option("--equal", "what all spend as much of in training: flops (default) or tokens", "flops",
+                    choices=("flops", "tokens")),
+            _option("--only", "do this run alone, as a job of a cluster", metavar="NAME:SEED"),
+            _count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
+            _count("--length", "tokens of a window (default: what every system reads at a time)", ge=2, le=10**6),
+            _count("--orders", "random orders for half of a window (default 2)", 2, le=MOST_ORDERS),
+        ), _of("commands.compare", "show"), stops=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          _of("commands.export", "export"), (

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.commands.evaluate import check_objective, configured, held_out
-from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.estimators import SEED, known_places
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.library import Model
@@ -32,9 +32,6 @@ from xlnet_jax.train.evaluation import bits_of_text
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
-
-SEED = 0
-"""Of places and orders. Not that of the run: all models get the same questions."""
 
 
 def joint(
@@ -92,10 +89,3 @@ def joint(
         scores[name] = {"nats_per_token": number(nats / len(unknown_U)), **{unit: text[unit] for unit in units}}
     return {"step": run.step, "windows": len(tokens), "segment_len": T, "target_share": target_share,
             "tokens": len(unknown_U), "orders": orders, **scores}  # fmt: skip
-
-
-def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
-    """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random places."""
-    N, T = shape
-    draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
-    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))

@@ -65,10 +65,11 @@ def padded(
 ) -> Batch:
     """One segment of each row; positions without a token are seen by none, slots without a target are at `unused`."""
     tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
-    position_BP, target_BP = np.full((B, P), unused, np.int32), np.zeros((B, P), np.int32)
+    kind_BT, target_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)
+    position_BP = np.full((B, P), unused, np.int32)
     for b, segment in enumerate(segments):
         if segment is not None:
             N, U = len(segment.token_N), len(segment.position_U)
-            tokens_BT[b, :N], rank_BT[b, :N] = segment.token_N, segment.rank_N
+            tokens_BT[b, :N], rank_BT[b, :N], kind_BT[b, :N] = segment.token_N, segment.rank_N, segment.kind_N
             position_BP[b, :U], target_BP[b, :U] = segment.position_U, segment.target_U
-    return forward_text(tokens_BT, rank_BT, np.zeros_like(tokens_BT), position_BP, target_BP, continues)
+    return forward_text(tokens_BT, rank_BT, kind_BT, position_BP, target_BP, continues)

@@ -185,7 +185,7 @@ class _Row:
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
     """With what is unknown in its order."""
-    position_U, target_U, text_U = (each_U[np.argsort(place_N[part.text_U])] for each_U in part[2:])
+    position_U, target_U, text_U = (each_U[np.argsort(place_N[part.text_U])] for each_U in part[2:5])
     return Segment(part.token_N, part.rank_N, position_U, target_U, text_U)
 
 

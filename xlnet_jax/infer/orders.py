@@ -16,6 +16,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts
 from xlnet_jax.infer.options import Decoding, Fill, Options, Score
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
@@ -41,6 +42,8 @@ class Segment(NamedTuple):
     """Their ids, where they are given."""
     text_U: np.ndarray
     """int: where they are in the text."""
+    kind_N: np.ndarray | int = 0
+    """The segments of `Batch`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,11 +186,14 @@ def frame(model: LanguageModel) -> int:
 
 
 def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
-    """A text as a model of masked diffusion reads it in training: MASK where it is unknown."""
-    position_U, around = np.flatnonzero(~known_N), frame(model)
-    token_N = np.where(known_N, ids_N, special.mask)
-    token_N = np.concatenate([[special.cls] * around, token_N, [special.sep] * around]).astype(np.int32)
-    return Segment(token_N, np.zeros(len(token_N), np.int32), around + position_U, ids_N[position_U], position_U)
+    """A text as a masked model, or one of masked diffusion, reads it: MASK where it is unknown."""
+    position_U, family = np.flatnonzero(~known_N), model.transformer.config.family
+    read, first = layouts.Sequence(np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)), 0
+    if model.transformer.objective == "mlm" or frame(model):
+        layout = layouts.Layout(special, family)
+        read, first = layouts.joined(layout, read.tokens), layout.first
+    rank_N = np.zeros(len(read.tokens), np.int32)
+    return Segment(read.tokens, rank_N, first + position_U, ids_N[position_U], position_U, read.segments)
 
 
 def following(ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:

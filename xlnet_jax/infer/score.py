@@ -18,7 +18,9 @@ tokens, of which n are masked, n uniform from 1 to U and the set uniform,
 
     elbo = E[ U / n sum_masked log p(x_i | x_C, what is not masked) ] = E_z[ log p(x_S | x_C) in the order z ]
 
-the mean over all orders of the chain rule, below log E_z[p(x_S | x_C)], which is a distribution (`Scorer.elbo`).
+the mean over all orders of the chain rule, below log E_z[p(x_S | x_C)], which is a distribution (`Scorer.elbo`). The
+chain rule itself, of one order, needs a pass for each token, in which all that is later in the order is masked;
+`Scorer.log_prob` has it for these models, and for masked ones (`mlm`).
 
 A first token of which nothing is known: in `plm` it is a query that sees no key, so its attention is exactly 0 and the
 model predicts from the position's vector alone. In `clm` it follows the end of a document (`<eod>`).
@@ -101,14 +103,14 @@ class Scorer(TextModel):
         Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
         K, T, seed = asked.orders, self.segment_len, asked.seed
-        rows = [
-            self._segments(ids_N, known_N, places(number, known_N, asked.order, (seed, number, turn), T))
+        read = self._chain if self.by_masks else self._whole
+        every = [
+            [read(ids_N, known_N, places(number, known_N, asked.order, (seed, number, turn), T)) for turn in range(K)]
             for number, (ids_N, known_N) in enumerate(texts, 1)
-            for turn in range(K)
         ]
-        found = self._of_rows(rows, K, listener)
-        return [Likelihood(np.flatnonzero(~known_N), np.stack(found[number * K : (number + 1) * K]))
-                for number, (_, known_N) in enumerate(texts)]  # fmt: skip
+        left = iter(self._of_rows([[row for rows in of_text for row in rows] for of_text in every], listener))
+        return [Likelihood(np.flatnonzero(~known_N), np.stack([np.concatenate([next(left) for _ in rows])
+                for rows in of_text])) for (_, known_N), of_text in zip(texts, every, strict=True)]  # fmt: skip
 
     def elbo(self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None) -> list[Bound]:
         """The bound of masked diffusion; arguments and errors as of `log_prob`, a pass for each of `asked.draws` sets.
@@ -118,9 +120,9 @@ class Scorer(TextModel):
         """
         K = asked.draws
         every = [_masks(~known_N, K, (asked.seed, number)) for number, (_, known_N) in enumerate(texts, 1)]
-        rows = [[with_masks(self.model, ids_N, ~mask_N, self.special)]
-                for (ids_N, _), mask_KN in zip(texts, every, strict=True) for mask_N in mask_KN]  # fmt: skip
-        found, results = self._of_rows(rows, K, listener), list[Bound]()
+        rows = [[[with_masks(self.model, ids_N, ~mask_N, self.special)] for mask_N in mask_KN]
+                for (ids_N, _), mask_KN in zip(texts, every, strict=True)]  # fmt: skip
+        found, results = self._of_rows(rows, listener), list[Bound]()
         for number, ((_, known_N), mask_KN) in enumerate(zip(texts, every, strict=True)):
             term_KN = np.zeros(mask_KN.shape)
             term_KN[mask_KN] = np.concatenate(found[number * K : (number + 1) * K])
@@ -128,20 +130,37 @@ class Scorer(TextModel):
             results.append(Bound(np.flatnonzero(~known_N), term_KN[:, ~known_N]))
         return results
 
-    def _of_rows(
-        self, rows: list[list[Segment]], per_text: int, listener: Callable[[int], None] | None
-    ) -> list[np.ndarray]:
-        """Of each row log p of its targets. Raises BadInput if one is not finite."""
-        found = dict[int, np.ndarray]()
+    def _of_rows(self, of_texts: list[list[list[Segment]]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
+        """Of each row of each text log p of its targets. Raises BadInput if one is not finite."""
+        rows, found = [row for of_text in of_texts for row in of_text], dict[int, np.ndarray]()
         B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
         for numbers in groups:
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
                 listener(len(numbers))
-        for row in range(len(rows)):
+        for row, number in enumerate(number for number, of_text in enumerate(of_texts, 1) for _ in of_text):
             if not np.isfinite(found[row]).all():
-                raise BadInput(f"text {row // per_text + 1}: the likelihood is not finite; the parameters are damaged")
+                raise BadInput(f"text {number}: the likelihood is not finite; the parameters are damaged")
         return [found[row] for row in range(len(rows))]
+
+    @property
+    def by_masks(self) -> bool:
+        """Whether a call predicts from what is not masked, and the chain rule needs one for each token."""
+        return self.model.transformer.objective in ("mlm", "mdm")
+
+    def _chain(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
+        """Of each unknown position, ascending, a row: MASK there and wherever the order comes later."""
+        rows = []
+        for at in np.flatnonzero(~known_N):
+            whole = with_masks(self.model, ids_N, known_N | (place_N < place_N[at]), self.special)
+            one = whole.text_U == at
+            asked = {"position_U": whole.position_U[one], "target_U": whole.target_U[one], "text_U": whole.text_U[one]}
+            rows.append([whole._replace(**asked)])
+        return rows
+
+    def _whole(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
+        """One row for all positions."""
+        return [self._segments(ids_N, known_N, place_N)]
 
     def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
         """The parts of a text in which its tokens are read."""

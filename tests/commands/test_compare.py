@@ -1,0 +1,161 @@
+"""`compare`: two tiny systems with two seeds, killed and resumed; its page, and what it refuses."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import xml.etree.ElementTree
+
+import data_fixtures
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax import config as configs
+from xlnet_jax.cli import main
+from xlnet_jax.commands import compare as command
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.infer.estimators import known_places
+from xlnet_jax.model.flops import step_flops
+from xlnet_jax.train.sliding import windows
+
+CONFIG = """
+import sys
+sys.path.insert(0, {tests!r})
+import dataclasses, tiny
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(dataclasses.asdict(tiny.config({changes})))
+"""
+CLM = "data=dict(objective='clm', reuse_len=32, num_predict=32)"
+MDM = "data=dict(objective='mdm', reuse_len=32, num_predict=32), model=dict(memory_len=0)"
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Of a comparison of two systems, with the same steps of one as of the other."""
+    for name, changes in {"causal": CLM, "diffusion": MDM}.items():
+        (tmp_path / f"{name}.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes=changes))
+    return [
+        "compare", f"--configs={tmp_path}/causal.py,{tmp_path}/diffusion.py", f"--workdir={tmp_path}/compared",
+        f"--corpus={data_fixtures.corpus_path()}", "--seeds=2", "--equal=tokens", "--windows=3", "--length=16",
+        "--json", "--config.train.steps=4",
+    ]  # fmt: skip
+
+
+def asked(capsys, words, code=0):
+    assert main(words) == code
+    captured = capsys.readouterr()
+    return json.loads(captured.out) if code == 0 else captured.err
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """In place of training: scores that depend on system and seed. The second run is killed once. The runs begun."""
+    begun = []
+
+    def run(config, folder, seed, heldout, tokens_NT, orders):
+        begun.append("/".join(folder.split("/")[-2:]))
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        causal = config.data.left_to_right
+        one = {"calls": 3, "flops": 10, "seconds": 0.5, "nats_N": [10.0 + seed + causal, 20.0, 30.0]}
+        measures = {"left_to_right": one, "half": None if causal else one, "pseudo": None if causal else one}
+        where = {"time": "then", "xlnet_jax": "0", "python": "3", "packages": {"jax": "0"}, "devices": 1,
+                 "device_kind": "<cpu>", "cores": 2}  # fmt: skip
+        content = {"steps": 4, "seconds": {"steps": 1.0}, "heldout_loss": None, "curve": [[2, 5.0], [4, 4.0]],
+                   "measures": measures, "environment": where}  # fmt: skip
+        pathlib.Path(folder).mkdir(parents=True)
+        pathlib.Path(folder, "measures.json").write_text(json.dumps(content))
+
+    monkeypatch.setattr(command, "run", run)
+    return begun
+
+
+def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, tmp_path, capsys):
+    assert main(words) == 130
+    capsys.readouterr()
+    result = asked(capsys, words)
+    assert scored == ["causal/0", "causal/1", "causal/1", "diffusion/0", "diffusion/1"]
+    assert asked(capsys, words) == result and len(scored) == 5, "a finished run was done again"
+    assert json.loads((tmp_path / "compared/compare.json").read_text()) == result
+
+    (left,) = result["differences"]  # the others are not defined for one of the two
+    corpus = Corpus(data_fixtures.corpus_path(), "heldout")
+    bytes_NT = corpus.tokenizer.text_lengths()[1][windows(Mixture((corpus,)), 16, 3, every=16)]
+    assert (left["a"], left["b"], left["measure"], left["named"]) == ("causal", "diffusion", "left_to_right", False)
+    assert left["mean"] == pytest.approx(1 / math.log(2) / bytes_NT.sum())
+    assert left["spread"] == pytest.approx(np.std([1 / math.log(2) / bytes_NT[0].sum(), 0, 0], ddof=1))
+    half = result["systems"]["diffusion"]["1"]["measures"]["half"]
+    given_NT = known_places(bytes_NT.shape, 0.5)
+    assert half["bits_per_byte"] == pytest.approx(61 / math.log(2) / (bytes_NT * ~given_NT).sum())
+
+    page = pathlib.Path(result["page"]).read_text()
+    assert not re.search(r"<script|<link[^>]*href=\"(?!data:,)|src=|url\(|@import|https?://", page)
+    assert "this page claims nothing" in page and "not defined" in page and "&lt;cpu&gt;" in page
+    assert page.count("<svg") == 2 and page.count("<polyline") == 4
+    xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
+
+
+def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
+    result = asked(capsys, [*words, "--only=diffusion:1"])
+    assert scored == ["diffusion/1"] and [*result["systems"]["diffusion"]] == ["1"] and not result["systems"]["causal"]
+    assert "not run" in pathlib.Path(result["page"]).read_text()
+    scored.append("killed before")
+    result = asked(capsys, [word.replace("--seeds=2", "--seeds=6") for word in words])
+    assert len(scored) == 2 + 11 and result["differences"][0]["seeds"] == 6 and result["differences"][0]["named"]
+    assert "is named only where" in pathlib.Path(result["page"]).read_text()
+
+
+def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, capsys):
+    (tmp_path / "small.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes="model=dict(vocab_size=100)"))
+    causal = f"--configs={tmp_path}/causal.py"
+    for changed, what in [
+        ([f"{causal},{tmp_path}/small.py"], "small has 100: they do not compare; use one vocabulary"),
+        ([causal], "is one configuration; name two"),
+        ([f"{causal},{tmp_path}/causal.py"], "two files with the name causal"),
+        (["--only=causal:7"], "--only=causal:7 is no NAME:SEED of causal, diffusion with seeds 0 to 1"),
+    ]:
+        assert what in asked(capsys, [*words, *changed], 2)
+    assert scored == []
+    asked(capsys, [*words, "--only=causal:0"])
+    for changed, what in [
+        ("--config.optimizer.learning_rate=0.5", "configs_sha256"),
+        ("--windows=2", "windows: 3 -> 2"),
+    ]:
+        error = asked(capsys, [*words, changed], 2)
+        assert "is of another comparison" in error and what in error and error.count("\n") == 1
+
+
+def test_all_spend_what_the_first_does():
+    base, phases = tiny.config(), ({"steps": 30}, {"steps": 10, "train": {"batch_size": 4}})
+    named = {
+        "half": base.changed(train={"batch_size": 4, "steps": 100}),
+        "whole": base,
+        "parts": configs.from_dict(dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}),
+    }
+    found = command.scaled(named, "tokens")
+    assert [each.train.steps for each in found.values()] == [100, 50, 43 + 14]
+    assert [phase["steps"] for phase in found["parts"].phases] == [43, 14]
+    found = command.scaled(named, "flops")
+    each = {name: command.spent(config, "flops") for name, config in found.items()}
+    assert each["half"] == 100 * step_flops(named["half"]) and found["whole"].train.steps > 50, "one table for all rows"
+    assert all(abs(cost / each["half"] - 1) < 0.02 for cost in each.values())
+
+
+@pytest.mark.slow
+def test_two_systems_are_trained_and_scored(words, capsys):
+    result = asked(capsys, words)
+    for name, calls in {"causal": 3, "diffusion": 3 * 16}.items():
+        runs = result["systems"][name]
+        assert [*runs] == ["0", "1"] and runs["0"]["curve"] != runs["1"]["curve"]
+        for one in runs.values():
+            score = one["measures"]["left_to_right"]
+            assert score["calls"] == calls and 5 < score["bits_per_byte"] < 9 and one["steps"] == 4
+            assert (one["measures"]["half"] is None) == (one["measures"]["pseudo"] is None) == (name == "causal")
+    half = result["systems"]["diffusion"]["0"]["measures"]["half"]
+    assert half["calls"] == 3 * 8 * 2 and half["flops"] > 0

@@ -1,0 +1,182 @@
+"""The page of a comparison: one HTML file with its plots inside (SVG). It loads nothing and runs no script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.comparison.intervals import FEWEST_SEEDS
+from xlnet_jax.messages import duration
+
+TITLES = {
+    "left_to_right": "Left to right",
+    "half": "A random half, given the other",
+    "pseudo": "Each token, given all others",
+}
+EXPLAINED = {
+    "left_to_right": "log p of a whole window by the chain rule from left to right. A distribution.",
+    "half": "log p of a random half of a window given the other half, by the chain rule in random orders, their mean: "
+            "a bound on the mixture of the orders, of which each is a distribution.",
+    "pseudo": "the sum over tokens of log p given all others (pseudo-likelihood): no distribution over texts.",
+}  # fmt: skip
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
+STYLE = """
+body {font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222}
+table {border-collapse: collapse; margin: 1rem 0} caption {text-align: left; font-weight: 600}
+th, td {padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right} th:first-child {text-align: left}
+svg {max-width: 100%; height: auto} svg text {font: 12px system-ui, sans-serif; fill: #222} .no {color: #777}
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """The whole file, from what `compare` returns."""
+    systems = result["systems"]
+    few = min(map(len, systems.values())) < FEWEST_SEEDS
+    first = next((one for runs in systems.values() for one in runs.values()), None)
+    budget = "FLOPs" if result["equal"] == "flops" else "tokens"
+    claim = (f"Some systems have fewer than {FEWEST_SEEDS} seeds: this page claims nothing." if few else
+             "A difference is named only where its interval, corrected for the number of pairs, leaves 0.")  # fmt: skip
+    body = [
+        f"<h1>Comparison of {len(systems)} systems</h1>",
+        f"<p>Equal training {budget}. {result['windows']} windows of {result['length']} tokens of held-out text, the "
+        "same for all systems, each read without what is before it. One estimator for all: the chain rule. A system "
+        "that predicts from masks is called once for each token, with all later positions of the order masked; the "
+        f"others once for a window and an order. Half has {result['orders']} orders. <b>{claim}</b></p>",
+        *(measured(result, measure) for measure in TITLES),
+        "<h2>Cost</h2>", costs(systems), calls(systems), "<h2>Learning curves</h2>",
+        "<p>Training loss, nats per target, of each system's own objective: heights of different objectives do not "
+        "compare.</p>", curves(systems),
+    ]  # fmt: skip
+    if first:
+        where = first["environment"]
+        packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+        body.append(f"<p class='no'>First run: {where['time']}; xlnet-jax {where['xlnet_jax']}, Python "
+                    f"{where['python']}, {packages}; {where['devices']} x {text(where['device_kind'])}, "
+                    f"{where['cores']} cores. Corpus {result['corpus_sha256'][:12]}, configurations "
+                    f"{result['configs_sha256'][:12]}.</p>")  # fmt: skip
+    head = f'<meta charset="utf-8"><title>Comparison</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+
+
+def text(value: Any) -> str:
+    """Safe in HTML."""
+    return html.escape(str(value))
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """The first column names the row."""
+    lines = ["<tr>" + "".join(f"<th>{text(cell)}</th>" for cell in head) + "</tr>"]
+    for name, *cells in rows:
+        lines.append(f"<tr><th>{text(name)}</th>" + "".join(f"<td>{text(cell)}</td>" for cell in cells) + "</tr>")
+    return f"<table><caption>{text(caption)}</caption>" + "\n".join(lines) + "</table>"
+
+
+def spread(values: Sequence[float]) -> str:
+    """A standard deviation."""
+    return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
+
+
+def measured(result: dict[str, Any], measure: str) -> str:
+    """The scores of one measure, and its differences with a plot."""
+    rows = []
+    for name, runs in result["systems"].items():
+        scores = [one["measures"][measure] for one in runs.values() if one["measures"][measure]]
+        values = [score["bits_per_byte"] for score in scores]
+        if not values:
+            rows.append((name, "not defined" if runs else "not run", "", "", len(runs)))
+            continue
+        of_windows = np.mean([score["bits_per_byte_N"] for score in scores], axis=0)
+        rows.append((name, f"{np.mean(values):.4f}", spread(values), spread(of_windows), len(values)))
+    head = ("system", "bits per byte", "s.d. over seeds", "s.d. over windows", "seeds")
+    pairs = [each for each in result["differences"] if each["measure"] == measure]
+    lines = [(f"{each['a']} - {each['b']}", f"{each['mean']:+.4f}",
+              "-" if each["low"] is None else f"[{each['low']:+.4f}, {each['high']:+.4f}]", f"{each['spread']:.4f}",
+              "yes" if each["named"] else "no") for each in pairs]  # fmt: skip
+    columns = ("a - b, paired by seed", "mean", "interval over seeds", "s.d. over windows", "named")
+    below = table("Differences in bits per byte, 95 % with Holm's correction", columns, lines) + forest(pairs)
+    return (f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>"
+            + table("Scores", head, rows) + (below if pairs else ""))  # fmt: skip
+
+
+def costs(systems: dict[str, Any]) -> str:
+    """Training of one run: means over seeds."""
+    rows = []
+    for name, runs in systems.items():
+        every = [*runs.values()]
+        if not every:
+            rows.append((name, "not run", "", "", ""))
+            continue
+        seconds = float(np.mean([sum(one["seconds"].values()) for one in every]))
+        rows.append((name, every[0]["steps"], f"{every[0]['train_tokens']:,}", f"{every[0]['train_flops']:.3e}",
+                     duration(seconds)))  # fmt: skip
+    return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
+
+
+def calls(systems: dict[str, Any]) -> str:
+    """Scoring of one run: means over seeds."""
+    rows = []
+    for name, runs in systems.items():
+        for measure, title in TITLES.items():
+            if found := [one["measures"][measure] for one in runs.values() if one["measures"][measure]]:
+                seconds = float(np.mean([each["seconds"] for each in found]))
+                rows.append((f"{name}, {title.lower()}", f"{found[0]['calls']:,}", f"{found[0]['flops']:.3e}",
+                             duration(seconds)))  # fmt: skip
+    return table("Scoring, a run (the time with compilation)", ("system", "calls", "FLOPs", "time"), rows)
+
+
+def scale(values: Sequence[float], low: float, high: float) -> Callable[[float], float]:
+    """Maps the range of the values to that of a picture."""
+    least, most = min(values), max(values)
+    return lambda value: low + (value - least) / ((most - least) or 1) * (high - low)
+
+
+def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
+    """A picture."""
+    return (f'<svg role="img" aria-label="{text(label)}" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}">' + "".join(parts) + "</svg>")  # fmt: skip
+
+
+def forest(pairs: Sequence[dict[str, Any]]) -> str:
+    """The intervals, with the line of no difference; one that leaves 0 is dark."""
+    known = [each for each in pairs if each["low"] is not None]
+    if not known:
+        return ""
+    ends = [0.0, *(each[end] for each in known for end in ("low", "high"))]
+    x, bottom = scale(ends, 260, 700), 24 * len(known) + 10
+    parts = [f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="0" y2="{bottom}" stroke="#999" stroke-dasharray="3"/>',
+             f'<text x="{x(0):.1f}" y="{bottom + 14}" text-anchor="middle">0</text>']  # fmt: skip
+    for number, each in enumerate(known):
+        y, colour = 24 * number + 16, "#000" if each["named"] else "#aaa"
+        parts.append(f'<text x="0" y="{y + 4}">{text(each["a"])} - {text(each["b"])}</text>'
+                     f'<line x1="{x(each["low"]):.1f}" x2="{x(each["high"]):.1f}" y1="{y}" y2="{y}" '
+                     f'stroke="{colour}" stroke-width="2"/>'
+                     f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="{colour}"/>')  # fmt: skip
+    return svg(720, bottom + 20, parts, "differences with their intervals")
+
+
+def curves(systems: dict[str, Any]) -> str:
+    """Training loss over FLOPs, a line for each run."""
+    lines = [(number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
+             for number, runs in enumerate(systems.values()) for one in runs.values()]  # fmt: skip
+    if not lines:
+        return "<p>not run</p>"
+    flops, losses = (np.concatenate([line[:, axis] for _, line in lines]) for axis in (0, 1))
+    x, y = scale([0, *flops], 50, 540), scale([*losses], 310, 10)
+    parts = ['<path d="M50 10V310H540" fill="none" stroke="#999"/>']
+    for value in np.linspace(losses.min(), losses.max(), 5):
+        parts.append(f'<text x="44" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
+    for value in np.linspace(0, flops.max(), 4):
+        parts.append(f'<text x="{x(value):.1f}" y="328" text-anchor="middle">{value:.2g}</text>')
+    parts.append('<text x="295" y="346" text-anchor="middle">training FLOPs</text>')
+    for number, line in lines:
+        points = " ".join(f"{x(at):.1f},{y(loss):.1f}" for at, loss in line)
+        colour = COLOURS[number % len(COLOURS)]
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity=".6"/>')
+    for number, name in enumerate(systems):
+        colour, at = COLOURS[number % len(COLOURS)], 24 + 20 * number
+        parts.append(f'<rect x="560" y="{at - 9}" width="14" height="4" fill="{colour}"/>'
+                     f'<text x="580" y="{at}">{text(name)}</text>')  # fmt: skip
+    return svg(720, 350, parts, "training loss over FLOPs")
