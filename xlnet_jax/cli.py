@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 from xlnet_jax import __version__, messages
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
-from xlnet_jax.verbs import VERBS, call, unknown
+from xlnet_jax.options import call, unknown
+from xlnet_jax.verbs import VERBS
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
 """Help and example of verbs of two words, by the first word."""

@@ -24,8 +24,9 @@ from xlnet_jax.commands.texts import read_lines
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
+from xlnet_jax.options import Verb, call
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import VERBS, Verb, call
+from xlnet_jax.verbs import VERBS
 
 HERE = str(tiny.TESTS)
 MEMORY = "out of memory"
