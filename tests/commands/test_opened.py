@@ -15,6 +15,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decoder, score
 from xlnet_jax.kernels import fused as kernels
+from xlnet_jax.run import programs
 from xlnet_jax.run import workdir as workdirs
 
 
@@ -76,7 +77,7 @@ def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):
 
 
 def cache(*arguments):
-    workdirs.use_compilation_cache(*arguments)
+    programs.use_compilation_cache(*arguments)
     return jax.config.jax_compilation_cache_dir
 
 

@@ -22,8 +22,7 @@ from shared import finish, wait_until
 from xlnet_jax import cli
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.run import lock, metrics
-from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run import lock, metrics, programs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
 from xlnet_jax.train import loop
@@ -374,7 +373,7 @@ def test_listings_are_fresh(bucket):
 def test_the_compilation_cache_may_be_in_a_bucket_or_beside(bucket, tmp_path):
     config = tiny.config(log={"compilation_cache": "gs://bucket/cache"})
     for changed, place in ((config, "gs://bucket/cache"), (tiny.config(), f"{RUN}/compilation_cache")):
-        workdirs.use_compilation_cache(changed, RUN)
+        programs.use_compilation_cache(changed, RUN)
         assert jax.config.jax_compilation_cache_dir == place
-    workdirs.use_compilation_cache(config, str(tmp_path))
+    programs.use_compilation_cache(config, str(tmp_path))
     assert jax.config.jax_compilation_cache_dir == "gs://bucket/cache"

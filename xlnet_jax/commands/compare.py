@@ -150,9 +150,9 @@ def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.
     config = config.changed(seeds={"init": seed, "data": seed, "dropout": seed})
     trained = train(config, folder)
     workdirs.check_tokenizer(folder, heldout)
-    config = workdirs.load_config(folder)
+    config = workdirs.load_config(folder, step=trained["step"])
     rows, scores = config.evaluation.batch_size or config.train.batch_size, dict[str, Any]()
-    with opened(Stored(folder, config, heldout.tokenizer)) as model:
+    with opened(Stored(folder, config, heldout.tokenizer), trained["step"]) as model:
         family, T = config.model.family, config.data.segment_len
         reach = config.model.max_positions if family.absolute else T
         scorer = Scorer(any_order(model.recipe.config), model.params, heldout.tokenizer.special, reach, rows)

@@ -71,6 +71,7 @@ def evaluate(
     Raises BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another
     tokenizer, an option for left-to-right or permutation models with another objective.
     """
+    step = workdirs.newest_in_phases(workdir, step)
     config = as_asked(configured(workdir, overrides, batch_size, step), reach, streams)
     config = under_law(config, factorization_order)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
@@ -101,7 +102,8 @@ def by_context(
 
     Raises BadInput: see `evaluate`; a model that is not left to right, a split shorter than the context.
     """
-    asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in [workdir, *against]}
+    of_step = {name: workdirs.newest_in_phases(name, step) for name in [workdir, *against]}
+    asked = {name: as_asked(configured(name, overrides, batch_size, at), reach) for name, at in of_step.items()}
     for name, config in asked.items():
         check_objective(config, "clm", "--context", name)
     heldout = held_out(workdir, asked[workdir])
@@ -113,7 +115,7 @@ def by_context(
     steps, losses = [], []
     with session(asked[workdir], equal) as processes:
         for name, config in asked.items():
-            with opened(Stored(name, config, heldout.tokenizer), step, processes=processes) as model:
+            with opened(Stored(name, config, heldout.tokenizer), of_step[name], processes=processes) as model:
                 log.info("scoring %d tokens of step %d of %s with up to %d before them", len(windows_NX), model.step,
                          name, lengths[-1])  # fmt: skip
                 steps.append(model.step)
@@ -127,7 +129,7 @@ def by_context(
         return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": drawn or None}
 
 
-def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None = None) -> Config:
+def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None) -> Config:
     """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     return workdirs.load_config(workdir, [*overrides, *rows], step)

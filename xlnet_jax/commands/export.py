@@ -41,6 +41,7 @@ def export(
     Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a model the other
     library cannot express.
     """
+    step = workdirs.newest_in_phases(workdir, step)
     config = workdirs.load_config(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}

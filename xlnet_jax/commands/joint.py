@@ -26,6 +26,7 @@ from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import bits_of_text
@@ -54,7 +55,8 @@ def joint(
     Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus with less than a
     window, or a share out of range.
     """
-    config = configured(workdir, overrides, batch_size)
+    step = workdirs.newest_in_phases(workdir, step)
+    config = configured(workdir, overrides, batch_size, step)
     check_objective(config, "plm", "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")

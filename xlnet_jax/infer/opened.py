@@ -32,6 +32,7 @@ from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.kernels import fused
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.programs import use_compilation_cache
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.recipe import Recipe
@@ -48,9 +49,12 @@ class Stored:
     tokenizer: Tokenizer
     params: Any = None
     """Of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored."""
+    of_step: int | None = None
+    """The checkpoint that `config` is of, in a run with phases."""
 
     def step(self, step: int | None = None) -> int | None:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
+        step = self.of_step if step is None else step
         if step is None and self.config.finetune.task != "none":
             with Checkpoints(self.path) as checkpoints:
                 steps = checkpoints.steps()
@@ -81,7 +85,8 @@ def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> S
         listed = files.listing(files.resolve(path))
     weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
     if not weights and not tensorflow.is_checkpoint(path, listed):
-        return Stored(path, workdirs.load_config(path, overrides, step), workdirs.tokenizer(path))
+        step = workdirs.newest_in_phases(path, step)
+        return Stored(path, workdirs.load_config(path, overrides, step), workdirs.tokenizer(path), of_step=step)
     with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
         params = source.params(any_recipe(source.config, source.tokenizer))
         return Stored(path, source.config, source.tokenizer, params)
@@ -109,7 +114,7 @@ def opened(
             processes = stack.enter_context(session(config, identity))
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
-        workdirs.use_compilation_cache(config)
+        use_compilation_cache(config)
         recipe = any_recipe(fused.decided(config, processes), stored.tokenizer)
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).abstract_state.params

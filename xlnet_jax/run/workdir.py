@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import platform
-import stat
 import subprocess
 import sys
 import time
@@ -22,7 +21,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 import xlnet_jax
 from xlnet_jax import config as configs
@@ -166,16 +164,21 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
     }  # fmt: skip
     config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
-    if config.phases:
-        with Checkpoints(workdir) as checkpoints:
-            at = max(checkpoints.steps(), default=0) if step is None else step
-        config = config.in_phase(config.phase_before(at))
+    config = config.in_phase(config.phase_before(newest_in_phases(workdir, step) or 0))
     saved = configs.flat(config)
     config = configs.override(config, overrides) if overrides else config
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if frozen:
         raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
     return config
+
+
+def newest_in_phases(workdir: str, step: int | None) -> int | None:
+    """`step`; but None of a run with phases is its newest checkpoint, since one of another phase is another model."""
+    if step is not None or not (read_config(workdir) or {}).get("phases"):
+        return step
+    with Checkpoints(workdir) as checkpoints:
+        return max(checkpoints.steps(), default=None)
 
 
 def tokenizer(workdir: str) -> Tokenizer:
@@ -313,38 +316,3 @@ def losses(workdir: str) -> dict[int, float]:
 def absolute(corpus: str) -> str:
     """`data.corpus` with absolute paths; bucket addresses are unchanged."""
     return ",".join(path and files.resolve(path) for path in DataConfig(corpus=corpus).folders())
-
-
-def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
-    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to the default.
-
-    Its programs are machine code, which runs as it is found. So only this user may have written them; in a bucket, who
-    may write there writes checkpoints and the lock, too. The default is in the `workdir` of a run that is trained, and
-    otherwise in the folder of this user: a run that is only read may be anyone's.
-    """
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    of_user = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
-    defaults = [os.path.join(workdir, "compilation_cache")] if workdir else []
-    folder = config.log.compilation_cache or next(filter(_own, [*defaults, of_user]), "none")
-    try:
-        if folder != "none":
-            files.check_writable(folder, "log.compilation_cache")
-    except BadInput as error:  # JAX would warn for every program
-        log.warning("no compilation cache, so the next start compiles again: %s", error)
-        folder = "none"
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
-    # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
-    compilation_cache.reset_cache()
-
-
-def _own(folder: str) -> bool:
-    """Whether no other user can have written into a folder; logs why not."""
-    if "://" in folder or not os.path.exists(folder):
-        return True
-    status = os.stat(folder)
-    if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH:
-        return True
-    why = "can be written by others" if status.st_uid == os.geteuid() else f"belongs to user {status.st_uid}"
-    log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
-                "--config.log.compilation_cache", folder, why)  # fmt: skip
-    return False

@@ -35,13 +35,14 @@ from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.programs import use_compilation_cache
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
-from xlnet_jax.train.phases import BuiltPhase, build, compile_later, empty_memory, enter
+from xlnet_jax.train.phases import BuiltPhase, build, compile_later, empty_memory, enter, memory_since
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
@@ -75,7 +76,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     mesh, phases = build(job.config, job.make_recipe, processes)
     config = job.config
     with jax.set_mesh(mesh):
-        workdirs.use_compilation_cache(config, workdir)
+        use_compilation_cache(config, workdir)
         check = None
         with contextlib.ExitStack() as stack:
             if jax.process_index() == 0:
@@ -208,7 +209,7 @@ def restore_or_init(
         state, drawn = _fresh(*phases[0], data, processes)
         return state, plan_until(data, config, 0), 0, drawn
     number = config.phase_before(restored.step)
-    begin = [0, *config.ends][number]  # the memory may be empty there
+    begin = memory_since(config, phases, number)
     recipe, built = phases[number]
     config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size

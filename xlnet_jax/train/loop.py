@@ -139,6 +139,8 @@ class Run:
                 shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)  # steps, and the lengths of a task
                 if shape not in self.executables:
                     self.executables[shape] = self._compile(state, batch)
+                if not self.report.clock:
+                    self._begin()
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = self.executables[shape](state, batch)
                     if capturing:
@@ -195,12 +197,15 @@ class Run:
             self.processes.barrier("compiling the step")
             # Compiles them, so that the first save does not wait.
             sums_of(self._trees(state), {"plan": self.plan})
+        return executable
+
+    def _begin(self) -> None:
+        """Before the first dispatch."""
         self.goodput.work()
         # Later rates leave compilation out by themselves: the clock does not count it as training.
-        self.report.clock = self.report.clock or self.goodput.training()
-        # From the first dispatch on a hard stop would lose work.
+        self.report.clock = self.goodput.training()
+        # From here on a hard stop would lose work.
         self.request.working()
-        return executable
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""

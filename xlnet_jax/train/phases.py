@@ -72,6 +72,14 @@ def enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
     return state if all(jax.tree.leaves(same)) else dataclasses.replace(state, memory=empty_memory(recipe, built))
 
 
+def memory_since(config: Config, phases: Sequence[BuiltPhase], number: int) -> int:
+    """The step at which `enter` has emptied the memory of a phase; 0 if it never did."""
+    shapes = [[x.shape for x in jax.tree.leaves(built.abstract_state.memory)] for _, built in phases]
+    while number and shapes[number - 1] == shapes[number]:
+        number -= 1
+    return [0, *config.ends][number]
+
+
 def empty_memory(recipe: Recipe, built: BuiltStep) -> Any:
     """The memory of all rows before any text, on the devices."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
