@@ -17,12 +17,14 @@ from tiny_phases import PHASES
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
-from xlnet_jax.commands.inspect import example
+from xlnet_jax.commands.export import export
+from xlnet_jax.commands.inspect import example, inspect
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, enter_phase, extend_plan, from_json
 from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.infer.opened import find
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
@@ -223,7 +225,17 @@ def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that
     assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 0
 
 
-def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
+def test_an_exported_phase_is_a_model_of_its_own(whole, tmp_path):
+    exported = str(tmp_path / "exported")
+    export(str(whole), exported, format="orbax", step=8)
+    found = find(exported)
+    assert found.config == dataclasses.replace(workdirs.load_config(str(whole), step=8), phases=())
+    assert "mask_embedding" not in found.params
+
+
+def test_inspect_shows_the_example_that_the_phase_trains_on(whole, pytestconfig):
+    stored = inspect(None, str(whole), 4, 0, None, False, [])
+    assert stored == example(settings(pytestconfig), 4, 0)
     config = settings(pytestconfig)
     shown = [example(config, step, 0) for step in (3, 4, 8)]
     assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]

@@ -54,6 +54,8 @@ def export(
     if average > 1:
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
+    if identity.pop("phases", ()):
+        identity["config"] = workdirs.identity(config, "", "")["config"]  # of this one alone
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),

@@ -39,7 +39,8 @@ def inspect(
         raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    config = configs.load(path, overrides) if path is not None else workdirs.load_config(str(workdir), overrides)
+    whole = not parameters  # an example is of the phase of its step
+    config = configs.load(path, overrides) if path else workdirs.load_config(str(workdir), overrides, whole=whole)
     result = count_parameters(config) if parameters else example(config, step, row)
     if output:
         draw(result, output)
