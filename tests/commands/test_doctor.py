@@ -9,6 +9,7 @@ from unittest import mock
 
 import data_fixtures
 import fake_gcs
+import hosts
 import pytest
 
 from xlnet_jax.cli import main
@@ -51,8 +52,14 @@ def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
     faults = {"broken": KeyError("unforeseen"), "silent": RestartMe("no answer"), "wrong": BadInput("no disk; buy one")}
     checks = [mock.Mock(side_effect=fault, __name__=name) for name, fault in faults.items()]
     hangs = mock.Mock(side_effect=lambda host: time.sleep(5), __name__="hangs")
-    monkeypatch.setattr(doctor, "LIMIT", 0.05)
-    monkeypatch.setattr(doctor, "CHECKS", (*checks, hangs))
+
+    def one_after_the_other():
+        monkeypatch.setattr(doctor, "LIMIT", 60.0)
+        yield from checks
+        monkeypatch.setattr(doctor, "LIMIT", 0.05)
+        yield hangs
+
+    monkeypatch.setattr(doctor, "CHECKS", one_after_the_other())
     assert main(["doctor"]) == 2
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.err.splitlines()] == [
@@ -60,6 +67,7 @@ def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
     ]  # fmt: skip
     assert "Traceback" not in shown.err and "no answer within" in shown.err and "no disk; buy one" in shown.err
     assert shown.err.endswith("a launch would fail here: see wrong, hangs\n") and shown.out == ""
+    monkeypatch.setattr(doctor, "CHECKS", one_after_the_other())
     assert main(["doctor", "--json"]) == 2
     result = json.loads(capsys.readouterr().out)
     assert result["exit_code"] == 2 and [each["check"] for each in result["checks"]][-1] == "hangs"
@@ -114,8 +122,8 @@ def test_ports(monkeypatch):
         monkeypatch.setattr(doctor, "find_process_info", lambda config: ProcessInfo(host, 2, process))
         return examined(doctor.processes)
 
-    with socket.create_server(("", 0)) as taken:
-        used = taken.getsockname()[1]
+    used = hosts.free_port()
+    with socket.create_server(("", used)):
         assert of(0, f"localhost:{used}")[0] == "stop" and of(1, f"localhost:{used}")[0] == "ok"
     assert of(0, f"localhost:{used}")[0] == "ok"
     status, text = of(1, "nowhere.invalid:1")

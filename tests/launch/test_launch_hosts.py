@@ -183,16 +183,20 @@ def test_a_broken_connection_does_not_stop_the_trainer(cloud):
 
 
 def test_a_second_startup_follows_the_first_and_ends_as_it_does(cloud):
-    cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(3)\nprint("the last line", flush=True)\nsys.exit(3)')
+    body = '(here / "up").touch()\nwhile not (here / "over").exists():\n    time.sleep(0.02)\n'
+    cloud.trainer(cloud.home, body + 'print("the last line", flush=True)\nsys.exit(3)')
     words = [LAUNCH / "startup.sh", *CODE, "--", *TRAIN]
     with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as first:
         wait_for(cloud.folder / "up")
         (cloud.folder / "up").unlink()
         other = cloud.run("startup.sh", *CODE, "--", *TRAIN, "--config.train.steps=1")
         assert other.returncode == 2 and f"kill -TERM {first.pid}" in other.stderr
-        second = cloud.run("startup.sh", *CODE, "--", *TRAIN)
+        with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as second:
+            assert "following" in second.stdout.readline() and "xlnet-jax train" in second.stdout.readline()
+            (cloud.folder / "over").touch()
+            out, _ = second.communicate(timeout=60)
         assert (second.returncode, first.wait(30)) == (3, 3)
-    assert "the last line" in second.stdout and not (cloud.folder / "up").exists()
+    assert "the last line" in out and not (cloud.folder / "up").exists()
 
 
 def test_a_host_that_the_doctor_refuses_three_times_does_not_train(cloud):
@@ -245,15 +249,21 @@ def test_a_failed_fetch_or_pip_is_tried_again_and_ten_failures_are_one_line(clou
 
 
 def test_the_log_is_kept_in_the_bucket_in_parts(cloud):
-    # Keeps what arrives by the end of its name; nothing arrives at first.
-    keeps = f"""[[ -e {cloud.folder}/up ]] || {{ echo no route >&2; exit 1; }}
+    # Keeps what arrives by the end of its name; nothing arrives before the second attempt.
+    keeps = f"""if [[ ! -e {cloud.folder}/up ]]; then
+  mkdir {cloud.folder}/first || touch {cloud.folder}/second
+  echo no route >&2
+  exit 1
+fi
 [[ "$1 $2 $3 $4" == "storage cp --quiet -" ]] || exit 1
 cat >{cloud.folder}/sent-"${{5##*-}}"
 echo "$5" >>{cloud.folder}/heard"""
-    cloud.tools({"gcloud": keeps, "sleep": "exec /bin/sleep 0.05"})
+    cloud.tools({"gcloud": keeps, "sleep": "exec /bin/sleep $(($1 < 60 ? $1 : 0)).05"})
     (cloud.home / "xlnet_jax.log").write_text("of an earlier start\n")
-    body = 'print("early", flush=True)\ntime.sleep(0.5)\n(here / "up").touch()\n'
-    cloud.trainer(cloud.home, body + 'print("x" * (5 << 20))\nprint("the last line")\nsys.exit(3)')
+    body = 'print("early", flush=True)\nwhile not (here / "second").exists():\n    time.sleep(0.02)\n'
+    cloud.trainer(
+        cloud.home, body + '(here / "up").touch()\nprint("x" * (5 << 20))\nprint("the last line")\nsys.exit(3)'
+    )
     done = cloud.run("startup.sh", *CODE, "--logs=gs://bucket/logs", "--at-end=echo then $1", "--", *BUCKET)
     assert done.returncode == 3 and done.stdout.count("no route; retrying every minute") == 1
     first, second = ((cloud.folder / f"sent-000{number}.log").read_text() for number in (0, 1))
@@ -265,8 +275,10 @@ echo "$5" >>{cloud.folder}/heard"""
 
 def test_announced_maintenance_is_a_line_in_the_log(cloud):
     window = f'[[ "$*" == *upcoming-maintenance* && -e {cloud.folder}/up ]] || exit 22\necho WINDOW'
-    cloud.tools({"curl": window, "sleep": "exec /bin/sleep 0.05"})
-    cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(1)')
+    cloud.tools({"curl": f"{window} | tee -a {cloud.folder}/heard", "sleep": "exec /bin/sleep 0.05"})
+    # Until the third answer, when the second has been read.
+    body = '(here / "heard").touch()\n(here / "up").touch()\n'
+    cloud.trainer(cloud.home, body + 'while (here / "heard").read_text().count("W") < 3:\n    time.sleep(0.02)')
     done = cloud.run("startup.sh", *CODE, "--", *BUCKET)
     assert done.returncode == 0 and done.stdout.count("maintenance of this host: WINDOW") == 1
 

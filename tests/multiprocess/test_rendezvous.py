@@ -1,6 +1,7 @@
 """The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import json
@@ -25,7 +26,7 @@ from xlnet_jax.distributed.links import ENVIRONMENT, ProcessInfo, find_process_i
 from xlnet_jax.distributed.rendezvous import COMMAND, COUNT, Watch
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 
-SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
+SOON = DistributedConfig(rendezvous_seconds=60)
 
 
 def at_once(*actions, apart=0.0):
@@ -42,7 +43,7 @@ def at_once(*actions, apart=0.0):
         for action in actions:
             calls.append(pool.submit(caught, action))
             time.sleep(apart)
-        return [call.result(60) for call in calls]
+        return [call.result(120) for call in calls]
 
 
 def watch(process, values, port, processes=2, settings=SOON):
@@ -54,6 +55,17 @@ def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     port = port or hosts.free_port()
     meets = [lambda side=side: watch(*side, port, processes or len(sides), settings).meet() for side in sides]
     return at_once(*meets, apart=apart)
+
+
+def after(happened, *watches):
+    """What `meet` of each raises when the time of all is over: as soon as this has happened, however long it took."""
+
+    def over():
+        wait_until(happened)
+        for one in watches:
+            one._began -= 2 * SOON.rendezvous_seconds
+
+    return at_once(*(one.meet for one in watches), over)[:-1]
 
 
 def hello(process, values, **more):
@@ -89,13 +101,17 @@ def test_all_meet_in_any_order():
 
 def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
-        soon = DistributedConfig(rendezvous_seconds=2, report_seconds=0.5)
-        results = together((0, {}), (2, {}), processes=4, settings=soon)
+        port, soon = hosts.free_port(), dataclasses.replace(SOON, report_seconds=0.1)
+        said = "waiting for processes 1, 3 of 4 (here: 0 on "
+
+        def told():
+            by = [record.thread for record in caplog.records if record.getMessage().startswith(said)]
+            return len(by) >= 4 and len(set(by)) == 2
+
+        results = after(told, *(watch(process, {}, port, 4, soon) for process in (0, 2)))
     for error in results:
         assert isinstance(error, RestartMe)
-        assert "processes 1, 3 did not come within 2 s (here: 0 on " in str(error)
-    told = [line for line in caplog.messages if line.startswith("waiting for processes 1, 3 of 4 (here: 0 on")]
-    assert len(told) >= 4  # by both of them
+        assert "processes 1, 3 did not come within 60 s (here: 0 on " in str(error)
 
 
 @pytest.mark.parametrize("to_itself", [False, True])
@@ -114,11 +130,11 @@ def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(monkeypa
 
     if to_itself:
         monkeypatch.setattr(socket, "create_connection", itself)
-    settings = DistributedConfig(rendezvous_seconds=-4.5, report_seconds=0.2)
-    (error,) = together((1, {}), processes=2, settings=settings)
-    assert isinstance(error, RestartMe) and "process 0 did not come within -4.5 s (localhost:" in str(error)
+    told = lambda: "waiting for process 0 of 2 (localhost:" in caplog.text and len(tries) >= 2 * to_itself  # noqa: E731
+    settings = dataclasses.replace(SOON, report_seconds=0.1)
+    (error,) = after(told, watch(1, {}, hosts.free_port(), settings=settings))
+    assert isinstance(error, RestartMe) and "process 0 did not come within 60 s (localhost:" in str(error)
     assert "Connection refused); start it, then restart all" in str(error)
-    assert "waiting for process 0 of 2 (localhost:" in caplog.text and (len(tries) >= 2) == to_itself
 
 
 def test_values_that_differ_are_refused_everywhere_with_both():
@@ -161,7 +177,6 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
         raise error
 
     monkeypatch.setattr(socket, "create_connection", unknown)
-    monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     for process in (0, 1):
         for configured, number, kind in ((True, socket.EAI_NONAME, BadInput), (False, socket.EAI_NONAME, RestartMe),
@@ -169,12 +184,11 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
             tries.clear()
             error = socket.gaierror(number, "Name or service not known")
             place = ProcessInfo(f"nowhere:{hosts.free_port()}", 2, process, configured=configured)
-            with pytest.raises(kind) as raised:
-                Watch(place, {}, DistributedConfig(rendezvous_seconds=0.3)).meet()
-            assert len(tries) > 1
+            (raised,) = after(lambda: len(tries) > 1, Watch(place, {}, SOON))
+            assert isinstance(raised, kind)
             if kind is BadInput:
-                assert "nowhere" in str(raised.value) and "Name or service not known" in str(raised.value)
-                assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised.value)
+                assert "nowhere" in str(raised) and "Name or service not known" in str(raised)
+                assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised)
 
 
 def test_strangers_are_ignored_or_refused_alone(caplog):
@@ -226,19 +240,22 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("for_good", [True, False])
 def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_after_a_while(
-    monkeypatch, shift, for_good
+    monkeypatch, caplog, shift, for_good
 ):
     """Fails if a scheduler starts it again after 42 for ever, or if a restart fails at what is left before it."""
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
-    settings = DistributedConfig(rendezvous_seconds=0.5 if for_good else 20, heartbeat_seconds=0.2 if for_good else 60)
+    # Process 1 meets the other program, or process 0.
+    silent = 0.2 if for_good and shift else 60
+    settings = dataclasses.replace(SOON, report_seconds=0.01, heartbeat_seconds=silent)
     port = hosts.free_port()
+    watches = [watch(process, {}, port, settings=settings) for process in range(2)]
     with socket.create_server(("", port + shift)) as other:
         if not for_good:
             threading.Timer(0.5, other.close).start()
-        results = together((0, {}), (1, {}), settings=settings, port=port)
-    if not for_good:
-        return close(results)
+            return close(at_once(*(one.meet for one in watches)))
+        met = (lambda: "silent for 0.2 s" in caplog.text) if shift else (lambda: watches[0].links)
+        results = after(met, *watches)
     for error in results:
         assert isinstance(error, BadInput) and str(error).startswith("process 0 did not come within ")
         assert "stop what listens there, or set another distributed.coordinator and" in str(error)
@@ -256,22 +273,23 @@ def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("more", "seconds", "heartbeat", "said"),
+    ("more", "seconds", "said"),
     [
         # A process whose host went away and is back: its old connection is half open, says nothing more, stays open.
-        ({}, 2, 3, ""),
-        ({"train.steps": 5}, 0.2, 60, "another run is here"),
+        ({}, 31, ""),
+        ({"train.steps": 5}, 0, "another run is here"),
     ],
 )
-def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_process(more, seconds, heartbeat, said):
-    port, settings = hosts.free_port(), DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=heartbeat)
-    meets = [watch(process, {"train.steps": 4}, port, 3, settings).meet for process in range(3)]
+def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_process(more, seconds, said):
+    port = hosts.free_port()
+    watches = [watch(process, {"train.steps": 4}, port, 3) for process in range(3)]
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(meets[0])
+        first = pool.submit(watches[0].meet)
         with knock(port) as other:
             other.sendall(hello(1, {COUNT: 3, COMMAND: "", **more}))
-            time.sleep(seconds)
-            results = [*at_once(*meets[1:]), first.result(20)]
+            wait_until(lambda: 1 in watches[0].links)
+            watches[0].links[1].heard -= seconds  # of 60 until it is lost
+            results = [*at_once(watches[1].meet, watches[2].meet), first.result(20)]
             assert said in other.makefile().read()
     assert sorted(len(one.links) for one in results) == [1, 1, 2]
     close(results)

@@ -60,8 +60,8 @@ def test_a_signal_ends_a_wait_for_data_outside_the_library_that_waits():
     with stop_request() as stop:
         stop.working()
         assert stop.take(iter("ab"), alone=True) == "a"
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.monotonic()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(Stopped, match="SIGTERM"):
             stop.take(never(event), alone=True)
         assert 0.1 < time.monotonic() - began < 5
@@ -115,13 +115,17 @@ def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, c
         "    sys.argv[1] = sys.argv[1].removeprefix('ignored ')\n"
         "    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "from xlnet_jax.run import signals\n"
-        "signals.SAME_SECONDS = 0.5\n"
         "with signals.stop_request() as stop:\n"
         "    stop.working()\n"
         "    for name in sys.argv[1].split():\n"
-        "        time.sleep(0.6) if name == 'wait' else os.kill(os.getpid(), signal.Signals['SIG' + name])\n"
-        "        time.sleep(0.05)\n"
-        "    print(stop.name, flush=True)\n"
+        "        if name != 'wait':\n"
+        "            os.kill(os.getpid(), signal.Signals['SIG' + name])\n"
+        "            continue\n"
+        "        while not stop.name:\n"
+        "            time.sleep(0.01)\n"
+        "        signals.SAME_SECONDS = 0.1\n"
+        "        time.sleep(0.2)\n"
+        "print(stop.name, flush=True)\n"  # all of them have been read
     )
     done = subprocess.run([sys.executable, "-c", program, sent], cwd=tiny.ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,14 +23,14 @@ from xlnet_jax.run.watchdog import Watchdog
 
 @pytest.fixture
 def watched(monkeypatch):
-    """(seconds, body) -> what the watchdog has said and to which code, while the body ran with it."""
+    """(seconds, body) -> what the watchdog has said and to which code, while the body ran with it and that list."""
 
     def watched(seconds, body):
         ended = []
         monkeypatch.setattr(messages, "end", lambda *how: ended.append(how))
         watchdog = Watchdog(seconds, lambda: "data")
         try:
-            body(watchdog)
+            body(watchdog, ended)
         finally:
             watchdog.cancel()
         return ended
@@ -37,20 +38,21 @@ def watched(monkeypatch):
     return watched
 
 
-def a_place_to_hang():
-    time.sleep(1.5)
+def a_place_to_hang(here, over):
+    here.set()
+    over.wait()
 
 
 def test_no_progress_dumps_all_stacks_and_ends_with_42(watched, caplog, capfd):
-    over = threading.Event()
-
-    def body(watchdog):
+    def body(watchdog, ended):
+        here, over = threading.Event(), threading.Event()
+        with watchdog.suspended():
+            for _ in range(100):  # faulthandler shows no more
+                threading.Thread(target=over.wait).start()
+            threading.Thread(target=a_place_to_hang, args=(here, over)).start()
+            here.wait()
         watchdog.progress(7)
-        for _ in range(100):  # faulthandler shows no more
-            threading.Thread(target=over.wait).start()
-        other = threading.Thread(target=a_place_to_hang)
-        other.start()
-        other.join()
+        shared.wait_until(lambda: ended)
         over.set()
 
     ((code, line),) = watched(0.4, body)
@@ -60,7 +62,7 @@ def test_no_progress_dumps_all_stacks_and_ends_with_42(watched, caplog, capfd):
 
 @pytest.mark.parametrize("seconds", [0, 1])
 def test_progress_or_a_compilation_keeps_it_quiet(watched, seconds):
-    def body(watchdog):
+    def body(watchdog, _):
         for _ in range(15 if seconds else 0):
             time.sleep(0.1)
             watchdog.progress()
@@ -72,24 +74,25 @@ def test_progress_or_a_compilation_keeps_it_quiet(watched, seconds):
 
 def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on():
     """As by Ctrl-Z and fg, or on a machine that is moved. Fails if the clock on the wall counts."""
+    # It stops itself, and is done when the watchdog has said so: however late this test comes, it is not hanging.
     program = (
-        "import logging, sys\n"
-        "from xlnet_jax.run.watchdog import Watchdog\n"
-        "logging.basicConfig()\n"
-        "watchdog = Watchdog(1, lambda: 'data')\n"
-        "print('ready', flush=True)\n"
-        "sys.stdin.readline()\n"
-        "watchdog.cancel()\n"
+        "import os, signal, threading\n"
+        "from xlnet_jax.run import watchdog\n"
+        "goes_on = threading.Event()\n"
+        "watchdog.log.warning = lambda text, *values: (print(text % values), goes_on.set())\n"
+        "watching = watchdog.Watchdog(1, lambda: 'data')\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "goes_on.wait()\n"
+        "watching.cancel()\n"
     )
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tiny.ROOT, text=True, **pipes) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGSTOP)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tiny.ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        os.waitpid(process.pid, os.WUNTRACED)
         time.sleep(1.3)
         process.send_signal(signal.SIGCONT)
-        assert any("this process did not run for " in line for line in process.stderr), "it was ended"
-        _, said = process.communicate("\n")
-    assert process.returncode == 0, said
+        out, err = process.communicate()
+    assert process.returncode == 0 and "this process did not run for " in out, err
 
 
 @pytest.mark.parametrize(

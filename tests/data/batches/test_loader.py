@@ -103,10 +103,11 @@ def with_workers(path, workers=2):
 
 
 def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
+    others = multiprocessing.active_children()  # of tests before
     batches = with_workers(data_fixtures.corpus_path())
     for _ in range(4):  # by then every worker has started
         next(batches)
-    worker = multiprocessing.active_children()[0].pid
+    worker = next(child.pid for child in multiprocessing.active_children() if child not in others)
     # A signal to the whole group is not for a worker: the trainer needs it until it has saved.
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(worker, number)

@@ -82,7 +82,7 @@ def _wait(condition, process):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 def test_workers_end_with_the_process_that_was_killed(tmp_path):
-    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=1", "--document=file")
+    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     with start(words) as process:
         notes = tmp_path / "c" / "units"
         _wait(lambda: list(notes.glob("*.json")), process)
