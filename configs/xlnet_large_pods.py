@@ -9,17 +9,11 @@ recomputation of whole layers (remat). docs/compile.md has the results of the co
 v5p:8x8x8 and v6e:16x16. Never run: no expected result.
 """
 
-import importlib.util
-import pathlib
+from xlnet_jax import config as base
 
 
 def get_config():
-    # The files of this folder are not a package.
-    path = pathlib.Path(__file__).with_name("xlnet_large.py")
-    spec = importlib.util.spec_from_file_location("xlnet_large", path)
-    large = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(large)
-    config = large.get_config()
+    config = base.start_from(__file__, "xlnet_large.py")
     config.mesh.update(data=-1, fsdp=1, tensor=1, zero1=True)
     config.model.remat = "dots"
     return config

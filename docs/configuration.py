@@ -14,7 +14,8 @@ HEAD = """# Configuration
 
 A run is described by a Python file (`configs/`), whose `get_config()` returns a `ConfigDict`; the command line changes
 single keys: `--config.train.steps=10`. A key that does not exist is refused with the nearest one that does, and fields
-that contradict each other are refused before any device is touched.
+that contradict each other are refused before any device is touched. `get_config()` starts from all defaults,
+`config.default()` of `xlnet_jax`, or from another file: `config.start_from(__file__, "xlnet_large.py")`.
 
 What may happen to a key when a run is resumed:
 

@@ -465,6 +465,8 @@ MUTANTS = (
            one("infer/estimators", "test_a_masked_model_sees_what_is_earlier_in_the_order_and_masks")),
     Mutant("what_is_known_counts_as_predicted", "xlnet_jax/commands/compare.py", "(bytes_NT * unknown(measure, tokens_NT.shape))",
            "bytes_NT", one("commands/compare", "test_a_killed_comparison_goes_on_and_its_page_loads_nothing")),
+    Mutant("steps_are_asked_of_all", "xlnet_jax/commands/compare.py", "later if named else words", "words",
+           one("commands/compare", "test_the_steps_that_are_asked_for_are_of_the_first")),
     Mutant("no_pair_pays_for_the_others", "xlnet_jax/comparison/intervals.py", "quantile(1 - ALPHA / left, pair.seeds - 1)",
            "quantile(1 - ALPHA, pair.seeds - 1)",
            one("comparison/intervals", "test_holm_gives_the_smallest_p_the_hardest_level_and_stops_at_the_first_that_fails")),

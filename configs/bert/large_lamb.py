@@ -7,17 +7,11 @@ tenths of the steps with sequences of 128 tokens, 101 minutes on 1,024 TPU v3 ch
 sequences have 512 tokens. On fewer chips: train.gradient_accumulation_steps. No complete run yet: no expected result.
 """
 
-import importlib.util
-import pathlib
+from xlnet_jax import config as base
 
 
 def get_config():
-    # The files of this folder are not a package.
-    path = pathlib.Path(__file__).with_name("large.py")
-    spec = importlib.util.spec_from_file_location("large", path)
-    large = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(large)
-    config = large.get_config()
+    config = base.start_from(__file__, "large.py")
     config.optimizer.update(name="lamb", learning_rate=0.005, warmup_steps=3_125)
     config.train.update(steps=15_625, batch_size=32_768)
     config.checkpoint.every = 500

@@ -6,17 +6,11 @@ Published: every setting but the evaluations, on 3 GPUs with 8 rows each; an exa
 not measured.
 """
 
-import importlib.util
-import pathlib
+from xlnet_jax import config as base
 
 
 def get_config():
-    # The files of this folder are not a package.
-    path = pathlib.Path(__file__).with_name("squad2.py")
-    spec = importlib.util.spec_from_file_location("squad2", path)
-    large = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(large)
-    config = large.get_config()
+    config = base.start_from(__file__, "squad2.py")
     config.train.update(batch_size=24, steps=12_000)
     config.optimizer.learning_rate = 2e-5
     return config

@@ -7,16 +7,10 @@ size, so that its rate and its weight decay of 0.1 stay as they are; for models 
 yet: no expected result.
 """
 
-import importlib.util
-import pathlib
+from xlnet_jax import config as base
 
 
 def get_config():
-    # The files of this folder are not a package.
-    path = pathlib.Path(__file__).with_name("small.py")
-    spec = importlib.util.spec_from_file_location("small", path)
-    small = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(small)
-    config = small.get_config()
+    config = base.start_from(__file__, "small.py")
     config.optimizer.name = "muon"
     return config

@@ -31,6 +31,15 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict(dataclasses.asdict(tiny.config({changes})))
 """
+PHASES = """
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.start_from(__file__, "causal.py")
+    config.phases = (dict(steps=24), dict(steps=16))
+    return config
+"""
 CLM = "data=dict(objective='clm', reuse_len=32, num_predict=32)"
 MDM = "data=dict(objective='mdm', reuse_len=32, num_predict=32), model=dict(memory_len=0)"
 
@@ -129,6 +138,16 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
     ]:
         error = asked(capsys, [*words, changed], 2)
         assert "is of another comparison" in error and what in error and error.count("\n") == 1
+
+
+def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
+    """Those of the others follow, also of phases, beside which `train.steps` is refused."""
+    corpus, causal, parts = data_fixtures.corpus_path(), tmp_path / "causal.py", tmp_path / "parts.py"
+    parts.write_text(PHASES)
+    asked = ["--config.train.steps=10", "--config.seeds.data=5"]
+    named = command.scaled(command.loaded(f"{causal},{parts}", str(corpus), asked), "flops")
+    assert [(each.train.steps, each.seeds.data) for each in named.values()] == [(10, 5), (10, 5)]
+    assert [phase["steps"] for phase in named["parts"].phases] == [6, 4]
 
 
 def test_all_spend_what_the_first_does():

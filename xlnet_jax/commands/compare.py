@@ -57,7 +57,7 @@ def compare(
       equal: what all systems spend as much of as the first: flops or tokens.
       only: `NAME:SEED`, the one run to do here.
       windows, length, orders: of `infer.estimators`; None = what every system reads at a time.
-      overrides: of all configurations, such as `--config.train.steps=100`.
+      overrides: of all configurations; `--config.train.steps=100` is of the first, which sets the budget.
 
     Returns:
       `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in bits per byte, `page`;
@@ -68,7 +68,7 @@ def compare(
     named = scaled(loaded(configs, corpus, overrides), equal)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
     heldout = open_mixture(next(iter(named.values())), "heldout", weighted=False)
-    length = length or min(map(reads, named.values()))
+    length = length or min(reads(config.in_phase(-1)) for config in named.values())
     tokens_NT = sliding.windows(heldout, length, windows, every=length)
     asked = {"equal": equal, "windows": len(tokens_NT), "length": length, "orders": orders,
              "corpus_sha256": heldout.sha256}  # fmt: skip
@@ -88,7 +88,9 @@ def loaded(paths: str, corpus: str, overrides: Sequence[str]) -> dict[str, Confi
         name = os.path.splitext(os.path.basename(path.strip()))[0]
         if name in named:
             raise BadInput(f"--configs has two files with the name {name}; rename one")
-        named[name] = configs.load(path.strip(), words)
+        # The steps of the others follow from the budget, and they may be those of phases.
+        later = [word for word in words if not word.startswith("--config.train.steps=")]
+        named[name] = configs.load(path.strip(), later if named else words)
     if len(named) < 2:
         raise BadInput(f"--configs={paths} is one configuration; name two or more, separated by commas")
     (first, one), *others = named.items()

@@ -29,6 +29,11 @@ def default() -> ConfigDict:
     return ConfigDict(dataclasses.asdict(Config())).lock()
 
 
+def start_from(file: str, other: str) -> ConfigDict:
+    """The values of another config file, in place of `default()`: `start_from(__file__, "../small.py")`."""
+    return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
+
+
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
     """Reads a Python file that defines `get_config()`, and applies words such as `--config.train.steps=10`.
 

@@ -6,16 +6,10 @@ One of five objectives with one network; docs/comparison.md has the command. B a
 Nothing here is published.
 """
 
-import importlib.util
-import pathlib
+from xlnet_jax import config as base
 
 
 def get_config():
-    # The files of this folder are not a package.
-    path = pathlib.Path(__file__).parents[1] / "small.py"
-    spec = importlib.util.spec_from_file_location("small", path)
-    small = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(small)
-    config = small.get_config()
+    config = base.start_from(__file__, "../small.py")
     config.data.update(bidirectional=False, positive_pair_rate=1.0)
     return config

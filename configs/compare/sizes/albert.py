@@ -1,0 +1,14 @@
+"""ALBERT: words of width 32, and 4 times one wide layer. 1,088,112 parameters.
+
+    xlnet-jax train --config=configs/compare/sizes/albert.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of four; docs/comparison.md has the command. Nothing here is published.
+"""
+
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.start_from(__file__, "unshared.py")
+    config.model.update(share_layers=True, d_embed=32, d_model=288, head_dim=72, d_ff=1152)
+    return config

@@ -1,0 +1,12 @@
+"""Left to right in all steps.
+
+    xlnet-jax train --config=configs/compare/switches/clm.py --config.data.corpus=CORPUS --workdir=RUN
+
+One of four; docs/comparison.md has the command. Nothing here is published.
+"""
+
+from xlnet_jax import config as base
+
+
+def get_config():
+    return base.start_from(__file__, "../objectives/clm.py")
