@@ -148,9 +148,9 @@ def source_config(workdir: str) -> dict[str, Any]:
     return source
 
 
-def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
+def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None, whole: bool = False) -> Config:
     """The configuration of a run, for evaluation and export, with some keys changed: of several phases that of the
-    checkpoint of `step`, or of the newest one.
+    checkpoint of `step`, or of the newest one, or `whole` with its phases.
 
     Of what it says about the machine of its training nothing counts here: other processes compute, the folder of
     compiled programs may be anyone's, and a kernel that was asked for there is used here if there is one.
@@ -166,7 +166,7 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
     }  # fmt: skip
     config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
-    if config.phases:
+    if config.phases and not whole:
         with Checkpoints(workdir) as checkpoints:
             at = max(checkpoints.steps(), default=0) if step is None else step
         config = config.in_phase(config.phase_before(at))
