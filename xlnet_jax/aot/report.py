@@ -47,12 +47,12 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
         raise BadInput(f"--phase={phase}: the configuration has {len(config.ends)} phases, counted from 0")
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
     phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
-    phases[phase] = config = phases[phase].changed(train={"steps": steps})
+    config = phases[phase]
     if config.model.attention == "fused":
         schedule.prepare()
     topology = describe(name, slices)
     trial = attempt(recipes(phases)[phase], topology)
-    result = report(trial, topology)
+    result = report(trial, topology, steps)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:
         found = search(trial, topology)
@@ -61,8 +61,9 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     return result
 
 
-def report(trial: Trial, topology: Topology) -> dict[str, Any]:
-    """The report without advice and budget. For a program that did not compile figures are None, collectives empty."""
+def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
+    """The report of so many steps without advice and budget. For a program that did not compile figures are None,
+    collectives empty."""
     config = trial.config
     result: dict[str, Any] = {
         "topology": topology.name,
@@ -111,7 +112,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "compiler_bytes": int(compiler_bytes),
         "projected_step_seconds": step,
         "projected_tokens_per_second": tokens / step,
-        "projected_days": step * config.train.steps / 86400,
+        "projected_days": step * total / 86400,
         "projected_mfu": least / step,
         "projection": seconds,
         "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),

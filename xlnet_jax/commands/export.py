@@ -54,8 +54,8 @@ def export(
     if average > 1:
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
-    if identity.pop("phases", ()):
-        identity["config"] = workdirs.identity(config, "", "")["config"]  # of this one alone
+    if identity.pop("phases", ()):  # the keys of the phase
+        identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
         "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),

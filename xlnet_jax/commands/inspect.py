@@ -39,9 +39,9 @@ def inspect(
         raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    whole = not parameters  # an example is of the phase of its step
-    config = configs.load(path, overrides) if path else workdirs.load_config(str(workdir), overrides, whole=whole)
-    result = count_parameters(config) if parameters else example(config, step, row)
+    config = workdirs.load_config(workdir, overrides, whole=True) if workdir else configs.load(str(path), overrides)
+    of_phase = config.in_phase(config.phase_before(step + 1))
+    result = count_parameters(of_phase) if parameters else example(config, step, row)
     if output:
         draw(result, output)
     return result

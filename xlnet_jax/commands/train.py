@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, keep_shuffle
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.run import progress
@@ -46,16 +46,17 @@ def train(
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
-        phases = [config.in_phase(number) for number in range(len(config.ends))]
-        for phase in phases:
-            make_recipe(phase)  # refuses before the corpus is read
+        for number in range(len(config.ends)):
+            make_recipe(config.in_phase(number))  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         origin = branches.origin_of(config, workdir, branch)
         known = workdir if origin is None or workdirs.read_config(workdir) else origin.path
-        if (saved := workdirs.read_config(known)) is not None:
+        saved = workdirs.read_config(known)
+        config = keep_shuffle(config, saved, known)
+        if saved is not None:
             workdirs.check_resume(saved, config, mixture, known)
-        for phase in phases:
+        for phase in (config.in_phase(number) for number in range(len(config.ends))):
             mixture.stream(phase).check(phase.train.batch_size, mixture.described())
             mixture.check(phase)
         heldout = evaluation.open_heldout(config, mixture)

@@ -45,6 +45,12 @@ def key(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
+    """The end of a message about a value: `must be of type int`; "" if it is. Whole numbers are real ones too."""
+    kind = type(field.default)
+    return "" if type(value) is kind or (type(value) is int and kind is float) else f"must be of type {kind.__name__}"
+
+
 def allowed(field: dataclasses.Field[Any], bounds: dict[str, float]) -> str:
     """The numbers that a key takes by some of its bounds: `-1 (off) or at least 1 and at most 16`; "" = any."""
     special = [f"{value} ({meaning})" for value, meaning in field.metadata["special"].items()]

@@ -10,7 +10,7 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 from xlnet_jax.config import phases
 from xlnet_jax.config.names import NAMES, RENAMED
 from xlnet_jax.config.run import TrainConfig
-from xlnet_jax.config.whole import Config, check, flat
+from xlnet_jax.config.whole import Config, check, fields, flat
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest, suggest_file
 
@@ -70,9 +70,8 @@ def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     known = Config().sections
     for section, given in values.items():
         if section != "phases":
-            for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
-                _check_key(dotted)
-    parts = phases.checked(values.get("phases", ()), _check_key)
+            _check_section(section, given)
+    parts = phases.checked(values.get("phases", ()), _check_section, fields())
     config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()}, phases=parts)
     if parts:
         config = phases.with_steps(config)
@@ -105,6 +104,8 @@ def suggest_key(name: str, prefix: str = "") -> str:
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
+    if "phases" in values:  # a copy: an override must not change a dictionary that two phases share
+        values.phases = phases.checked(values.phases, _check_section, fields())
     for word in overrides:
         if not word.startswith("--config."):
             raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
@@ -114,26 +115,34 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         if not name.startswith("phases["):
             _check_key(name)
             continue
-        found = re.fullmatch(r"phases\[(\d+)\]\.(.+)", name)
+        found = re.fullmatch(r"phases\[([0-9]{1,4})\]\.(.+)", name)
         count = len(values.get("phases", ()))  # type: ignore[arg-type]
         if not found or int(found[1]) >= count:
-            raise BadInput(f"{word!r}: the configuration has {count} phases, counted from 0")
+            raise BadInput(f"{word!r}: the configuration has {count} phases, counted from 0; write a key of one as "
+                           "--config.phases[0].data.num_predict=20")  # fmt: skip
         if found[2] != "steps":
             _check_key(found[2])
-            # What a phase does not name yet has the value of the run, whose type the new one has.
             section, _, last = found[2].partition(".")
-            given: Any = values
-            phase = given.phases[int(found[1])]
-            phase.setdefault(section, {}).setdefault(last, given[section][last])
+            parts: Any = values.phases
+            parts[int(found[1])].setdefault(section, {})[last] = flat(Config())[found[2]]  # its type, for the new one
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
     try:
+        config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
     return from_dict(values.to_dict())
+
+
+def _check_section(section: Any, values: Any) -> None:
+    if section not in Config().sections:
+        _check_key(str(section))
+    if not isinstance(values, Mapping):
+        raise BadInput(f"{section}={values!r} must be a section with its keys, such as data=dict(segment_len=512)")
+    for name in values:
+        _check_key(f"{section}.{name}")
 
 
 def _check_key(dotted: str) -> None:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xlnet_jax.config.keys import mistyped
 from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.errors import BadInput
 
@@ -27,26 +28,29 @@ LONGEST = 8
 """Blocks of the longest kind that the shuffle keeps together by default."""
 
 
-def checked(given: Any, check_key: Callable[[str], None]) -> tuple[dict[str, Any], ...]:
-    """The phases as they are given, if they have the form above and name keys that exist. Raises BadInput."""
+def checked(
+    given: Any, check_section: Callable[[Any, Any], None], fields: Mapping[str, dataclasses.Field[Any]]
+) -> tuple[dict[str, Any], ...]:
+    """A copy of the phases, if they have the form above, and keys that exist with values of their type. Raises
+    BadInput."""
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise BadInput(
-            f"phases={given!r} must be a tuple of dicts, such as dict(steps=1000, data=dict(segment_len=512))"
-        )
+        raise BadInput("phases must be a tuple of dicts, such as dict(steps=1000, data=dict(segment_len=512)), not "
+                       f"of type {type(given).__name__}")  # fmt: skip
     for number, phase in enumerate(given):
         steps = phase.get("steps") if isinstance(phase, Mapping) else None
         if type(steps) is not int or steps < 1:
             raise BadInput(f"phases[{number}] must be a dict with `steps`, a whole number of at least 1, and sections")
         for section, values in phase.items():
-            if section != "steps" and not isinstance(values, Mapping):
-                raise BadInput(f"phases[{number}].{section}={values!r}: write the key in its section, such as "
-                               "data=dict(segment_len=512)")  # fmt: skip
-            for name in values if section != "steps" else ():
-                try:
-                    check_key(f"{section}.{name}")
-                except BadInput as error:
-                    raise BadInput(f"phases[{number}]: {error}") from error
-    return tuple(given)
+            if section == "steps":
+                continue
+            try:
+                check_section(section, values)
+            except BadInput as error:
+                raise BadInput(f"phases[{number}]: {error}") from error
+            for name, value in values.items():
+                if what := mistyped(fields[f"{section}.{name}"], value):
+                    raise BadInput(f"phases[{number}].{section}.{name}={value!r} {what}")
+    return tuple({"steps": phase["steps"], **_changes(phase)} for phase in given)
 
 
 def with_steps(config: Config) -> Config:
@@ -59,12 +63,12 @@ def with_steps(config: Config) -> Config:
 
 def conflicts(config: Config, fields: Mapping[str, dataclasses.Field[Any]]) -> Iterator[str]:
     """What is wrong with the phases themselves."""
-    for number, phase in enumerate(config.phases):
-        for section, values in _changes(phase).items():
-            for name in values:
-                if not fields[f"{section}.{name}"].metadata["phased"]:
-                    rest = ", ".join(key for key, field in fields.items() if field.metadata["phased"])
-                    yield f"phases[{number}]: {section}.{name} must be the same in all phases; they may change {rest}"
+    phased = [key for key, field in fields.items() if field.metadata["phased"]]
+    fixed = [f"phases[{number}].{section}.{name}" for number, phase in enumerate(config.phases)
+             for section, values in _changes(phase).items() for name in values
+             if f"{section}.{name}" not in phased]  # fmt: skip
+    if fixed:
+        yield f"{', '.join(fixed)} must be the same in all phases; they may change {', '.join(phased)}"
     if config.phases and config.finetune.task != "none":
         yield f"phases are for pretraining; leave them out with finetune.task={config.finetune.task}"
     objectives = {phase.get("data", {}).get("objective", config.data.objective) for phase in config.phases}
@@ -79,6 +83,25 @@ def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where
     if number != then or [*config.phases[:number]] != [*saved[:number]]:
         raise BadInput(f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: one that is "
                        "over must stay as it was; restore it, or start a new run in another --workdir")  # fmt: skip
+
+
+def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) -> Config:
+    """The same with a `data.shuffle_len` that stays whatever phases come later: that with which the run has started.
+
+    `started` is the identity of its last start; None = this is the first one. Raises BadInput unless the blocks of all
+    phases divide it: what has been read would be read again.
+    """
+    if config.data.shuffle_len or not (config.phases or (started or {}).get("phases")):
+        return config
+    parts = [config.in_phase(number).data for number in range(len(config.ends))]
+    kept = parts[0].shuffle_len if started is None else started["config"].get("data.shuffle_len", 0)
+    config = config.changed(data={"shuffle_len": kept})
+    needs = math.lcm(*(part.reuse_len * part.windows_per_block for part in parts))
+    if config.in_phase(0).data.shuffle_len != kept or kept % needs:
+        raise BadInput(f"{where} shuffles with data.shuffle_len={kept}, and phases that come later need a multiple of "
+                       f"{needs}: give them the data.reuse_len and data.windows_per_block of earlier ones, or start a "
+                       f"new run with data.shuffle_len={needs} in another --workdir")  # fmt: skip
+    return config
 
 
 def apply(config: Config, number: int) -> Config:

@@ -11,7 +11,7 @@ from typing import Any
 from xlnet_jax.config import data as examples
 from xlnet_jax.config import model as architecture
 from xlnet_jax.config import phases, run
-from xlnet_jax.config.keys import mistake
+from xlnet_jax.config.keys import mistake, mistyped
 from xlnet_jax.config.names import RENAMED_VALUES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import suggest
@@ -79,7 +79,7 @@ def check(config: Config) -> None:
     Raises BadInput that lists all values that are not allowed, or else all conflicts between them; each names the key,
     the value and the fix.
     """
-    conflicts = list(_conflicts(config))
+    conflicts = list(_conflicts(config)) or _phase_conflicts(config)
     if len(conflicts) == 1:
         raise BadInput(conflicts[0])
     if conflicts:
@@ -89,17 +89,18 @@ def check(config: Config) -> None:
 
 def _conflicts(config: Config) -> Iterator[str]:
     values = flat(config)
-    mistyped = False
     for name, field in fields().items():
         value = values[name]
-        if type(value) is not type(field.default) and not (type(value) is int and type(field.default) is float):
-            mistyped = True
-            yield f"{name}={value!r} must be of type {type(field.default).__name__}"
+        if what := mistyped(field, value):
+            yield f"{name}={value!r} {what}"
         elif what := mistake(field, value):
             new = RENAMED_VALUES.get(name, {}).get(str(value))
             yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
-    if mistyped or any(mistake(field, values[name]) for name, field in fields().items()):
+    if any(mistyped(field, values[name]) or mistake(field, values[name]) for name, field in fields().items()):
         return  # the rules compute with values that are allowed
+    if config.phases:  # the rules hold in each; what the whole run has may be the values of none
+        yield from phases.conflicts(config, fields())
+        return
     for name in config.compat.switches.split(",") if config.compat.switches else ():
         if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:
             yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"
@@ -107,9 +108,15 @@ def _conflicts(config: Config) -> Iterator[str]:
         for name, holds, what in section.rules(config):
             if not holds:
                 yield f"{name}={values[name]} {what}"
-    yield from phases.conflicts(config, fields())
+
+
+def _phase_conflicts(config: Config) -> list[str]:
+    """Each once, with the phases that have it."""
+    where: dict[str, list[str]] = {}
     for number in range(len(config.phases)):
-        yield from (f"in phases[{number}]: {line}" for line in _conflicts(config.in_phase(number)))
+        for line in _conflicts(config.in_phase(number)):
+            where.setdefault(line, []).append(f"phases[{number}]")
+    return [f"in {', '.join(numbers)}: {line}" for line, numbers in where.items()]
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:

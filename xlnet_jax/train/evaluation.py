@@ -263,7 +263,8 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     try:
         heldout = open_mixture(config, "heldout", opened=train)
         if not config.evaluation.every:
-            heldout.check(config)
+            for number in range(len(config.ends)):
+                heldout.check(config.in_phase(number))
     except BadInput as error:
         if config.evaluation.every:
             raise

@@ -42,7 +42,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
-from xlnet_jax.train.phases import BuiltPhase, build, compile_later, empty_memory, enter, memory_since
+from xlnet_jax.train.phases import BuiltPhase, build, check_parameters, compile_later, empty_memory, enter, memory_since
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
@@ -193,6 +193,8 @@ def restore_or_init(
         recipe, built = phases[config.phase_before(step)]
         where = str(folder / str(step))
         check_past(config, record.get("phases", ()), step, where)
+        if config.phases != (*record.get("phases", ()),):
+            check_parameters(built, record, where)
         workdirs.check_resume(record, recipe.config, data, where)
         # With another batch size the rows are other rows: the saved memory is useless.
         same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size

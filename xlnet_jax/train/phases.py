@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from xlnet_jax.checkpoint import checksums
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
+from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.goodput import Goodput
@@ -50,6 +52,15 @@ def _check_rows(config: Config, mesh: Mesh) -> None:
         empty = quantity(rows - config.train.batch_size, "row")
         log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
                  empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
+
+
+def check_parameters(built: BuiltStep, record: dict[str, Any], where: str) -> None:
+    """Raises BadInput unless the checkpoint has the parameters of the phases as they are now."""
+    ours = checksums.by_path({"params": built.abstract_state.params}).keys()
+    if other := sorted(ours ^ {name for name in record["checksums"] if name.startswith("params/")}):
+        what = "is not there, and phases need it now" if other[0] in ours else "is there, and no phase needs it now"
+        raise BadInput(f"{where}: {other[0]} {what}; a run has the parameters of all its phases from its start: keep "
+                       f"the phases, or start a new run with checkpoint.init_from={where}")  # fmt: skip
 
 
 def compile_later(
