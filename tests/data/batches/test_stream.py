@@ -40,6 +40,21 @@ def test_every_epoch_leaves_out_another_part_of_the_text():
     assert firsts == [0, R]
 
 
+@pytest.mark.parametrize("left", [1, 31, 63, 127])
+def test_so_it_does_whatever_is_left_of_stretches_of_text(left):
+    """Also where the length of a stretch is a multiple of the number of offsets."""
+    blocks = ShuffledBlocks(512 + left, 8, 4, seed=3, shuffle_len=128)
+    _, block_E, first_E = blocks.locate(np.arange(600) * blocks.blocks)
+    offset_E = first_E - block_E * blocks.block_len
+    assert offset_E[0] == 0 and set(offset_E) == set(range(left + 1))
+
+
+def test_text_shorter_than_a_stretch_is_one_line():
+    short = Stream((ShuffledBlocks(100, 8, 4, seed=3, shuffle_len=128),), bidirectional=True)
+    with pytest.raises(BadInput, match="it has 100 tokens for training, fewer than data.shuffle_len=128"):
+        short.check(1, ["it"])
+
+
 def test_blocks_come_in_another_order_in_every_epoch():
     rows = np.arange(BLOCKS)
     first, second = (STREAM.locate(0, rows, (PlanEntry(0, e * BLOCKS, BLOCKS),)).block_B for e in (0, 1))

@@ -26,6 +26,8 @@ from xlnet_jax.errors import BadInput
 SHUFFLE_ROUNDS = 4
 """Rounds of the index permutation; Grain itself uses four for shuffles."""
 
+GOLDEN_SECTION = (5**0.5 - 1) / 2
+
 FULL_LENGTHS = 10
 """By default a held-out stream is at least this many times as long as memory and segment: less than a tenth of its
 tokens are predicted with a memory that is not full yet."""
@@ -170,7 +172,9 @@ class ShuffledBlocks:
         block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
-        offset_B = (epoch_B * (self.shuffle_len or self.window)) % (most + 1)
+        offset_B = (epoch_B * self.window) % (most + 1)
+        if self.shuffle_len:  # of all windows the same, and spread evenly whatever is left out
+            offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
 
@@ -198,6 +202,9 @@ class Stream:
         """Raises BadInput if one batch needs more blocks of a corpus than its epoch has."""
         most = self.cycle.most(batch_size // self.rows_per_block)
         for name, epochs, needed in zip(names, self.corpora, most, strict=True):
+            if epochs.tokens < epochs.shuffle_len:
+                raise BadInput(f"{name} has {epochs.tokens:,} tokens for training, fewer than data.shuffle_len="
+                               f"{epochs.shuffle_len}; use shorter blocks, or more text")  # fmt: skip
             if epochs.blocks < needed:
                 has = f"{epochs.tokens:,} tokens for training: {epochs.blocks} blocks of {epochs.block_len:,}"
                 advice = "use a smaller batch, data.windows_per_block or more text"
