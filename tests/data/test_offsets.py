@@ -46,7 +46,7 @@ def test_an_answer_is_found_by_its_pieces(text, answer, normalization):
     assert said.strip() == tokenizer.decode(alone).strip()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.text("ab é\u0301\u00a0`'ﬁ½１2,İΣ한\u1112\u1161日.", max_size=30), st.sampled_from(NORMALIZATIONS))
 @example("1,200, 45,", Normalization())
 @example("", Normalization())

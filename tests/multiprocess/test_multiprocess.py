@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import time
 
 import jax
 import pytest
@@ -83,10 +82,16 @@ def two(tmp_path_factory, cache):
     return workdir
 
 
+def started(workdir, cache, victim, after=2):
+    """Two processes that have saved a step. One is slow, so that the run does not end before what a test does to it."""
+    hosts = Hosts("train", workdir, SAVES, count=2, cache=cache, faults=f"step_slow=0.3,only={victim}")
+    shared.wait_until((workdir / "checkpoints" / str(after)).exists, *hosts.processes.values())
+    return hosts
+
+
 def interrupted(workdir, cache, victim, number, after):
     """A run of two processes that a signal to one of them has stopped after a step; the step it stopped at."""
-    hosts = Hosts("train", workdir, SAVES, count=2, cache=cache)
-    shared.wait_until((workdir / "checkpoints" / str(after)).exists, *hosts.processes.values())
+    hosts = started(workdir, cache, victim, after)
     hosts.processes[victim].send_signal(number)
     ended = hosts.finish(42)
     step = newest_checkpoint(workdir)
@@ -138,14 +143,11 @@ def test_another_configuration_in_one_process_is_refused_with_both_values(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(tmp_path, cache, two, victim):
-    hosts = Hosts("train", tmp_path, SAVES, count=2, cache=cache)
-    shared.wait_until((tmp_path / "checkpoints" / "2").exists, *hosts.processes.values())
+    hosts = started(tmp_path, cache, victim)
     hosts.processes[victim].kill()
-    began = time.monotonic()
     assert hosts.processes[1 - victim].wait(timeout=3 * HEARTBEAT) == 42
-    assert time.monotonic() - began < HEARTBEAT
     _, err = hosts.finish(42)[1 - victim]
-    assert f"lost process {victim} (" in err
+    assert f"lost process {victim} (" in err and "its connection closed" in err
     if victim == 0:
         newest = newest_checkpoint(tmp_path)
         Hosts("train", tmp_path, f"--stop_at={newest + 4}", count=1, cache=cache).finish()
@@ -154,8 +156,7 @@ def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(tmp
 
 @pytest.mark.slow
 def test_a_process_that_is_stopped_is_lost_after_a_heartbeat(tmp_path, cache):
-    hosts = Hosts("train", tmp_path, SAVES, count=2, cache=cache)
-    shared.wait_until((tmp_path / "checkpoints" / "2").exists, *hosts.processes.values())
+    hosts = started(tmp_path, cache, 1)
     hosts.processes[1].send_signal(signal.SIGSTOP)
     assert hosts.processes[0].wait(timeout=6 * HEARTBEAT) == 42
     hosts.processes[1].send_signal(signal.SIGCONT)

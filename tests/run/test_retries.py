@@ -47,7 +47,9 @@ ERRORS = [(errno.ENOSPC, BadInput), (errno.EMFILE, BadInput), (errno.EACCES, Bad
 
 
 @pytest.mark.parametrize(("number", "kind"), ERRORS)
-def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_line(number, kind, caplog):
+def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_line(number, kind, caplog, monkeypatch):
+    slept = []
+    monkeypatch.setattr(retries, "time", types.SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     action, attempts = fails(3, os_error(number))
     alive = []
     until_it_works(action, "the metrics", 30, lambda: alive.append(1))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tiny
 from shared import settings as config
+from shared import wait_until
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
@@ -24,7 +25,7 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
-from xlnet_jax.run import progress
+from xlnet_jax.run import progress, signals
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
@@ -315,6 +316,7 @@ def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_i
 
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: signals._active[-1].name)
         return score(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(RestartMe, match="SIGTERM in the evaluation"):

@@ -172,7 +172,9 @@ _PIECES = st.sampled_from(
 _TEXTS = st.lists(_PIECES, max_size=40).map("".join)
 
 
-@hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 @hypothesis.given(
     texts=st.lists(_TEXTS, min_size=1, max_size=12),
     suffix=st.sampled_from(["txt", "jsonl", "parquet", "txt.gz", "jsonl.zst"]),

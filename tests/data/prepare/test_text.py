@@ -84,7 +84,7 @@ _PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
 @hypothesis.given(
     content=st.lists(_PIECES, max_size=30).map("".join),
     document=st.sampled_from(["blank_line", "file", "line"]),
