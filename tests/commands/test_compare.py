@@ -15,6 +15,7 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands import compare as command
+from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.infer.estimators import known_places
@@ -56,6 +57,18 @@ def words(tmp_path):
     ]  # fmt: skip
 
 
+def without_bound(path):
+    """Scores of a version that had no such measure."""
+    content = json.loads(path.read_text())
+    del content["measures"]["bound"]
+    path.write_text(json.dumps(content))
+
+
+def killed_after_two_steps(config, folder):
+    train(config, folder, stop_at=2)
+    raise KeyboardInterrupt
+
+
 def asked(capsys, words, code=0):
     assert main(words) == code
     captured = capsys.readouterr()
@@ -73,12 +86,13 @@ def scored(monkeypatch):
             raise KeyboardInterrupt
         causal = config.data.left_to_right
         one = {"calls": 3, "flops": 10, "seconds": 0.5, "nats_N": [10.0 + seed + causal, 20.0, 30.0]}
-        measures = {"left_to_right": one, "half": None if causal else one, "pseudo": None if causal else one}
+        measures = {"left_to_right": one, "half": None if causal else one, "pseudo": None if causal else one,
+                    "bound": None if causal else one}  # fmt: skip
         where = {"time": "then", "xlnet_jax": "0", "python": "3", "packages": {"jax": "0"}, "devices": 1,
                  "device_kind": "<cpu>", "cores": 2}  # fmt: skip
         content = {"steps": 4, "seconds": {"steps": 1.0}, "heldout_loss": None, "curve": [[2, 5.0], [4, 4.0]],
                    "measures": measures, "environment": where}  # fmt: skip
-        pathlib.Path(folder).mkdir(parents=True)
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         pathlib.Path(folder, "measures.json").write_text(json.dumps(content))
 
     monkeypatch.setattr(command, "run", run)
@@ -108,6 +122,16 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     assert "this page claims nothing" in page and "not defined" in page and "&lt;cpu&gt;" in page
     assert page.count("<svg") == 2 and page.count("<polyline") == 4
     xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
+
+
+def test_what_a_folder_lacks_is_scored(words, scored, tmp_path, capsys):
+    assert main(words) == 130 and main(words) == 0
+    without_bound(tmp_path / "compared/diffusion/0/measures.json")
+    capsys.readouterr()
+    asked(capsys, [*words, "--only=causal:0"])
+    assert len(scored) == 5
+    asked(capsys, words)
+    assert scored[5:] == ["diffusion/0"]
 
 
 def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
@@ -167,8 +191,14 @@ def test_all_spend_what_the_first_does():
 
 
 @pytest.mark.slow
-def test_two_systems_are_trained_and_scored(words, capsys):
+def test_two_systems_are_trained_and_scored(words, tmp_path, monkeypatch, capsys):
     result = asked(capsys, words)
+    without_bound(tmp_path / "compared/diffusion/0/measures.json")
+    monkeypatch.setattr(command, "train", None)  # it is not called again
+    again = asked(capsys, words)["systems"]["diffusion"]["0"]["measures"]["bound"]
+    for each in (result["systems"]["diffusion"]["0"]["measures"]["bound"], again):
+        assert each.pop("seconds") > 0
+    assert again == result["systems"]["diffusion"]["0"]["measures"]["bound"] and again["calls"] == 3 * 64
     for name, calls in {"causal": 3, "diffusion": 3 * 16}.items():
         runs = result["systems"][name]
         assert [*runs] == ["0", "1"] and runs["0"]["curve"] != runs["1"]["curve"]
@@ -178,3 +208,19 @@ def test_two_systems_are_trained_and_scored(words, capsys):
             assert (one["measures"]["half"] is None) == (one["measures"]["pseudo"] is None) == (name == "causal")
     half = result["systems"]["diffusion"]["0"]["measures"]["half"]
     assert half["calls"] == 3 * 8 * 2 and half["flops"] > 0
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_in_the_middle_ends_with_the_same_scores(words, tmp_path, monkeypatch, capsys):
+    words = [*words, "--only=causal:1"]
+    undisturbed = asked(capsys, words)["systems"]["causal"]["1"]
+    monkeypatch.setattr(command, "train", killed_after_two_steps)
+    words.append(f"--workdir={tmp_path}/killed")
+    assert main(words) == 130 and not (tmp_path / "killed/causal/1/measures.json").exists()
+    monkeypatch.setattr(command, "train", train)
+    capsys.readouterr()
+    found = asked(capsys, words)["systems"]["causal"]["1"]
+    lines = (tmp_path / "killed/causal/1/runs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2]
+    assert found["measures"]["left_to_right"]["nats_N"] == undisturbed["measures"]["left_to_right"]["nats_N"]
+    assert found["curve"] == undisturbed["curve"] and found["steps"] == 4

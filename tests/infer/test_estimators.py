@@ -46,6 +46,11 @@ def test_likelihoods_are_distributions_and_bounds_are_on_the_right_side(objectiv
     np.testing.assert_allclose(-left.nats_N, joint_NZ[:, 0], rtol=1e-12)
     mixture_N = np.log(np.exp(joint_NZ).mean(axis=1))
     assert (joint_NZ.mean(axis=1) <= mixture_N + 1e-12).all() and (mixture_N - joint_NZ.mean(axis=1)).max() > 0.01
+    bound = estimate(made, config, "bound", texts_NT)
+    assert (bound is not None) == (objective == "mdm")
+    if bound:
+        noise_N = -bound.nats_N - joint_NZ.mean(axis=1)
+        assert abs(noise_N.mean()) < 4 * noise_N.std() / np.sqrt(len(noise_N)) < 0.04 and bound.calls == 64 * 1000
     pseudo = estimate(made, config, "pseudo", texts_NT)
     assert pseudo.calls == 3 * len(texts_NT) and abs(np.exp(-pseudo.nats_N).sum() - 1) > 1e-3, "no distribution"
 

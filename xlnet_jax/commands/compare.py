@@ -1,7 +1,7 @@
 """`xlnet-jax compare`: several configurations trained with several seeds, scored by one estimator, on one page.
 
     WORKDIR/NAME/SEED/                the run, as of `train`, of the configuration file NAME.py
-    WORKDIR/NAME/SEED/measures.json   its scores, written last: with it the run is not opened again
+    WORKDIR/NAME/SEED/measures.json   its scores, written last: with all of them the run is not opened again
     WORKDIR/compare.json, page.html   what there is so far
 
 The first configuration sets the budget: the others get as many steps as cost the same FLOPs, or read as many fresh
@@ -75,8 +75,9 @@ def compare(
     start(workdir, named, asked)
     for name, seed in itertools.product(named, range(seeds)) if only is None else [chosen(only, named, seeds)]:
         folder = os.path.join(workdir, name, str(seed))
-        if files.read_if_there(os.path.join(folder, MEASURED)) is None:
-            log.info("%s, seed %d: training for %d steps", name, seed, named[name].train.steps)
+        measures = measured(folder).get("measures", {})
+        if set(MEASURES) - measures.keys():
+            log.info("%s, seed %d: %d steps", name, seed, named[name].train.steps)
             run(named[name], folder, seed, heldout, tokens_NT, orders)
     return collected(workdir, named, asked, unit_bytes(heldout, tokens_NT))
 
@@ -148,25 +149,32 @@ def start(workdir: str, named: dict[str, Config], asked: dict[str, Any]) -> None
 
 
 def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.ndarray, orders: int) -> None:
-    """Trains one system, or goes on, scores it, and writes `measures.json`."""
-    config = config.changed(seeds={"init": seed, "data": seed, "dropout": seed})
-    trained = train(config, folder)
+    """Trains one system, or goes on, and writes `measures.json`; to one that is there adds what it lacks."""
+    if not (content := measured(folder)):
+        trained = train(config.changed(seeds={"init": seed, "data": seed, "dropout": seed}), folder)
+        where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
+        content = {"steps": trained["step"], "seconds": trained["seconds"], "heldout_loss": trained["heldout_loss"],
+                   "curve": curve(folder), "measures": {}, "environment": where}  # fmt: skip
     workdirs.check_tokenizer(folder, heldout)
-    config = workdirs.load_config(folder, step=trained["step"])
-    rows, scores = config.evaluation.batch_size or config.train.batch_size, dict[str, Any]()
-    with opened(Stored(folder, config, heldout.tokenizer), trained["step"]) as model:
+    config = workdirs.load_config(folder, step=content["steps"])
+    rows, scores = config.evaluation.batch_size or config.train.batch_size, content["measures"]
+    with opened(Stored(folder, config, heldout.tokenizer), content["steps"]) as model:
         family, T = config.model.family, config.data.segment_len
         reach = config.model.max_positions if family.absolute else T
         scorer = Scorer(any_order(model.recipe.config), model.params, heldout.tokenizer.special, reach, rows)
-        for measure in MEASURES:
+        for measure in [each for each in MEASURES if each not in scores]:
             found = estimate(scorer, config, measure, tokens_NT, orders)
             scores[measure] = found and found._asdict() | {"nats_N": found.nats_N.tolist()}
-    where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
-    content = {"steps": trained["step"], "seconds": trained["seconds"], "heldout_loss": trained["heldout_loss"],
-               "curve": curve(folder), "measures": scores, "environment": where}  # fmt: skip
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
+
+
+def measured(folder: str) -> dict[str, Any]:
+    """What the `measures.json` of a run has; empty if there is none."""
+    path = os.path.join(folder, MEASURED)
+    content = files.read_if_there(path)
+    return {} if content is None else files.json_object(content, path)
 
 
 def curve(folder: str) -> list[tuple[int, float]]:
@@ -189,9 +197,8 @@ def collected(workdir: str, named: dict[str, Config], asked: dict[str, Any], byt
         folder, systems[name] = os.path.join(workdir, name), {}
         seeds = sorted(int(seed) for each in files.listing(folder) if (seed := each.rstrip("/")).isdecimal())
         for seed in seeds:
-            path = os.path.join(folder, str(seed), MEASURED)
-            if (content := files.read_if_there(path)) is not None:
-                one = files.json_object(content, path)
+            if one := measured(os.path.join(folder, str(seed))):
+                one["measures"] = dict.fromkeys(MEASURES) | one["measures"]
                 for measure, found in one["measures"].items():
                     if found:
                         bits_N = np.array(found["nats_N"]) / np.log(2)

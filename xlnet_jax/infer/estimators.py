@@ -3,6 +3,8 @@
     left_to_right   -log p(x_1 ... x_N) by the chain rule from left to right, nothing known
     half            -log p(x_S | x_C), S a random half of the window, by the chain rule in random orders; their mean
     pseudo          -sum_i log p(x_i | all but x_i): its terms are of no joint distribution
+    bound           masked diffusion (`mdm`) alone: what it is trained by, from `DRAWS` sets of masks (`Scorer.elbo`);
+                    no less than -log p of the mixture of all orders of a window, but for the noise of the draws
 
 A left-to-right model (`clm`) has the first alone, in one call of the network a window; a permutation model (`plm`) has
 each order of the first two in one call. A masked one (`mlm`, `mdm`) needs a call for each token, in which all that is
@@ -28,9 +30,11 @@ from xlnet_jax.infer.orders import Text
 from xlnet_jax.infer.score import Scorer
 from xlnet_jax.model.flops import forward_flops
 
-MEASURES = ("left_to_right", "half", "pseudo")
+MEASURES = ("left_to_right", "half", "pseudo", "bound")
+DRAWS = 64
+"""Sets of masks of each text."""
 SEED = 0
-"""Of places and orders. Not that of a run: all models get the same questions."""
+"""Of places, orders and masks. Not that of a run: all models get the same questions."""
 
 
 class Estimate(NamedTuple):
@@ -74,19 +78,25 @@ def estimate(scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray
     Returns None where the model has no such likelihood: one from left to right knows only what is before. Raises
     BadInput for parameters that are not finite.
     """
-    if config.data.left_to_right and measure != "left_to_right":
+    bound = measure == "bound"
+    if (config.data.left_to_right and measure != "left_to_right") or (bound and config.data.objective != "mdm"):
         return None
     K = orders if measure == "half" else 1
-    asked = Score(orders=K, order="random" if measure == "half" else "left", seed=SEED)
+    asked = Score(orders=K, order="random" if measure == "half" else "left", draws=DRAWS, seed=SEED)
     window_X, texts = _questions(config, measure, tokens_NT)
     began = time.perf_counter()
-    found = scorer.log_prob(texts, asked)
+    if bound:
+        nats_X = [-each.elbo for each in scorer.elbo(texts, asked)]
+    else:
+        nats_X = [-each.joint_K.mean() for each in scorer.log_prob(texts, asked)]
     seconds = time.perf_counter() - began
-    nats_N = np.bincount(window_X, [-each.joint_K.mean() for each in found], len(tokens_NT))
+    nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0
     for ids_N, known_N in texts:
         U, rounds = int((~known_N).sum()), -(-len(ids_N) // scorer.segment_len)
         of_text, targets = (U, 1) if scorer.by_masks else (rounds, -(-U // rounds))
+        if bound:
+            of_text, targets = DRAWS, (U + 1) // 2  # the mean of sizes that are uniform
         calls += K * of_text
         flops += K * of_text * _flops(config, min(len(ids_N), scorer.segment_len), targets, rounds > 1)
     return Estimate(nats_N, calls, flops, seconds)
