@@ -7,6 +7,7 @@ import textwrap
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import tiny_tpu
 
 from xlnet_jax.aot import compile, hlo, schedule, topology
@@ -257,6 +258,20 @@ def test_a_chip_whose_programs_this_jaxlib_cannot_read_is_refused_before_compili
     with pytest.raises(BadInput, match=f"--topology={name}: jaxlib 0.10.2 cannot read .* jaxlib 0.12 can"):
         compiling.compile_for(tiny_tpu.config(), name)
     topology.check_readable("v5e:16x16", CHIPS["v5e"])
+
+
+def test_a_phase_is_compiled_with_the_schedule_of_the_whole_run(monkeypatch):
+    """Would fail if the warm-up had to be shorter than the phase. Its days are those of its own steps."""
+    for name, stand_in in {
+        "check": lambda *_: None, "check_readable": lambda *_: None, "describe": lambda *_: None,
+        "attempt": lambda recipe, _: SimpleNamespace(fits=True, recipe=recipe),
+        "report": lambda trial, _, steps: {"rate": float(trial.recipe.learning_rate(29)), "steps": steps},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(compiling, name, stand_in)
+    optimizer = {"schedule": "cosine", "warmup_steps": 20, "learning_rate": 1e-2}
+    config = dataclasses.replace(tiny.config(optimizer=optimizer), phases=({"steps": 30}, {"steps": 10}))
+    result = compiling.compile_for(config, "v5e:2x2", phase=1)
+    assert result["steps"] == 10 and result["rate"] > 5e-3
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):

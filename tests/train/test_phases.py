@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import shutil
 import time
 from types import SimpleNamespace
 
@@ -18,18 +19,18 @@ from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.inspect import example, inspect
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, enter_phase, extend_plan, from_json
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.infer.opened import find
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.train.launch import plan_until
-from xlnet_jax.train.phases import BuiltPhase, memory_since
+from xlnet_jax.train.phases import BuiltPhase, check_parameters, memory_since
 
 
 def settings(pytestconfig, phases=PHASES):
@@ -225,17 +226,7 @@ def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that
     assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 0
 
 
-def test_an_exported_phase_is_a_model_of_its_own(whole, tmp_path):
-    exported = str(tmp_path / "exported")
-    export(str(whole), exported, format="orbax", step=8)
-    found = find(exported)
-    assert found.config == dataclasses.replace(workdirs.load_config(str(whole), step=8), phases=())
-    assert "mask_embedding" not in found.params
-
-
-def test_inspect_shows_the_example_that_the_phase_trains_on(whole, pytestconfig):
-    stored = inspect(None, str(whole), 4, 0, None, False, [])
-    assert stored == example(settings(pytestconfig), 4, 0)
+def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
     config = settings(pytestconfig)
     shown = [example(config, step, 0) for step in (3, 4, 8)]
     assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
@@ -249,21 +240,51 @@ def test_a_border_is_where_the_rate_changes(whole):
 
 
 WRONG = [
-    ({"steps": 3, "model": {"d_model": 8}}, "phases[0]: model.d_model must be the same in all phases"),
+    ({"steps": 3, "model": {"d_model": 8}}, "phases[0].model.d_model must be the same in all phases"),
     ({"steps": 3, "data": {"segment_len": 12}}, "in phases[0]: data.segment_len=12 is too short"),
     ({"steps": 0}, "phases[0] must be a dict with `steps`"),
     ({"steps": 3, "data": {"segmentlen": 12}}, "phases[0]: no config key 'data.segmentlen'. Did you mean"),
-    ({"steps": 3, "segment_len": 12}, "phases[0].segment_len=12: write the key in its section"),
-]
+    ({"steps": 3, "segment_len": 12}, "phases[0]: no config key 'segment_len'. Did you mean 'data.segment_len'?"),
+    ({"steps": 3, "data": 12}, "phases[0]: data=12 must be a section with its keys, such as data=dict("),
+    ({"steps": 3, "foo": {}}, "phases[0]: no config key 'foo'"),
+    ({"steps": 3, "phases": {}}, "phases[0]: no config key 'phases'"),
+    ({"steps": 3, 3: {}}, "phases[0]: no config key '3'"),
+    *(({"steps": 3, "data": {"reuse_len": value}}, f"phases[0].data.reuse_len={value!r} must be of type int")
+      for value in ("16", None, 16.0, [16])),
+    ({"steps": 3, "data": {"objective": ["plm"]}}, "phases[0].data.objective=['plm'] must be of type str"),
+    ("x", "phases[0] must be a dict with `steps`"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("phase", "line"), WRONG)
 def test_a_phase_that_cannot_be_is_one_line(phase, line):
     values = configs.default()
-    values.update({"phases": (phase,), "optimizer": {"warmup_steps": 0}})
+    values.update({"phases": (phase,), "optimizer": {"warmup_steps": 0}, "train": {"spike_zscore": 6.0}})
+    for overrides in ([], ["--config.phases[0].data.num_predict=9"]):
+        with pytest.raises(BadInput) as raised:
+            configs.from_dict(values.to_dict(), overrides)
+        assert line in str(raised.value)
+
+
+@pytest.mark.parametrize("phases", [5, "x", None, {"a": {"steps": 3}}])
+def test_phases_that_are_no_tuple_are_one_line(phases):
+    with pytest.raises(BadInput, match=f"^phases must be a tuple of dicts, .*, not of type {type(phases).__name__}$"):
+        configs.from_dict({"phases": phases})
+
+
+def test_what_several_phases_have_wrong_is_said_once():
+    values = configs.default().to_dict() | {"phases": [{"steps": 90_000, "data": {"segment_len": 12}}] * 2}
     with pytest.raises(BadInput) as raised:
-        configs.from_dict(values.to_dict())
-    assert line in str(raised.value)
+        configs.from_dict(values)
+    assert str(raised.value).count("data.segment_len=12 is too short") == 1
+    assert "in phases[0], phases[1]: data.segment_len=12 is too short" in str(raised.value)
+
+
+def test_keys_that_no_phase_uses_need_not_fit_each_other():
+    values = configs.default().to_dict()
+    values["data"]["reuse_len"] = 510  # no room for B with the length of the whole run
+    values["phases"] = ({"steps": 90_000, "data": {"segment_len": 600}},)
+    assert configs.from_dict(values).in_phase(0).data.segment_len == 600
 
 
 def test_an_override_names_a_phase_and_steps_are_their_sum():
@@ -278,15 +299,91 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         ("--config.train.steps=9", "train.steps=9 beside phases, which have 50004 steps together"),
         ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
         ("--config.phases[1].data.segmentlen=9", "no config key 'data.segmentlen'"),
+        ("--config.phases[1].data=9", "no config key 'data'"),
+        ("--config.phases[1]=9", "the configuration has 2 phases, counted from 0; write a key of one as"),
+        ("--config.phases[\N{ARABIC-INDIC DIGIT ONE}].steps=9", "the configuration has 2 phases"),
+        (f"--config.phases[{'9' * 5000}].steps=9", "the configuration has 2 phases"),
+        ("--config.phases[0].steps=0", "phases[0] must be a dict with `steps`"),
     ):
         with pytest.raises(BadInput, match=line.replace("[", r"\[")):
             configs.from_dict(values.to_dict(), [word])
+
+
+def test_an_override_leaves_a_dictionary_that_phases_share():
+    both = {"steps": 50_000, "data": {"segment_len": 600}}
+    words = ["--config.phases[0].steps=7", "--config.phases[0].data.num_predict=9"]
+    config = configs.from_dict({"phases": (both, both)}, words)
+    assert config.ends == [7, 50_007] and [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
+    assert both == {"steps": 50_000, "data": {"segment_len": 600}}
+
+
+def started(config):
+    """What a first start would write of it."""
+    return workdirs.identity(configs.keep_shuffle(config, None, "run"), "a", "b", config.phases)
+
+
+def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
+    def phases(*lengths):
+        every = tuple({"steps": 90_000, "data": {"windows_per_block": windows}} for windows in lengths)
+        return configs.from_dict({"phases": every})
+
+    run = started(phases(2, 4))
+    assert run["config"]["data.shuffle_len"] == 4 * 256
+    for later in (phases(2, 4, 1), phases(2, 2), phases(2)):
+        assert configs.keep_shuffle(later, run, "run").in_phase(0).data.shuffle_len == 4 * 256
+    line = "run shuffles with data.shuffle_len=1024, and phases that come later need a multiple of 3072: give them"
+    with pytest.raises(BadInput, match=line):
+        configs.keep_shuffle(phases(2, 4, 3), run, "run")
+    plain = started(configs.from_dict({}))
+    assert configs.keep_shuffle(phases(8, 8), plain, "run").in_phase(1).data.shuffle_len == 0
+    with pytest.raises(
+        BadInput, match="run shuffles with data.shuffle_len=0, and .* start a new run with data.shuffle_len=4096"
+    ):
+        configs.keep_shuffle(phases(8, 16), plain, "run")
+
+
+def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
+    built = SimpleNamespace(abstract_state=SimpleNamespace(params={"a": 1, "b": {"c": 2}}))
+    check_parameters(built, {"checksums": {"params/a": "", "params/b/c": "", "memory/x": ""}}, "run/4")
+    for names, line in (("a", "run/4: params/b/c is not there, and phases need it now"),
+                        ("a b/c d", "run/4: params/d is there, and no phase needs it now")):  # fmt: skip
+        with pytest.raises(BadInput, match=line):
+            check_parameters(built, {"checksums": {f"params/{name}": "" for name in names.split()}}, "run/4")
 
 
 def test_phases_that_are_over_must_stay(whole, pytestconfig):
     other = ({"steps": 6}, *PHASES[1:])
     with pytest.raises(BadInput, match="one that is over must stay as it was"):
         train(settings(pytestconfig, other), str(whole))
+
+
+def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
+    """Would fail with the phase of the newest checkpoint, or its plan from step 0 on."""
+    shown = [inspect(None, str(whole), step, 0, None, False, []) for step in (3, 4, 8)]
+    assert shown == [example(workdirs.load_config(str(whole), whole=True), step, 0) for step in (3, 4, 8)]
+    assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
+    count = [inspect(None, str(whole), step, 0, None, True, [])["tensors"] for step in (3, 4)]
+    assert count[0] - count[1] == 3, "the mask, and two of segments"
+
+
+def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path):
+    export(str(whole), str(tmp_path / "out"), format="orbax", step=8)
+    assert import_(str(tmp_path / "out"), str(tmp_path / "again"))["arrays"] == 17
+    for folder in ("out", "again"):
+        config = workdirs.load_config(str(tmp_path / folder), whole=True)
+        assert config.data.objective == "clm" and config.model.memory_len == 16 and not config.phases
+
+
+@pytest.mark.slow
+def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_path, pytestconfig):
+    shutil.copytree(whole, tmp_path / "longer")
+    train(settings(pytestconfig, (*PHASES, {"steps": 2})), str(tmp_path / "longer"))
+    assert shared.steps(tmp_path / "longer")[:14] == shared.steps(whole) and newest(tmp_path / "longer") == 16
+    train(settings(pytestconfig, [PHASES[1]]), str(tmp_path / "clm"))
+    with pytest.raises(BadInput, match="segment_bias is not there, and phases need it now"):
+        train(
+            settings(pytestconfig, [PHASES[1], {"steps": 2, "data": {"windows_per_block": 8}}]), str(tmp_path / "clm")
+        )
 
 
 @pytest.mark.slow

@@ -154,18 +154,19 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
     """The configuration with the architecture of the parameters, those of the work directory if the run has `started`,
     and their tokenizer."""
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
-    source = started or (restore.run_of(init_from)[0] if init_from else "")
+    source, step = (started, None) if started else restore.run_of(init_from)
     if source:
         if workdirs.read_config(source) is None:
             raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
                            "directory")  # fmt: skip
         tokenizer = workdirs.tokenizer(source)
-        model = vars(workdirs.load_config(source).model)
+        trained = workdirs.load_config(source, step=step)
+        model = vars(trained.model)
         config = config.changed(model={name: model[name] for name in configs.ARCHITECTURE})
         if config.model.family.absolute:
             config = config.changed(model={"memory_len": 0})
         if config.finetune.task == "text_to_text":  # a left-to-right model has other parts
-            config = config.changed(data={"objective": workdirs.load_config(source).data.objective})
+            config = config.changed(data={"objective": trained.data.objective})
         try:
             configs.check(config)
         except BadInput as error:
