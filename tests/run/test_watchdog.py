@@ -74,15 +74,17 @@ def test_progress_or_a_compilation_keeps_it_quiet(watched, seconds):
 
 def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on():
     """As by Ctrl-Z and fg, or on a machine that is moved. Fails if the clock on the wall counts."""
-    # It stops itself, and is done when the watchdog has said so: however late this test comes, it is not hanging.
+    # It stops itself after a few intervals, and ends a few after the watchdog has noticed, however late this test is.
     program = (
-        "import os, signal, threading\n"
+        "import os, signal, threading, time\n"
         "from xlnet_jax.run import watchdog\n"
         "goes_on = threading.Event()\n"
         "watchdog.log.warning = lambda text, *values: (print(text % values), goes_on.set())\n"
         "watching = watchdog.Watchdog(1, lambda: 'data')\n"
+        "time.sleep(0.2)\n"
         "os.kill(os.getpid(), signal.SIGSTOP)\n"
         "goes_on.wait()\n"
+        "time.sleep(0.3)\n"
         "watching.cancel()\n"
     )
     with subprocess.Popen(
