@@ -107,11 +107,11 @@ class Account:
                 follow((max if upper else min)(inside, key=lambda part: part.time))
             elif one.opcode.endswith("-start") or one.opcode == "send":
                 start(one.name, sum((part.busy for part in inside), self._work(name, one, upper)))
-            elif one.opcode.endswith("-update"):
-                running[one.name] = running.pop(one.operands[0])
-            elif one.opcode.endswith("-done"):
-                if one.operands[0] in running:
+            elif one.opcode.endswith(("-update", "-done")):
+                if one.operands[0] in running and one.opcode.endswith("-done"):
                     wait(one.operands[0])
+                elif one.operands[0] in running:
+                    running[one.name] = running.pop(one.operands[0])
             else:
                 chain, work = self.program.chain(one), self._work(name, one, upper)
                 # The first piece starts the collective, the last waits for it.
