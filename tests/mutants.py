@@ -493,7 +493,7 @@ MUTANTS = (
            one("commands/account", "test_a_collective_is_added_and_hidden_only_behind_what_its_start_and_done_enclose")),
     Mutant("a_loop_that_depends_on_data_turns_once", ACCOUNT, "(self.blocks - 1) *", "0 *",
            one("commands/account", "test_a_loop_of_a_kernel_whose_turns_depend_on_data_is_named_and_bounded")),
-    Mutant("arrays_on_the_chip_are_read_from_hbm", "xlnet_jax/aot/hlo.py", 'return "S(" not in kind', "return True",
+    Mutant("arrays_on_the_chip_are_read_from_hbm", "xlnet_jax/aot/traffic.py", 'return "S(" not in kind', "return True",
            one("commands/account", "test_bytes_are_those_of_the_parts_that_cross_to_hbm")),
     Mutant("dense_kernels_are_not_transposed_there", "xlnet_jax/convert/names.py", '"ff.layer_1.weight", "transposed"', '"ff.layer_1.weight", ""',
            one("commands/export", "test_tensors")),

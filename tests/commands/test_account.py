@@ -80,17 +80,19 @@ def test_a_collective_is_added_and_hidden_only_behind_what_its_start_and_done_en
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_pieces_of_one_collective_begin_with_the_first_and_end_with_the_last(pieces):
-    """Fusions, as on v5e. What is in them and between them hides it; each piece alone would count it thrice."""
+    """Fusions, as on v5e. What is in them and between them hides it; each piece alone would count it thrice, and its
+    array in HBM as well."""
+    whole = WHOLE.replace("S(1)", "T(8,128)(2,1)")
     chain = 'channel_id=1, replica_groups=[1,2]<=[2], frontend_attributes={chain_id="0"}'
     before = "".join(
         f"%piece.{n} (p: bf16[32,64]) -> bf16[64,64] {{\n  %p.{n} = {SHARD} parameter(0)\n"
-        f"  ROOT %part.{n} = {WHOLE} all-gather(%p.{n}), {chain}\n}}\n"
+        f"  ROOT %part.{n} = {whole} all-gather(%p.{n}), {chain}\n}}\n"
         for n in range(pieces)
     )
-    lines = [f"%fused.{n} = {WHOLE} fusion(%a), kind=kCustom, calls=%piece.{n}" for n in range(pieces)]
+    lines = [f"%fused.{n} = {whole} fusion(%a), kind=kCustom, calls=%piece.{n}" for n in range(pieces)]
     text = entry(*lines, parameter=SHARD, before=before)
     found = result(text, {"fused.0": 100, "fused.1": 1000, "fused.2": 10})
-    assert found["collectives_ms"] == found["lower_ms"] == 4096
+    assert found["collectives_ms"] == found["lower_ms"] == 4096 and found["memory_ms"] == 0
     # A single operation is no overlap that the program promises.
     assert found["hidden_ms"] == (1110 if pieces > 1 else 0)
     assert found["upper_ms"] == 4096 + (100 if pieces == 1 else 0)

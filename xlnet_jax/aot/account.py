@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.aot import hlo
+from xlnet_jax.aot import hlo, traffic
 from xlnet_jax.aot.schedule import Schedule
 from xlnet_jax.aot.topology import Chip
 
@@ -138,7 +138,7 @@ class Account:
         schedule = self.schedules.get(one.name, Schedule(0))
         further = (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
         work[CORE] = (schedule.bundles + further) / chip.clock
-        work[HBM] = self.program.moved(body, one) / (chip.hbm_bandwidth / chip.devices)
+        work[HBM] = traffic.moved(self.program, body, one) / (chip.hbm_bandwidth / chip.devices)
         for found in self.program.collectives_of(name, one, self.axes):
             wire = found.bytes * (_RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1)
             # Where nothing is published it is left out.

@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: its loops, its collectives and their axes, and the bytes that operations move.
+"""Reads the text of a compiled program: its loops, its collectives and their axes.
 
 Needs only text and numpy; https://openxla.org/xla/operation_semantics describes scheduled HLO modules. The body of a
 loop counts once per iteration. A collective that the compiler splits into pieces, to overlap it with several
@@ -23,12 +23,9 @@ _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
 """The only opcode whose computations under this name run by themselves; those of a custom call on the SparseCores."""
-_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id"}
-"""Opcodes that move no bytes."""
+ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 KERNEL = "tpu_custom_call"
 """Names a kernel of Pallas."""
-_SLICES = {"slice", "dynamic-slice", "gather"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,11 +147,11 @@ class Program:
         # A send also has a token operand, which has no bytes.
         operands = one.operands[:1] if one.opcode == "send" else one.operands
         types = " ".join(self.computations[name][operand].type for operand in operands)
-        size, dtype = array_bytes(types), "+".join(sorted({found[0] for found in _ARRAY.findall(types)}))
+        size, dtype = array_bytes(types), "+".join(sorted({found[0] for found in ARRAY.findall(types)}))
         if one.opcode == "send":
             # Between slices; slices are the first mesh axis, see mesh.make_mesh.
             slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
-            axis, network, group = next(iter(axes)), "dcn", len(_ints(slices[1])) if slices else 2
+            axis, network, group = next(iter(axes)), "dcn", len(ints(slices[1])) if slices else 2
         else:
             groups = device_groups(one.attributes, math.prod(axes.values()))
             axis, network, group = axes_of(groups, axes), "ici", max(map(len, groups))
@@ -181,60 +178,6 @@ class Program:
         inside = self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else ()
         operands = [body[name].type for name in one.operands if name in body]
         return (one.opcode, one.type, *operands, *((each.opcode, each.type) for each in inside))
-
-    def moved(self, body: dict[str, Instruction], one: Instruction) -> int:
-        """Bytes that one instruction reads from and writes to HBM, with the padding of tiles.
-
-        Of an array that is sliced, gathered from or updated in place only the part. A kernel of Pallas may read a block
-        more than once, which is not seen here.
-        """
-        if one.opcode in ("copy-start", "slice-start"):
-            # One end of a copy is in HBM, or both.
-            ends = _split(one.type)[:2]
-            return min(map(padded_bytes, ends)) * sum(map(in_hbm, ends))
-        free = one.opcode in FREE or one.opcode.endswith(("-start", "-update", "-done"))
-        if free or (one.opcode == "custom-call" and KERNEL not in one.attributes):
-            return 0
-        operands = [body[name] for name in one.operands if name in body]
-        read = sum(
-            min(self._read(one, each.name, each.type), padded_bytes(each.type))
-            for each in operands if in_hbm(each.type)
-        )  # fmt: skip
-        results, written = _split(one.type), self._written(body, one)
-        return read + sum(size for kind, size in zip(results, written, strict=True) if in_hbm(kind))
-
-    def _read(self, one: Instruction, operand: str, kind: str) -> int:
-        """Bytes of an operand of this type that an instruction reads, at most once for each use in a fusion."""
-        if one.opcode in _SLICES and one.operands[0] == operand:
-            return padded_bytes(one.type)
-        if one.opcode == "dynamic-update-slice" and one.operands[0] == operand:
-            return 0
-        if one.opcode != "fusion":
-            return padded_bytes(kind)
-        body = self.computations[attribute(one, "calls")]
-        entries = {each.name for each in body.values() if each.opcode == "parameter"
-                   and one.operands[int(each.operands[0])] == operand}  # fmt: skip
-        total = 0
-        for each in body.values():
-            if each.opcode == "bitcast" and each.operands[0] in entries:
-                # The same array.
-                entries.add(each.name)
-            else:
-                total += sum(self._read(each, name, kind) for name in entries.intersection(each.operands))
-        return total
-
-    def _written(self, body: dict[str, Instruction], one: Instruction) -> list[int]:
-        """Bytes of each result; of an array that is updated in place only the update."""
-        if one.opcode == "fusion":
-            body = self.computations[attribute(one, "calls")]
-            (root,) = [each for each in body.values() if each.root]
-            return self._written(body, root)
-        if one.opcode == "tuple":
-            return [size for name in one.operands for size in self._written(body, body[name])]
-        if one.opcode == "bitcast" and one.operands[0] in body:
-            return self._written(body, body[one.operands[0]])
-        updated = body[one.operands[1]].type if one.opcode == "dynamic-update-slice" else None
-        return [padded_bytes(updated)] if updated else [padded_bytes(kind) for kind in _split(one.type)]
 
 
 def called(one: Instruction) -> list[str]:
@@ -266,41 +209,20 @@ def _kind(computation: str, one: Instruction) -> str | None:
 
 def array_bytes(kind: str) -> int:
     """Bytes of an array type, or of all arrays of a tuple type, without padding."""
-    return sum(_bits(dtype) * math.prod(_ints(dims)) // 8 for dtype, dims, *_ in _ARRAY.findall(kind))
+    return sum(bits(dtype) * math.prod(ints(dims)) // 8 for dtype, dims, *_ in ARRAY.findall(kind))
 
 
-def padded_bytes(kind: str) -> int:
-    """The same with the padding of tiles: `{1,0:T(8,128)}` rounds the two minor dimensions up to 8 and 128."""
-    total = 0
-    for dtype, dims, order, layout in _ARRAY.findall(kind):
-        sizes, tile = _ints(dims), re.match(r"T\(([\d,]+)\)", layout)
-        minor = [sizes[axis] for axis in _ints(order)]
-        for n, step in enumerate(reversed(_ints(tile[1]) if tile else [])):
-            minor[n : n + 1] = [-(-size // step) * step for size in minor[n : n + 1]]
-        total += _bits(dtype) * math.prod(minor if order else sizes) // 8
-    return total
-
-
-def in_hbm(kind: str) -> bool:
-    """Whether an array is in HBM; `S(n)` in its layout names another memory."""
-    return "S(" not in kind
-
-
-def _bits(dtype: str) -> int:
+def bits(dtype: str) -> int:
+    """Of one element."""
     digits = re.search(r"\d+", dtype)
     return BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
-
-
-def _split(kind: str) -> list[str]:
-    """The types of the arrays in an array or tuple type."""
-    return [found[0] for found in _ARRAY.finditer(kind)]
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
     """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a permutation."""
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
-        return [_ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
+        return [ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
     named = re.search(
         r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}]*)\}", attributes
     )
@@ -318,23 +240,24 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
         return ids.reshape(-1, math.prod(shape[places[name]] for name in across)).tolist()
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if iota:
-        return _iota(iota[2]).reshape(_ints(iota[1])).tolist()
+        return _iota(iota[2]).reshape(ints(iota[1])).tolist()
     if "replica_groups={}" in attributes:
         return [list(range(devices))]
     listed = re.search(r"replica_groups=\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", attributes)
     if not listed:
         raise ValueError(f"cannot read the groups of a collective: {attributes[:200]}")
-    return [_ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+    return [ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
 
 
 def _iota(text: str) -> np.ndarray:
     """`[2,4]T(1,0)`: the numbers from 0 in this shape, transposed."""
     shape, _, order = text.partition("T")
-    ids = np.arange(math.prod(_ints(shape))).reshape(_ints(shape))
-    return ids.transpose(_ints(order)) if order else ids
+    ids = np.arange(math.prod(ints(shape))).reshape(ints(shape))
+    return ids.transpose(ints(order)) if order else ids
 
 
-def _ints(text: str) -> list[int]:
+def ints(text: str) -> list[int]:
+    """The numbers in a text."""
     return [int(word) for word in re.findall(r"\d+", text)]
 
 
