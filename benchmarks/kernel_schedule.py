@@ -1,11 +1,12 @@
-"""The fused attention by the static schedule of libtpu: cycles, for every TPU with a kernel.
+"""The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a kernel.
 
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
 are not here. A bundle is one cycle, without stalls: a lower bound of the time, to compare changes of a kernel, and what
-`compile` projects with. Parts that run once per batch count in every row. The figures are of one row and one layer on
-one device; on v4 and v5p its two cores share the work, and bundles are those of one of them.
+the account of `compile` counts. A loop whose length depends on data counts once. Parts that run once per batch count in
+every row. The figures are of one row and one layer on one device; on v4 and v5p its two cores share the work, and
+bundles are those of one of them. Shares are of all slots of a unit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from _attention import RATE, Sizes, lowered  # noqa: E402
 
 from xlnet_jax.kernels import fused  # noqa: E402
 
+PARTS = ("forward", "backward")
+UNITS = ("MATMUL", "MATPUSH", "XLU", "VALU", "VLOAD", "VSTORE")
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
 
 
@@ -38,12 +41,16 @@ def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
     device = describe(TOPOLOGIES[chip]).devices[0]
     with schedule.collected() as found:
         lowered(fused.KERNELS[device.device_kind], sizes, device).compile()
-    bundles = {part: sum(n for name, n in found.items() if part in name) for part in ("forward", "backward")}
+    kernels = {name: each for name, each in found.items() if "xlnet_" in name}
+    bundles = {part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS}
+    total = sum(bundles.values())
     return {
         **{f"{name}_bundles": n // sizes.B for name, n in bundles.items()},
-        "microseconds_per_row_and_layer": round(sum(bundles.values()) / CHIPS[chip].clock / sizes.B * 1e6, 1),
+        "microseconds_per_row_and_layer": round(total / CHIPS[chip].clock / sizes.B * 1e6, 1),
+        "units": {unit: round(sum(each.units[unit] * each.bundles for each in kernels.values()) / total, 3)
+                  for unit in UNITS},
         "clock": CHIPS[chip].clock,
-    }
+    }  # fmt: skip
 
 
 def libtpu_version() -> str | None:
@@ -64,16 +71,17 @@ def main() -> None:
     sizes = Sizes(**given)
     chips = {}
     if not args.json:
-        print("| chip | bundles forward | backward | us per row and layer |")
-        print("|---|---|---|---|")
+        print(f"| chip | bundles forward | backward | us per row and layer | {' | '.join(UNITS)} |")
+        print("|---" * (4 + len(UNITS)) + "|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
         one = chips[chip] = measure(chip, sizes)
         if "not_compiled" in one:
-            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * 2
+            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * (2 + len(UNITS))
         else:
             cells = [chip, f"{one['forward_bundles']:,}", f"{one['backward_bundles']:,}",
-                     f"{one['microseconds_per_row_and_layer']:.1f}"]  # fmt: skip
+                     f"{one['microseconds_per_row_and_layer']:.1f}",
+                     *(f"{share:.0%}" for share in one["units"].values())]  # fmt: skip
         if not args.json:
             print(f"| {' | '.join(cells)} |", flush=True)
     versions = {"jax": jax.__version__, "libtpu": libtpu_version()}

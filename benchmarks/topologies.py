@@ -61,15 +61,16 @@ def row(result: dict[str, Any]) -> str:
     )
     slices = f" x {result['slices']}" if result["slices"] > 1 else ""
     peak = f"{result['peak_hbm_bytes'] / 2**30:.2f} of {result['hbm_bytes'] / 2**30:.0f} GiB"
-    projection = "" if result["projected_days"] is None else (
-        f"{result['projected_step_seconds']:.3g} s, {result['projected_days']:.2g} days"
+    times = result["account"]
+    bounds = "" if times is None else (
+        f"{times['lower_ms']:.0f} to {times['upper_ms']:.0f} ms, MFU from {times['mfu']:.1%}"
     )  # fmt: skip
     parts = [result["attention"], f"remat {result['remat']}"]
     if result["gradient_accumulation_steps"] > 1:
         parts.append(f"{result['gradient_accumulation_steps']} micro-batches")
     cells = [
         f"{result['topology']}{slices} ({result['devices']} devices)", f"{result['batch_size']}, {', '.join(parts)}",
-        mesh, peak if result["fits"] else f"does not fit ({peak}); {result['advice']}", reduced, projection,
+        mesh, peak if result["fits"] else f"does not fit ({peak}); {result['advice']}", reduced, bounds,
         f"{result['compile_seconds']:.0f} s",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -103,7 +104,7 @@ def main() -> None:
         print(json.dumps(largest()))
         return
     if not args.json:
-        print("| topology | batch | mesh | peak HBM | collectives of a step | projection | compiled in |")
+        print("| topology | batch | mesh | peak HBM | collectives of a step | time of a step | compiled in |")
         print("|---|---|---|---|---|---|---|", flush=True)
     if args.rows:
         with open(args.rows, encoding="utf-8") as file:

@@ -70,6 +70,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 RESUME = "xlnet_jax/train/launch.py"
+ACCOUNT = "xlnet_jax/aot/account.py"
 CACHE = "xlnet_jax/model/cache.py"
 SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
@@ -507,8 +508,15 @@ MUTANTS = (
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",
            one("commands/compile", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
-    Mutant("a_kernel_hides_behind_the_rest", "xlnet_jax/aot/report.py", 'seconds.get("attention", 0) + max(', "max(",
-           one("commands/compile", "test_a_kernel_replaces_the_products_and_the_traffic_of_attention")),
+    Mutant("compute_of_the_step_hides_its_memory", ACCOUNT, "else work.max(), work)", "else work[CORE], work)",
+           one("commands/account", "test_every_operation_takes_the_longest_of_its_needs_as_often_as_its_loop_turns")),
+    Mutant("a_collective_runs_beside_what_follows_its_done", ACCOUNT, 'in running and one.opcode.endswith("-done")',
+           'in running and one.opcode == "copy-done"',
+           one("commands/account", "test_a_collective_is_added_and_hidden_only_behind_what_its_start_and_done_enclose")),
+    Mutant("a_loop_that_depends_on_data_turns_once", ACCOUNT, "(self.blocks - 1) *", "0 *",
+           one("commands/account", "test_a_loop_of_a_kernel_whose_turns_depend_on_data_is_named_and_bounded")),
+    Mutant("arrays_on_the_chip_are_read_from_hbm", "xlnet_jax/aot/traffic.py", 'return "S(" not in kind', "return True",
+           one("commands/account", "test_bytes_are_those_of_the_parts_that_cross_to_hbm")),
     Mutant("dense_kernels_are_not_transposed_there", "xlnet_jax/convert/names.py", '"ff.layer_1.weight", "transposed"', '"ff.layer_1.weight", ""',
            one("commands/export", "test_tensors")),
     Mutant("arrays_that_are_left_over_are_dropped", "xlnet_jax/convert/names.py", "sorted(there.keys() - wanted.keys())", "[]",

@@ -12,11 +12,10 @@ import tiny_tpu
 
 from xlnet_jax.aot import compile, hlo, schedule, topology
 from xlnet_jax.aot import report as compiling
-from xlnet_jax.aot.topology import CHIPS, Topology
+from xlnet_jax.aot.topology import CHIPS
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.train.recipe import make_recipe
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 1}
 
@@ -158,28 +157,6 @@ def test_axes_of_groups_and_bytes_of_types():
     assert hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])") == 44
 
 
-def test_bodies_of_loops_count_as_often_as_they_turn():
-    """One addition that writes 4 bytes outside, and one that runs seven times."""
-    text = textwrap.dedent("""\
-        %body (p: s32[]) -> s32[] {
-          %p = s32[] parameter(0)
-          ROOT %n = s32[] add(%p, %p)
-        }
-        %condition (q: s32[]) -> pred[] {
-          %q = s32[] parameter(0)
-          %end = s32[] constant(7)
-          ROOT %lt = pred[] compare(%q, %end), direction=LT
-        }
-        ENTRY %main (a: s32[]) -> s32[] {
-          %a = s32[] parameter(0)
-          %b = s32[] add(%a, %a)
-          ROOT %w = s32[] while(%b), condition=%condition, body=%body
-        }
-        """)
-    addition, test = 4, 1
-    assert hlo.Program(text).repeats() == (addition + 7 * addition + 8 * test) / (2 * addition + test)
-
-
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -195,45 +172,7 @@ def test_what_the_compiler_says_when_memory_is_short(message, expected):
         compile.out_of_memory("INTERNAL: something else")
 
 
-def slice_of(name, devices, slices=1):
-    return Topology(name, slices, CHIPS[name.partition(":")[0]], (None,) * devices)
-
-
-NONE = compiling.KernelCalls(0.0, 0)
-
-
-def test_a_projection_by_hand():
-    config = tiny_tpu.config()
-    reduced = hlo.Collective("all-reduce", "data", "ici", 4, "f32", 10, 10 * 1000)
-    across = dataclasses.replace(reduced, network="dcn", group=2)
-    seconds = compiling.roofline(make_recipe(config), slice_of("v5e:2x2", 4), 819e9 / 2, [reduced, across], NONE)
-    assert seconds["compute"] == pytest.approx(flops.step_flops(config) / 4 / 197e12)
-    assert seconds["hbm"] == pytest.approx(0.5)
-    assert seconds["ici"] == pytest.approx(2 * 3 / 4 * 1000 / 200e9)
-    assert seconds["dcn"] == pytest.approx(2 * 1 / 2 * 1000 / 3.125e9)
-    # Nothing is published for v3: left out, not guessed.
-    assert "dcn" not in compiling.roofline(make_recipe(config), slice_of("v3:2x2", 8), 1.0, [across], NONE)
-    full = config.changed(model={"remat": "full"})
-    again = compiling.roofline(make_recipe(full), slice_of("v5e:2x2", 4), 1.0, [], NONE)["compute"]
-    assert 1.1 < again / seconds["compute"] < 1.4
-
-
-@pytest.mark.parametrize("remat", ["none", "full"])
-def test_a_kernel_replaces_the_products_and_the_traffic_of_attention(remat):
-    """Ten steps a dispatch. Would catch products of attention counted twice, and a kernel hidden behind the rest."""
-    config = tiny_tpu.config().changed(model={"remat": remat})
-    one, calls = slice_of("v5e:2x2", 4), compiling.KernelCalls(10 * 0.25, 10 * 200)
-    seconds, xla = (compiling.roofline(make_recipe(config), one, 819e9 / 2 + 200, [], each) for each in (calls, NONE))
-    # Two layers with 128 content and 16 query rows but the last layer's content; 192 keys, W = 128, three products.
-    forward = 8 * (128 + 2 * 16) * 3 * 2 * 192 * 128
-    missing = (xla["compute"] - seconds["compute"]) * 4 * 197e12
-    assert missing == pytest.approx((4 if remat == "full" else 3) * forward)
-    assert seconds["hbm"] == pytest.approx(0.5) and seconds["attention"] == pytest.approx(0.25)
-    assert compiling.step_seconds(seconds) == pytest.approx(0.75)
-    assert compiling.step_seconds(xla) == max(xla.values())
-
-
-def test_the_roofline_and_utilisation_agree_on_peaks():
+def test_the_account_and_utilisation_agree_on_peaks():
     for name, chip in CHIPS.items():
         if name != "tpu7x":
             assert chip.peak_flops / chip.devices == flops.PEAK_FLOPS[chip.device_kind], name
@@ -295,11 +234,13 @@ def test_a_report_for_people_says_projection(capsys):
     result = {
         "slices": 2, "fits": False, "peak_hbm_bytes": 2**35, "arguments": {"parameters": 2**20}, "advice": [],
         "projected_days": 1.5, "collectives": [{"kind": "all-reduce", "bytes": 2**30}],
+        "account": {"lower_ms": 1.5, "units": {"kernel.1": {"XLU": 0.5}}, "data_dependent_loops": []},
     }  # fmt: skip
     compiling.print_report(result)
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert {"slices 2", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
-            "PROJECTION projected_days 1.5", "collectives kind all-reduce, bytes 1.000 GiB",
+            "PROJECTION projected_days 1.5", "PROJECTION account lower_ms 1.5, data_dependent_loops []",
+            "units kernel kernel.1, XLU 0.5", "collectives kind all-reduce, bytes 1.000 GiB",
             "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip
 
 
@@ -338,21 +279,35 @@ LB: loop body
 """
 
 
+# The slots that the eleven bundles use: one of each unit, and a second push in the body of the loop of 3 turns.
+UNITS = "== CAPACITY:\nMATMUL, MATPUSH\n    4     2\n== UTILIZATION:\n" + "".join(
+    f"1 {1 + (n == 3)}\n" for n in range(BUNDLES.count(" { ") + BUNDLES.count(" {}"))
+)
+
+
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
     """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
+    found = schedule.parse(BUNDLES, UNITS)
     # Outside 2; in two programs 4 bundles, and 4 more three times.
-    assert schedule.bundles(BUNDLES) == 2 + 2 * (4 + 3 * 4)
+    assert found.bundles == 2 + 2 * (4 + 3 * 4)
+    # The loop with an end that is no constant has one bundle, in both programs.
+    assert found.repeated == 2
+    assert found.units == {"MATMUL": 34 / (4 * 34), "MATPUSH": (34 + 6) / (2 * 34)}
+    assert schedule.parse(BUNDLES) == schedule.Schedule(34, 2, {})
 
 
-def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
+def test_schedules_are_collected_by_operation_and_removed(tmp_path, monkeypatch):
     """Of the folder of the user's flags, which come first, nothing is read or removed."""
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
     folder = schedule.prepare()
     with schedule.collected() as found:
-        for name in ("17-fusion.2-01", "18-xlnet_attention_forward.3-00"):
+        for name in ("17-fusion.2-02", "18-xlnet_attention_forward.3-02"):
             (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
+        (folder / "18-xlnet_attention_forward.3-00-final_hlo-static-per-bundle-utilization.txt").write_text(UNITS)
         (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
-    assert found == {"xlnet_attention_forward.3": schedule.bundles(BUNDLES)}
+    assert found == {
+        "fusion.2": schedule.parse(BUNDLES), "xlnet_attention_forward.3": schedule.parse(BUNDLES, UNITS)
+    }  # fmt: skip
     assert not folder.exists() and tmp_path.exists()
     assert schedule.prepare() == folder, "libtpu reads the flags only once"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")

@@ -39,8 +39,8 @@ class Trial:
     temp: int | None = None
     """None if it did not compile."""
     executable: Any = None
-    kernels: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Cycles of the fused kernels by their schedule, by the name of their instruction."""
+    schedules: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
+    """Of the operations, by the name of their instruction."""
 
     @property
     def config(self) -> Config:
@@ -70,7 +70,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     built, lowered = lower(recipe, mesh)
     arguments = argument_bytes(built)
     try:
-        with schedule.collected() as kernels:
+        with schedule.collected() as schedules:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
@@ -83,7 +83,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     )  # fmt: skip
     seconds, temp = time.monotonic() - began, memory.temp_size_in_bytes
-    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, kernels)
+    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, schedules)
 
 
 def out_of_memory(message: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Reads the text of a compiled program: its collectives, how often and over which axes they run, and its loops.
+"""Reads the text of a compiled program: its loops, its collectives and their axes.
 
 Needs only text and numpy; https://openxla.org/xla/operation_semantics describes scheduled HLO modules. The body of a
 loop counts once per iteration. A collective that the compiler splits into pieces, to overlap it with several
@@ -11,7 +11,8 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,9 @@ _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
 """The only opcode whose computations under this name run by themselves; those of a custom call on the SparseCores."""
-_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all"}
-"""Opcodes that move no bytes themselves."""
+ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
+KERNEL = "tpu_custom_call"
+"""Names a kernel of Pallas."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Program:
         """How often each computation runs."""
         self._loops: dict[str, str] = {}
         """The loop body that each computation is in."""
+        self.entry = entry
         self._visit(entry, 1, entry)
 
     def _visit(self, name: str, times: int, loop: str) -> None:
@@ -87,13 +89,11 @@ class Program:
         self._loops[name] = loop
         for one in self.computations[name].values():
             if one.opcode == "while":
-                turns, body = self.trip_count(name, one), _attribute(one, "body")
-                self._visit(_attribute(one, "condition"), times * (turns + 1), loop)
+                turns, body = self.trip_count(name, one), attribute(one, "body")
+                self._visit(attribute(one, "condition"), times * (turns + 1), loop)
                 self._visit(body, times * turns, body)
-            for field, names in _CALLED.findall(one.attributes):
-                if _CALLERS.get(field, one.opcode) == one.opcode:
-                    for each in re.findall(r"[\w.\-]+", names):
-                        self._visit(each, times, loop)
+            for each in called(one):
+                self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
         """Iterations of a loop that counts in steps of 1 up to a constant, as scans do: from 0, or from a constant
@@ -101,7 +101,7 @@ class Program:
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
-        condition, caller = self.computations[_attribute(loop, "condition")], self.computations[where]
+        condition, caller = self.computations[attribute(loop, "condition")], self.computations[where]
 
         def constant(name: str) -> int | None:
             one = condition.get(name)
@@ -125,64 +125,70 @@ class Program:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
         counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
         moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
-        chains: set[tuple[str, ...]] = set()
+        chains: set[Any] = set()
         for name, times in self.runs.items():
             for one in self.computations[name].values():
-                kind = _kind(name, one)
-                chain = re.search(r"channel_id=(\d+).*chain_id=(\S+)", one.attributes)
-                piece = (self._loops[name], *chain.groups()) if chain else (name, one.name)
+                found = self.collective(name, one, axes)
+                piece = (self._loops[name], self.chain(one) or one.name) if found else None
                 # Only the first of the pieces of a collective counts.
-                if kind is None or piece in chains:
+                if found is None or piece in chains:
                     continue
                 chains.add(piece)
-                # A send also has a token operand, which has no bytes.
-                operands = one.operands[:1] if one.opcode == "send" else one.operands
-                types = " ".join(self.computations[name][operand].type for operand in operands)
-                size, dtype = array_bytes(types), "+".join(sorted({dtype for dtype, _ in _ARRAY.findall(types)}))
-                if one.opcode == "send":
-                    # Between slices; slices are the first mesh axis, see mesh.make_mesh.
-                    slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
-                    key = (kind, next(iter(axes)), "dcn", len(_ints(slices[1])) if slices else 2, dtype)
-                else:
-                    groups = device_groups(one.attributes, math.prod(axes.values()))
-                    key = (kind, axes_of(groups, axes), "ici", max(map(len, groups)), dtype)
+                key = (found.kind, found.axis, found.network, found.group, found.dtype)
                 counted[key] += times
-                moved[key] += times * size * (key[3] if kind == "all-gather" else 1)
-        found = [Collective(*key, counted[key], moved[key]) for key in counted]
-        return sorted(found, key=lambda each: -each.bytes)
+                moved[key] += times * found.bytes
+        return sorted((Collective(*key, counted[key], moved[key]) for key in counted), key=lambda each: -each.bytes)
 
-    def repeats(self) -> float:
-        """Bytes written by the whole program / bytes if every computation counts once, as the compiler counts them."""
-        written = [(times, self._written(body, one)) for body, one, times in self._executed()]
-        once = sum(size for _, size in written)
-        return sum(times * size for times, size in written) / once if once else 1.0
+    def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
+        """One run of the collective that an instruction of this computation starts, or is a piece of, if it is one."""
+        kind = _kind(name, one)
+        if kind is None:
+            return None
+        # A send also has a token operand, which has no bytes.
+        operands = one.operands[:1] if one.opcode == "send" else one.operands
+        types = " ".join(self.computations[name][operand].type for operand in operands)
+        size, dtype = array_bytes(types), "+".join(sorted({found[0] for found in ARRAY.findall(types)}))
+        if one.opcode == "send":
+            # Between slices; slices are the first mesh axis, see mesh.make_mesh.
+            slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
+            axis, network, group = next(iter(axes)), "dcn", len(ints(slices[1])) if slices else 2
+        else:
+            groups = device_groups(one.attributes, math.prod(axes.values()))
+            axis, network, group = axes_of(groups, axes), "ici", max(map(len, groups))
+        return Collective(kind, axis, network, group, dtype, 1, size * (group if kind == "all-gather" else 1))
 
-    def kernels(self) -> dict[str, tuple[int, int]]:
-        """Of each call of a Pallas kernel: how often it runs, and the bytes of operands and results."""
-        return {one.name: (times, sum(array_bytes(each.type) for each in (one, *map(body.__getitem__, one.operands))))
-                for body, one, times in self._executed() if "tpu_custom_call" in one.attributes}  # fmt: skip
+    def collectives_of(self, name: str, one: Instruction, axes: dict[str, int]) -> list[Collective]:
+        """Those that an instruction runs once, also inside of a fusion."""
+        inner = attribute(one, "calls") if one.opcode == "fusion" else ""
+        inside = [(inner, each) for each in self.computations[inner].values()] if inner else [(name, one)]
+        return [found for place, each in inside if (found := self.collective(place, each, axes))]
 
-    def _executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int]]:
-        """Every instruction that is not inside of a fusion, with its computation before it and its runs after it."""
-        every = [one for body in self.computations.values() for one in body.values()]
-        fused = {_attribute(one, "calls") for one in every if one.opcode == "fusion"}
-        for name, times in self.runs.items():
-            body = self.computations[name] if name not in fused else {}
-            yield from ((body, one, times) for one in body.values())
+    def chain(self, one: Instruction) -> str | None:
+        """Common to the pieces of one collective; of a fusion that of the piece in it."""
+        inside = self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else (one,)
+        found = (re.search(r"channel_id=(\d+).*chain_id=(\S+)", each.attributes) for each in inside)
+        return next((" ".join(each.groups()) for each in found if each), None)
 
-    def _written(self, body: dict[str, Instruction], one: Instruction) -> int:
-        """Bytes of the result; of an array that is updated in place only the slice."""
-        if one.opcode in FREE or one.opcode.endswith(("-done", "-update")):
-            return 0
-        if one.opcode == "fusion":
-            body = self.computations[_attribute(one, "calls")]
-        within = body.values() if one.opcode == "fusion" else (one,)
-        updates = [each for each in within if each.opcode == "dynamic-update-slice"]
-        kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
-        return max(array_bytes(one.type) - kept, 0)
+    def kernels(self) -> list[Instruction]:
+        """The calls of Pallas kernels."""
+        return [one for name in self.runs for one in self.computations[name].values() if KERNEL in one.attributes]
+
+    def identity(self, body: dict[str, Instruction], one: Instruction) -> tuple[Any, ...]:
+        """What instructions have in common that compute the same."""
+        inside = self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else ()
+        operands = [body[name].type for name in one.operands if name in body]
+        return (one.opcode, one.type, *operands, *((each.opcode, each.type) for each in inside))
 
 
-def _attribute(one: Instruction, name: str) -> str:
+def called(one: Instruction) -> list[str]:
+    """The computations that an instruction runs once: all but those of a loop."""
+    found = _CALLED.findall(one.attributes)
+    names = " ".join(names for field, names in found if _CALLERS.get(field, one.opcode) == one.opcode)
+    return re.findall(r"[\w.\-]+", names)
+
+
+def attribute(one: Instruction, name: str) -> str:
+    """The computation that an instruction has under a name. ValueError if there is none."""
     found = re.search(rf"\b{name}=%?([\w.\-]+)", one.attributes)
     if not found:
         raise ValueError(f"{one.opcode} {one.name} has no {name}")
@@ -203,19 +209,20 @@ def _kind(computation: str, one: Instruction) -> str | None:
 
 def array_bytes(kind: str) -> int:
     """Bytes of an array type, or of all arrays of a tuple type, without padding."""
-    total = 0
-    for dtype, dims in _ARRAY.findall(kind):
-        digits = re.search(r"\d+", dtype)
-        bits = BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
-        total += bits * math.prod(int(size) for size in dims.split(",") if size) // 8
-    return total
+    return sum(bits(dtype) * math.prod(ints(dims)) // 8 for dtype, dims, *_ in ARRAY.findall(kind))
+
+
+def bits(dtype: str) -> int:
+    """Of one element."""
+    digits = re.search(r"\d+", dtype)
+    return BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
     """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a permutation."""
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
-        return [_ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
+        return [ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
     named = re.search(
         r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}]*)\}", attributes
     )
@@ -233,23 +240,24 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
         return ids.reshape(-1, math.prod(shape[places[name]] for name in across)).tolist()
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if iota:
-        return _iota(iota[2]).reshape(_ints(iota[1])).tolist()
+        return _iota(iota[2]).reshape(ints(iota[1])).tolist()
     if "replica_groups={}" in attributes:
         return [list(range(devices))]
     listed = re.search(r"replica_groups=\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", attributes)
     if not listed:
         raise ValueError(f"cannot read the groups of a collective: {attributes[:200]}")
-    return [_ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+    return [ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
 
 
 def _iota(text: str) -> np.ndarray:
     """`[2,4]T(1,0)`: the numbers from 0 in this shape, transposed."""
     shape, _, order = text.partition("T")
-    ids = np.arange(math.prod(_ints(shape))).reshape(_ints(shape))
-    return ids.transpose(_ints(order)) if order else ids
+    ids = np.arange(math.prod(ints(shape))).reshape(ints(shape))
+    return ids.transpose(ints(order)) if order else ids
 
 
-def _ints(text: str) -> list[int]:
+def ints(text: str) -> list[int]:
+    """The numbers in a text."""
     return [int(word) for word in re.findall(r"\d+", text)]
 
 

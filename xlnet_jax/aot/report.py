@@ -1,37 +1,32 @@
 """`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and analyses it.
 
-Memory, collectives and FLOPs need no chip and are exact. The speed is a projection: the cycles of the fused
-kernels by libtpu's schedule, and the longest of compute at the published peak, memory traffic and collectives at the
-published bandwidths. Nothing is executed.
+Memory, collectives and FLOPs need no chip and are exact. The time of a step lies between two bounds of `account`, by
+libtpu's schedule of every operation and the published bandwidths. Nothing is executed.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.aot import hlo, schedule
+from xlnet_jax.aot import account, hlo, schedule
 from xlnet_jax.aot.compile import Trial, attempt, device_bytes
-from xlnet_jax.aot.topology import Chip, Topology, check, check_readable, describe
+from xlnet_jax.aot.topology import Topology, check, check_readable, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused
-from xlnet_jax.model import flops
-from xlnet_jax.train.recipe import Recipe, make_recipe, recipes
+from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.train.recipe import make_recipe, recipes
 from xlnet_jax.train.state import init_params
 
 log = logging.getLogger(__name__)
-
-_RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
-"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
 
 
 def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0) -> dict[str, Any]:
@@ -48,8 +43,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
     phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
     config = phases[phase]
-    if config.model.attention == "fused":
-        schedule.prepare()
+    schedule.prepare()
     topology = describe(name, slices)
     trial = attempt(recipes(phases)[phase], topology)
     result = report(trial, topology, steps)
@@ -87,36 +81,26 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
         "compile_seconds": round(trial.seconds, 2),
     }
     if trial.executable is None:
-        return result | dict.fromkeys((
-            "compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days",
-            "projected_mfu", "projection", "bound", "mfu_bound",
-        ))  # fmt: skip
-    steps = config.train.steps_per_dispatch
+        return result | dict.fromkeys(("account", "projected_tokens_per_second", "projected_days"))
+    steps, axes = config.train.steps_per_dispatch, dict(trial.mesh.shape)
     program = hlo.Program(trial.executable.as_text())
-    collectives = program.collectives(dict(trial.mesh.shape))
-    # The compiler counts the body of a loop only once.
-    compiler_bytes = trial.executable.cost_analysis()["bytes accessed"] * program.repeats() / steps
-    kernels = kernel_calls(trial, topology.chip, program)
-    seconds = roofline(trial.recipe, topology, compiler_bytes, collectives, kernels)
-    # Rows of weight 0 are computed as well; they are no useful work.
-    seconds["compute"] *= result["rows"] / config.train.batch_size
-    step = step_seconds(seconds)
-    least = at_peak(trial.recipe.flops_per_step, topology)
-    # All positions, like the metrics of training.
-    tokens = config.train.batch_size * config.data.segment_len
+    # Queries at chosen positions visit one block after the other.
+    blocks = math.ceil(config.data.segment_len / tpu.Blocks.window)
+    schedules = account.completed(program, trial.schedules)
+    times = account.Account(program, schedules, topology.chip, axes, blocks).result(
+        steps, at_peak(trial.recipe.flops_per_step, topology)
+    )
+    seconds = times["upper_ms"] / 1e3
     return result | {
         "collectives": [
             {"kind": one.kind, "axis": one.axis, "network": one.network, "dtype": one.dtype,
-             "count": _per_step(one.count, steps), "bytes": _per_step(one.bytes, steps)} for one in collectives
+             "count": _per_step(one.count, steps), "bytes": _per_step(one.bytes, steps)}
+            for one in program.collectives(axes)
         ],
-        "compiler_bytes": int(compiler_bytes),
-        "projected_step_seconds": step,
-        "projected_tokens_per_second": tokens / step,
-        "projected_days": step * total / 86400,
-        "projected_mfu": least / step,
-        "projection": seconds,
-        "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),
-        "mfu_bound": least / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
+        "account": times,
+        # All positions, like the metrics of training.
+        "projected_tokens_per_second": config.train.batch_size * config.data.segment_len / seconds,
+        "projected_days": seconds * total / 86400,
     }  # fmt: skip
 
 
@@ -134,67 +118,6 @@ def gradient_bytes(trial: Trial) -> int:
 def _per_step(total: int, steps: int) -> float | int:
     # A collective that runs once per dispatch counts as a fraction per step.
     return total // steps if total % steps == 0 else total / steps
-
-
-class KernelCalls(NamedTuple):
-    """The fused attention of one dispatch on one device."""
-
-    seconds: float
-    """Of all calls: the longer of the cycles of the static schedule and the traffic of operands and results."""
-    bytes: int
-
-
-def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
-    """All calls of fused kernels in a program. Zero if there are none; RuntimeError if libtpu wrote no schedule."""
-    seconds, total, calls = 0.0, 0, program.kernels()
-    # libtpu compiles equal kernels once, and writes one schedule: that of the same kernel with as many bytes.
-    cycles = {(name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels}
-    for name, (times, size) in calls.items():
-        found = trial.kernels.get(name) or cycles.get((name.partition(".")[0], size))
-        if found is None:
-            raise RuntimeError(
-                f"libtpu wrote no schedule of the kernel {name}; it was loaded before aot.schedule.prepare()"
-            )
-        seconds += times * max(found / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
-        total += times * size
-    return KernelCalls(seconds, total)
-
-
-def roofline(
-    recipe: Recipe, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective], kernels: KernelCalls
-) -> dict[str, float]:
-    """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
-
-    Compute includes the recomputation of full remat. Collectives use a ring over all links of a chip, or the share of
-    the network between slices if one is published. `attention` are the fused kernels, which are not in the others.
-    """
-    config = recipe.config
-    steps, rows = config.train.steps_per_dispatch, config.train.batch_size
-    forward, inside = flops.forward_flops(config), flops.attention_flops(config) if kernels.seconds else 0
-    outside = recipe.flops_per_step - 3 * rows * inside
-    if config.model.remat == "full":
-        outside += rows * (sum(forward.values()) - forward["softmax"] - inside)
-    chip = topology.chip
-    rates = {"ici": chip.ici_bandwidth / 2 / chip.devices, "dcn": (chip.dcn_bandwidth or 0) / chip.devices}
-    seconds = {
-        "compute": at_peak(outside, topology),
-        "hbm": max(compiler_bytes - kernels.bytes / steps, 0) / (chip.hbm_bandwidth / chip.devices),
-    }
-    if kernels.seconds:
-        seconds["attention"] = kernels.seconds / steps
-    for network, rate in rates.items():
-        wire = sum(
-            one.bytes * (_RING[one.kind] * (one.group - 1) / one.group if one.kind in _RING else 1)
-            for one in collectives if one.network == network
-        )  # fmt: skip
-        if wire and rate:
-            seconds[network] = wire / steps / rate
-    return seconds
-
-
-def step_seconds(seconds: dict[str, float]) -> float:
-    """The time of a step: the kernels, and the longest of the rest. A core runs a kernel and nothing beside it."""
-    return seconds.get("attention", 0) + max(each for name, each in seconds.items() if name != "attention")
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
@@ -283,9 +206,11 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
 def print_report(result: dict[str, Any]) -> None:
     """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md explains them."""
     table = Table("", "", show_header=False, box=None)
-    for name, value in result.items():
+    times = dict(result["account"] or {})
+    units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]
+    for name, value in (result | {"account": times, "units": units}).items():
         # The speed is the one figure that is not the compiler's.
-        label = f"PROJECTION {name}" if name.startswith("proj") else name
+        label = f"PROJECTION {name}" if name.startswith(("account", "projected")) else name
         for row in value if isinstance(value, list) else [value]:
             table.add_row(label, _shown(name, row))
     if not result["fits"] and not result["advice"]:

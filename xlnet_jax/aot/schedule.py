@@ -1,14 +1,15 @@
-"""The static schedule of the fused kernels, from the text that libtpu writes while it compiles them.
+"""The static schedule of every operation, from the text that libtpu writes while it compiles.
 
-libtpu packs the instructions of a kernel into bundles, and a core starts one bundle per cycle. So the bundles of a
-program, each as often as its loops run, are the cycles that the kernel needs without stalls: a lower bound of its time.
-A part under a condition counts as if the condition always held. On v4 and v5p a device has two cores, and libtpu has
-already divided the programs of a kernel between them.
+libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle. So the bundles, each
+as often as its loops run, are the cycles that the operation needs without stalls: a lower bound of its time. A part
+under a condition counts as if the condition always held. On v4 and v5p a device has two cores, and libtpu has already
+divided the work between them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
@@ -20,7 +21,20 @@ from collections.abc import Iterator
 _PREFIX = "xlnet-jax-schedule-"
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+ +([A-Z]{2})?\s*:\s*(>*)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
-_NAME = re.compile(r"\d+-(.*xlnet_.+)-\d+-final_bundles\.txt")
+_UNITS = "hlo-static-per-bundle-utilization"
+_NAME = re.compile(rf"\d+-(.+)-\d+-final_(bundles|{_UNITS})\.txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """One call of an operation on one core."""
+
+    bundles: int
+    """Each as often as its loops run, one per cycle; a loop whose number of turns depends on data counts once."""
+    repeated: int = 0
+    """Of these the bundles in such loops: every further turn costs as many."""
+    units: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Shares of the slots of each unit that are used: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and others."""
 
 
 def prepare() -> pathlib.Path:
@@ -32,7 +46,7 @@ def prepare() -> pathlib.Path:
     if folder := _folder():
         return folder
     folder = pathlib.Path(tempfile.gettempdir(), f"{_PREFIX}{uuid.uuid4().hex}")
-    ours = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final_bundles"
+    ours = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final_"
     # Of two equal flags libtpu takes the last.
     os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {ours}".strip()
     return folder
@@ -45,9 +59,9 @@ def _folder() -> pathlib.Path | None:
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[dict[str, int]]:
-    """After the block `bundles` of its Pallas kernels, by the name of their instruction; empty without `prepare`."""
-    found: dict[str, int] = {}
+def collected() -> Iterator[dict[str, Schedule]]:
+    """After the block `read` of what it compiled; empty without `prepare`."""
+    found: dict[str, Schedule] = {}
     folder = _folder()
     if folder is None:
         yield found
@@ -56,26 +70,32 @@ def collected() -> Iterator[dict[str, int]]:
     folder.mkdir()
     try:
         yield found
-        # Where a kernel was compiled again, the last one counts.
-        for path in sorted(folder.iterdir()):
-            if name := _NAME.fullmatch(path.name):
-                found[name[1]] = bundles(path.read_text(encoding="utf-8", errors="replace"))
+        found |= read(folder)
     finally:
         shutil.rmtree(folder)
 
 
-def bundles(text: str) -> int:
-    """Bundles that one call of a kernel executes on one core, each as often as its loops run; one per cycle.
+def read(folder: pathlib.Path) -> dict[str, Schedule]:
+    """The schedules in a folder by the name of their instruction. libtpu writes those of equal operations once."""
+    texts: dict[str, dict[str, str]] = {}
+    # Where an operation was compiled again, the last one counts.
+    for path in sorted(folder.iterdir()):
+        if name := _NAME.fullmatch(path.name):
+            texts.setdefault(name[1], {})[name[2]] = path.read_text(encoding="utf-8", errors="replace")
+    return {name: parse(each["bundles"], each.get(_UNITS, "")) for name, each in texts.items()}
+
+
+def parse(text: str, units: str = "") -> Schedule:
+    """The schedule in a text of bundles; `units` has the slots that each of them uses.
 
     In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. Bundles of a loop that also
     start what follows it have one `>` less, so the loop ends with the last one that has all. The loop over the programs
-    overlaps fetching, computing and storing in stages, so it has two turns more than programs. A loop whose number of
-    turns depends on data counts once.
+    overlaps fetching, computing and storing in stages, so it has two turns more than programs.
     """
     lines = [(line, found) for line in text.splitlines() if (found := _BUNDLE.match(line))]
     depths = [len(found[2]) for _, found in lines]
     starts = [n for n, (_, found) in enumerate(lines) if found[1] == "LB"]
-    times = [1] * len(lines)
+    times, unknown = [1] * len(lines), [False] * len(lines)
     for start in starts:
         depth = depths[start]
         after = next((n for n in starts if n > start and depths[n] <= depth), len(lines))
@@ -84,5 +104,18 @@ def bundles(text: str) -> int:
         tests = [int(test[1]) for line in body if (test := _EXIT.search(line))]
         staged = any("iteration index, stage" in line for line in body)
         turns = max(tests[-1] - 2 * staged, 1) if tests else 1
-        times[start : end + 1] = [n * turns for n in times[start : end + 1]]
-    return sum(times)
+        for n in range(start, end + 1):
+            times[n] *= turns
+            unknown[n] |= not tests
+    repeated = sum(n for n, each in zip(times, unknown, strict=True) if each)
+    return Schedule(sum(times), repeated, _units(times, units))
+
+
+def _units(times: list[int], text: str) -> dict[str, float]:
+    """Used slots over those that there are, by unit: names, capacities, then a row for each bundle."""
+    if not text:
+        return {}
+    names = [name.strip() for name in next(line for line in text.splitlines() if "MATMUL" in line).split(",")]
+    room, *rows = [[int(word) for word in line.split()] for line in text.splitlines() if re.match(r"\s*\d", line)]
+    used = [sum(n * x for n, x in zip(times, column, strict=True)) for column in zip(*rows, strict=True)]
+    return {name: total / (slots * sum(times)) for name, total, slots in zip(names, used, room, strict=True)}

@@ -1,0 +1,160 @@
+"""The time of a step from its scheduled program: what each operation needs of the core, of HBM and of the network.
+
+An operation takes at least the longest of its bundles at the clock, its bytes at the bandwidth of HBM, and its
+collective at the bandwidth of the network: its lower time. Its upper time is their sum, or the cycles that the compiler
+estimates if these are more: it knows of copies in small pieces. Operations follow each other. Only what has a start and
+a done in the program runs beside the work between them, with the bandwidth that this leaves. Bandwidths are the
+published ones; stalls and pauses between operations are in neither time.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.aot import hlo, traffic
+from xlnet_jax.aot.schedule import Schedule
+from xlnet_jax.aot.topology import Chip
+
+CORE, HBM, ICI, DCN = range(4)
+_NETWORK = np.array([0, 0, 1, 1])
+_RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
+"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
+
+
+@dataclasses.dataclass
+class Part:
+    """Seconds of a part of a program."""
+
+    time: float = 0.0
+    busy: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(4))
+    """Of work, by CORE, HBM, ICI and DCN."""
+    hidden: float = 0.0
+    """Of the work of collectives, what other work runs beside."""
+
+    def add(self, part: Part, times: int = 1) -> None:
+        """`part` follows, so often."""
+        self.time, self.busy = self.time + times * part.time, self.busy + times * part.busy
+        self.hidden += times * part.hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """What the time of a program follows from."""
+
+    program: hlo.Program
+    schedules: dict[str, Schedule]
+    """By the name of the instruction."""
+    chip: Chip
+    axes: dict[str, int]
+    """Names and sizes of the mesh, in order."""
+    blocks: int
+    """The most turns that a loop in a kernel takes if their number depends on data."""
+
+    def result(self, steps: int, least: float) -> dict[str, Any]:
+        """The keys of docs/compile.md, for one of so many steps; `least` are its seconds at the published peak."""
+        lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
+        kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}
+        milliseconds = {
+            "compute_ms": lower.busy[CORE], "memory_ms": lower.busy[HBM], "collectives_ms": lower.busy[ICI:].sum(),
+            "hidden_ms": lower.hidden, "lower_ms": lower.time, "upper_ms": upper.time,
+        }  # fmt: skip
+        return {
+            **{name: float(seconds) / steps * 1e3 for name, seconds in milliseconds.items()},
+            "mfu": least * steps / float(upper.time),
+            "data_dependent_loops": [
+                {"kernel": name, "most_turns": self.blocks} for name, each in kernels.items() if each.repeated
+            ],
+            "units": {name: each.units for name, each in kernels.items()},
+        }
+
+    def run(self, name: str, upper: bool) -> Part:
+        """One run of a computation. Where a condition chooses, the shortest branch, or the longest for `upper`."""
+        body, total = self.program.computations[name], Part()
+        pieces = collections.Counter(self.program.chain(one) for one in body.values())
+        seen: collections.Counter[str | None] = collections.Counter()
+        running: dict[str | None, np.ndarray] = {}
+
+        def start(name: str | None, work: np.ndarray) -> None:
+            running[name], total.busy = work, total.busy + work
+
+        def follow(part: Part) -> None:
+            idle = np.maximum(part.time - part.busy, 0)
+            for left in running.values():
+                used = np.minimum(left, idle)
+                idle, left[:] = idle - used, left - used
+                total.hidden += used[ICI:].sum()
+            total.add(part)
+
+        def wait(name: str | None) -> None:
+            left = running.pop(name)
+            follow(Part(left.max(), left))
+            # Counted at its start.
+            total.busy = total.busy - left
+
+        for one in body.values():
+            inside = [self.run(each, upper) for each in hlo.called(one) if one.opcode != "fusion"]
+            if one.opcode == "while":
+                turns, part = self.program.trip_count(name, one), Part()
+                part.add(self.run(hlo.attribute(one, "body"), upper), turns)
+                part.add(self.run(hlo.attribute(one, "condition"), upper), turns + 1)
+                follow(part)
+            elif inside and one.opcode in ("call", "conditional"):
+                follow((max if upper else min)(inside, key=lambda part: part.time))
+            elif one.opcode.endswith("-start") or one.opcode == "send":
+                start(one.name, sum((part.busy for part in inside), self._work(name, one, upper)))
+            elif one.opcode.endswith(("-update", "-done")):
+                if one.operands[0] in running and one.opcode.endswith("-done"):
+                    wait(one.operands[0])
+                elif one.operands[0] in running:
+                    running[one.name] = running.pop(one.operands[0])
+            else:
+                chain, work = self.program.chain(one), self._work(name, one, upper)
+                # The first piece starts the collective, the last waits for it.
+                network = work * _NETWORK if chain and pieces[chain] > 1 else 0 * work
+                if network.any() and chain not in running:
+                    start(chain, network)
+                follow(self._operation(one, work - network, upper))
+                seen[chain] += 1
+                if chain in running and seen[chain] == pieces[chain]:
+                    wait(chain)
+        for started in list(running):
+            wait(started)
+        return total
+
+    def _operation(self, one: hlo.Instruction, work: np.ndarray, upper: bool) -> Part:
+        estimate = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
+        # It takes all arrays to be in HBM, also where none is.
+        cycles = int(estimate[1]) if estimate and work[HBM] else 0
+        return Part(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
+
+    def _work(self, name: str, one: hlo.Instruction, upper: bool) -> np.ndarray:
+        """Seconds of work of one instruction."""
+        chip, body, work = self.chip, self.program.computations[name], np.zeros(4)
+        schedule = self.schedules.get(one.name, Schedule(0))
+        further = (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
+        work[CORE] = (schedule.bundles + further) / chip.clock
+        work[HBM] = traffic.moved(self.program, body, one) / (chip.hbm_bandwidth / chip.devices)
+        for found in self.program.collectives_of(name, one, self.axes):
+            wire = found.bytes * (_RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1)
+            # Where nothing is published it is left out.
+            rate = chip.ici_bandwidth / 2 if found.network == "ici" else chip.dcn_bandwidth
+            work[ICI if found.network == "ici" else DCN] += wire / (rate / chip.devices) if rate else 0
+        return work
+
+
+def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
+    """With those of equal operations, which libtpu writes once. RuntimeError if that of a kernel is missing."""
+    every = {one.name: program.identity(body, one) for body in program.computations.values() for one in body.values()}
+    first = {identity: schedules[name] for name, identity in every.items() if name in schedules}
+    found = {name: first[identity] for name, identity in every.items() if identity in first} | schedules
+    for one in program.kernels():
+        if one.name not in found:
+            raise RuntimeError(
+                f"libtpu wrote no schedule of the kernel {one.name}; it was loaded before aot.schedule.prepare()"
+            )
+    return found
