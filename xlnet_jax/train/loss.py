@@ -106,12 +106,12 @@ class LanguageModel:
         further = {"auxiliary": self.auxiliary is not None, "sentences": self.sentences}
         return {"tokens": 1.0, **{name: 1.0 for name, there in further.items() if there}}
 
-    def weights(self, batch: Batch, dtype: Any = jnp.float32) -> tuple[jax.Array, jax.Array]:
+    def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
         """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row stands for, [..., B].
 
         They are its targets, of weight 1; of `mdm` all P that may be masked, and a masked one has weight P / n.
         """
-        weight_BP = batch.target_weights.astype(dtype)
+        weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
         targets_B = weight_BP.sum(axis=-1)
         if not self.transformer.diffuses:
             return weight_BP, targets_B
