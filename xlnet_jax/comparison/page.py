@@ -41,8 +41,8 @@ def page(result: dict[str, Any]) -> str:
     few = min(map(len, systems.values())) < FEWEST_SEEDS
     first = next((one for runs in systems.values() for one in runs.values()), None)
     budget = "FLOPs" if result["equal"] == "flops" else "tokens"
-    claim = (f"Some systems have fewer than {FEWEST_SEEDS} seeds: this page claims nothing." if few else
-             "A difference is named only where its interval, corrected for the number of pairs, leaves 0.")  # fmt: skip
+    claim = "A difference is named only where its interval, corrected for the number of pairs, leaves 0."
+    claim += f" Of a system with fewer than {FEWEST_SEEDS} seeds nothing is claimed." * few
     body = [
         f"<h1>Comparison of {len(systems)} systems</h1>",
         f"<p>Equal training {budget}. {result['windows']} windows of {result['length']} tokens of held-out text, the "
