@@ -2,8 +2,8 @@
 
     xlnet-jax quickstart --workdir=runs/quickstart        # makes the corpus of the commands below
 
-Hardware: two CPU cores, no accelerator; about six minutes a run, with its scores. Nothing here is published:
-all sizes are ours. Permutation language modelling with spans, and without memory, as masked models have none.
+Hardware: two CPU cores, no accelerator. Nothing here is published: all sizes are ours. Permutation language modelling
+with spans, and without memory, as masked models have none.
 """
 
 from xlnet_jax import config as base
