@@ -2,6 +2,7 @@
 
     python benchmarks/finetune.py [--json] [--folder=runs/finetune_benchmark]      about two hours on two cores
     python benchmarks/finetune.py --steps=20 --pretrain_steps=20 --seeds=1 --examples=200     to try it
+    python benchmarks/finetune.py --examples_only     only writes FOLDER/TASK_train.jsonl and _dev.jsonl, for `compare`
 
 One small model is pretrained here on the training texts of the tasks and on speeches, never on a dev text. Each task
 is then trained with `xlnet-jax finetune`, `--seeds` times from these parameters and from scratch: same model, same
@@ -98,20 +99,24 @@ def floors(train: Examples, dev: Examples) -> tuple[float, float]:
     return float(model.score(dev_texts, dev_labels)), dev_labels.count(majority) / len(dev_labels)
 
 
+def write(folder: str, data: dict[str, tuple[Examples, Examples]]) -> None:
+    """FOLDER/TASK_train.jsonl and FOLDER/TASK_dev.jsonl of all tasks."""
+    for name, sides in data.items():
+        for side, examples in zip(("train", "dev"), sides, strict=True):
+            with open(os.path.join(folder, f"{name}_{side}.jsonl"), "w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
+
+
 def jobs(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -> dict[str, Job]:
-    """Writes the examples of the chosen tasks as files; SQuAD has its own."""
+    """The chosen tasks, from the files of `write`; SQuAD has its own."""
     sizes = {"rotten_tomatoes": (64, 32, 400), "imdb": (256, 16, 250), "r8": (128, 32, 250), "imdb_long": (64, 16, 300)}
     found = {}
     for name in sorted(set(data) & set(args.tasks.split(",")) if args.tasks else data):
-        sides = data[name]
         keys: dict[str, Any] = {"task": "classification", "columns": "text,label"}
-        for side, examples in zip(("train", "dev"), sides, strict=True):
-            keys[side] = os.path.join(args.folder, f"{name}_{side}.jsonl")
-            with open(keys[side], "w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
+        keys |= {side: os.path.join(args.folder, f"{name}_{side}.jsonl") for side in ("train", "dev")}
         keys["segments"] = 4 if name == "imdb_long" else 1
         T, B, steps = sizes[name]
-        found[name] = Job(keys, T, B, args.steps or steps, *floors(*sides))
+        found[name] = Job(keys, T, B, args.steps or steps, *floors(*data[name]))
     if args.squad_train:
         keys = {"task": "question_answering", "train": args.squad_train, "dev": args.squad_dev, "metric": "f1"}
         found["squad"] = Job(keys, 256, 16, args.steps or 250, None, None)
@@ -170,9 +175,7 @@ def memory_arms(args: argparse.Namespace, job: Job, init_from: str) -> dict[str,
     return {"on": on["score"], "off": off["score"], "spread": [on["spread"], off["spread"]], "floor": job.floor}
 
 
-def measured(args: argparse.Namespace) -> dict[str, Any]:
-    os.makedirs(args.folder, exist_ok=True)
-    data = read(args.folder, args.examples)
+def measured(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -> dict[str, Any]:
     work = jobs(args, data)
     init_from, seconds = pretrained(args, data)
     tasks = {}
@@ -215,13 +218,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of every run (default: by task)")
     parser.add_argument("--pretrain_steps", type=int, default=3500, help="(default 3500)")
     parser.add_argument("--examples", type=int, help="use only so many training and dev examples of each task")
+    parser.add_argument("--examples_only", action="store_true", help="write the files of examples, and train nothing")
     parser.add_argument("--squad_train", default="", help="SQuAD files, with commas")
     parser.add_argument("--squad_dev", default="")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if bool(args.squad_train) != bool(args.squad_dev):
         parser.error("--squad_train and --squad_dev belong together")
-    result = measured(args)
+    os.makedirs(args.folder, exist_ok=True)
+    data = read(args.folder, args.examples)
+    write(args.folder, data)
+    if args.examples_only:
+        return
+    result = measured(args, data)
     print(json.dumps(result)) if args.json else show(result)
 
 

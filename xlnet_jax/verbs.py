@@ -206,8 +206,8 @@ VERBS = (
             option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
     Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
-         "xlnet-jax compare --configs=configs/compare/clm.py,configs/compare/plm_spans.py --corpus=corpus "
-         "--workdir=compared", lazily("commands.compare", "compare"), (
+         "xlnet-jax compare --configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
+         "--corpus=corpus --workdir=compared", lazily("commands.compare", "compare"), (
             option("--configs", "Python files, separated by commas; the first sets the budget", required=True,
                     metavar="FILE,..."),
             option("--corpus", "folder that `xlnet-jax prepare` wrote", required=True, metavar="DIR"),
@@ -219,6 +219,8 @@ VERBS = (
             count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
             count("--length", "tokens of a window (default: what every system reads at a time)", ge=2, le=10**6),
             count("--orders", "random orders for half of a window (default 2)", 2, le=MOST_ORDERS),
+            option("--finetune", "files of tasks, separated by commas, that every run is then fine-tuned on",
+                    metavar="FILE,..."),
         ), lazily("commands.compare", "show"), stops=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",

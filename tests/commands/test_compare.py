@@ -20,6 +20,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.infer.estimators import known_places
 from xlnet_jax.model.flops import step_flops
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.sliding import windows
 
 CONFIG = """
@@ -31,6 +32,19 @@ from ml_collections import ConfigDict
 
 def get_config():
     return ConfigDict(dataclasses.asdict(tiny.config({changes})))
+"""
+TASK = """
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.default()
+    config.finetune.update(task="classification", columns="text,label", train={path!r}, dev={path!r})
+    config.data.segment_len = 16
+    config.optimizer.warmup_steps = 0
+    config.train.update(steps=2, batch_size=8, steps_per_dispatch=2)
+    config.model.compute_dtype = "float32"
+    return config
 """
 PHASES = """
 from xlnet_jax import config as base
@@ -55,6 +69,16 @@ def words(tmp_path):
         f"--corpus={data_fixtures.corpus_path()}", "--seeds=2", "--equal=tokens", "--windows=3", "--length=16",
         "--json", "--config.train.steps=4",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def task(tmp_path):
+    """The file of a task: which of two words a text has."""
+    path = tmp_path / "examples.jsonl"
+    rows = [{"text": f"{word} river", "label": word} for word in ("green", "old")] * 4
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "word.py").write_text(TASK.format(path=str(path)))
+    return f"--finetune={tmp_path}/word.py"
 
 
 def without_bound(path):
@@ -128,6 +152,50 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
 
 
+def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(words, task, scored, tmp_path, monkeypatch, capsys):
+    begun = []
+
+    def fine_tune(config, folder):
+        begun.append((pathlib.Path(folder).relative_to(tmp_path / "compared").as_posix(), config))
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        pathlib.Path(folder).mkdir(parents=True)
+        return {"score": 0.5 + 0.1 * config.seeds.init + 0.25 * ("causal" in folder), "metric": "accuracy"}
+
+    monkeypatch.setattr(command, "fine_tune", fine_tune)
+    scored += ["", ""]  # so that none of its runs is killed
+    assert main([*words, task]) == 130
+    capsys.readouterr()
+    result = asked(capsys, [*words, task])
+    assert asked(capsys, [*words, task]) == result
+    assert [where for where, _ in begun] == [f"{name}/word/{seed}" for name, seed in (
+        ("causal", 0), ("causal", 1), ("causal", 1), ("diffusion", 0), ("diffusion", 1))]  # fmt: skip
+    config = begun[-1][1]
+    assert config.checkpoint.init_from == f"{tmp_path}/compared/diffusion/1"
+    assert (config.seeds.init, config.seeds.data, config.seeds.dropout) == (1, 1, 1)
+    assert config.evaluation.every == config.checkpoint.every == config.train.steps == 2, "a choice on the dev set"
+    assert result["systems"]["causal"]["1"]["tasks"]["word"]["score"] == pytest.approx(0.85)
+    (pair,) = [each for each in result["differences"] if each["measure"] == "word"]
+    assert pair["mean"] == pytest.approx(0.25) and pair["spread"] is None and not pair["named"]
+    page = pathlib.Path(result["page"]).read_text()
+    assert "Fine-tuned: word" in page and "0.8000" in page and "Differences in accuracy" in page
+    xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
+    assert main([word for word in [*words, task] if word != "--json"]) == 0
+    assert re.search(r"causal +word +0\.8000 accuracy, 2 seeds", capsys.readouterr().out)
+
+    path = tmp_path / "word.py"
+    path.write_text(path.read_text().replace("segment_len = 16", "segment_len = 32"))
+    assert "compared/causal/word/0 was fine-tuned with another configuration" in asked(capsys, [*words, task], 2)
+    (tmp_path / "uneven.py").write_text(path.read_text().replace("steps=2,", "steps=3,"))
+    for changed, what in [
+        (f"--finetune={tmp_path}/uneven.py", "evaluation.every=3 must be a multiple of train.steps_per_dispatch=2"),
+        (f"{task},{tmp_path}/word.py", "--finetune has two files with the name word"),
+        (f"--finetune={tmp_path}/causal.py", "causal.py names no finetune.task"),
+    ]:
+        assert what in asked(capsys, [*words, changed], 2)
+    assert len(begun) == 5
+
+
 def test_what_a_folder_lacks_is_scored(words, scored, tmp_path, capsys):
     assert main(words) == 130 and main(words) == 0
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
@@ -195,8 +263,12 @@ def test_all_spend_what_the_first_does():
 
 
 @pytest.mark.slow
-def test_two_systems_are_trained_and_scored(words, tmp_path, monkeypatch, capsys):
-    result = asked(capsys, words)
+def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, monkeypatch, capsys):
+    result = asked(capsys, [*words, task])
+    tuned = {name: runs["1"]["tasks"]["word"] for name, runs in result["systems"].items()}
+    assert all(each["metric"] == "accuracy" and 0 <= each["score"] <= 1 for each in tuned.values())
+    losses = {name: read_jsonl(str(tmp_path / f"compared/{name}/word/1/metrics.jsonl"))[-1]["loss"] for name in tuned}
+    assert losses["causal"] != losses["diffusion"], "both began with the same parameters"
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
     monkeypatch.setattr(command, "train", None)  # it is not called again
     again = asked(capsys, words)["systems"]["diffusion"]["0"]["measures"]["bound"]

@@ -2,6 +2,7 @@
 
     WORKDIR/NAME/SEED/                the run, as of `train`, of the configuration file NAME.py
     WORKDIR/NAME/SEED/measures.json   its scores, written last: with all of them the run is not opened again
+    WORKDIR/NAME/TASK/SEED/           the same of `finetune`, from that run, for a task's configuration file TASK.py
     WORKDIR/compare.json, page.html   what there is so far
 
 The first configuration sets the budget: the others get as many steps as cost the same FLOPs, or read as many fresh
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax import config as configs
+from xlnet_jax.commands.finetune import finetune as fine_tune
 from xlnet_jax.commands.train import train
 from xlnet_jax.comparison.intervals import differences
 from xlnet_jax.comparison.page import page
@@ -47,7 +49,8 @@ CURVE_POINTS = 100
 
 def compare(
     configs: str, corpus: str, workdir: str, *, seeds: int = 5, equal: str = "flops", only: str | None = None,
-    windows: int = 32, length: int | None = None, orders: int = 2, overrides: Sequence[str] = (),
+    windows: int = 32, length: int | None = None, orders: int = 2, finetune: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Trains and scores what is not there yet, one run after the other, and writes the page.
 
@@ -57,15 +60,16 @@ def compare(
       equal: what all systems spend as much of as the first: flops or tokens.
       only: `NAME:SEED`, the one run to do here.
       windows, length, orders: of `infer.estimators`; None = what every system reads at a time.
+      finetune: configuration files of the verb, separated by commas; each run is fine-tuned on each, with its seed.
       overrides: of all configurations; `--config.train.steps=100` is of the first, which sets the budget.
 
     Returns:
-      `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in bits per byte, `page`;
-      and what was asked.
+      `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in bits per byte or in the
+      metric of the task that `measure` names, `page`; and what was asked.
 
     Raises BadInput: configurations that do not fit together, other ones than those of `workdir`, and as `train`.
     """
-    named = scaled(loaded(configs, corpus, overrides), equal)
+    named, tuned = scaled(loaded(configs, corpus, overrides), equal), task_configs(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
     heldout = open_mixture(next(iter(named.values())), "heldout", weighted=False)
     length = length or min(reads(config.in_phase(-1)) for config in named.values())
@@ -73,25 +77,26 @@ def compare(
     asked = {"equal": equal, "windows": len(tokens_NT), "length": length, "orders": orders,
              "corpus_sha256": heldout.sha256}  # fmt: skip
     start(workdir, named, asked)
+    # Seeds run the same programs, and tasks nearly those of all systems.
+    cache = {"compilation_cache": os.path.join(workdirs.absolute(workdir), "compilation_cache")}
     for name, seed in itertools.product(named, range(seeds)) if only is None else [chosen(only, named, seeds)]:
         folder = os.path.join(workdir, name, str(seed))
         measures = measured(folder).get("measures", {})
         if set(MEASURES) - measures.keys():
             log.info("%s, seed %d: %d steps", name, seed, named[name].train.steps)
-            run(named[name], folder, seed, heldout, tokens_NT, orders)
-    return collected(workdir, named, asked, unit_bytes(heldout, tokens_NT))
+            run(named[name].changed(log=cache), folder, seed, heldout, tokens_NT, orders)
+        for task, config in tuned.items():
+            tune(config.changed(log=cache), folder, os.path.join(workdir, name, task, str(seed)), seed)
+    return collected(workdir, named, [*tuned], asked, unit_bytes(heldout, tokens_NT))
 
 
 def loaded(paths: str, corpus: str, overrides: Sequence[str]) -> dict[str, Config]:
     """The configurations by name. Raises BadInput unless there are two or more, of one vocabulary."""
     words, named = [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"], dict[str, Config]()
-    for path in paths.split(","):
-        name = os.path.splitext(os.path.basename(path.strip()))[0]
-        if name in named:
-            raise BadInput(f"--configs has two files with the name {name}; rename one")
+    for name, path in by_name(paths, "--configs").items():
         # The steps of the others follow from the budget, and they may be those of phases.
         later = [word for word in words if not word.startswith("--config.train.steps=")]
-        named[name] = configs.load(path.strip(), later if named else words)
+        named[name] = configs.load(path, later if named else words)
     if len(named) < 2:
         raise BadInput(f"--configs={paths} is one configuration; name two or more, separated by commas")
     (first, one), *others = named.items()
@@ -100,6 +105,31 @@ def loaded(paths: str, corpus: str, overrides: Sequence[str]) -> dict[str, Confi
             raise BadInput(f"{first} has model.vocab_size={one.model.vocab_size}, and {name} has "
                            f"{config.model.vocab_size}: they do not compare; use one vocabulary")  # fmt: skip
     return named
+
+
+def by_name(paths: str, option: str) -> dict[str, str]:
+    """Files by their names. Raises BadInput for two with one name."""
+    found = dict[str, str]()
+    for path in map(str.strip, paths.split(",")):
+        name = os.path.splitext(os.path.basename(path))[0]
+        if name in found:
+            raise BadInput(f"{option} has two files with the name {name}; rename one")
+        found[name] = path
+    return found
+
+
+def task_configs(paths: str | None) -> dict[str, Config]:
+    """The configurations of `--finetune` by name, with one evaluation, after the last step. Raises BadInput."""
+    found = dict[str, Config]()
+    for name, path in by_name(paths, "--finetune").items() if paths else ():
+        config = configs.load(path)
+        if config.finetune.task == "none" or not config.finetune.dev:
+            raise BadInput(f"--finetune: {path} names no finetune.task, or no finetune.dev to score it by")
+        # A choice among several checkpoints would be made on the dev set.
+        last = {"every": config.train.steps}
+        found[name] = config.changed(evaluation=last, checkpoint=last)
+        configs.check(found[name])
+    return found
 
 
 def spent(config: Config, equal: str) -> int:
@@ -135,7 +165,7 @@ def start(workdir: str, named: dict[str, Config], asked: dict[str, Any]) -> None
     """Marks a new folder as that of this comparison. Raises BadInput for that of another one."""
     values = {name: {key: value for key, value in configs.flat(config).items() if key != "data.corpus"}
               | {"phases": config.phases} for name, config in named.items()}  # fmt: skip
-    asked["configs_sha256"] = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    asked["configs_sha256"] = digest(values)
     path = os.path.join(workdir, RESULT)
     with files.translate_errors(path):
         files.make_folder(workdir)
@@ -146,6 +176,11 @@ def start(workdir: str, named: dict[str, Config], asked: dict[str, Any]) -> None
     saved = files.json_object(before, path)
     if other := [f"{key}: {saved.get(key)} -> {value}" for key, value in asked.items() if saved.get(key) != value]:
         raise BadInput(f"{path} is of another comparison ({'; '.join(other)}); restore it, or give another --workdir")
+
+
+def digest(values: Any) -> str:
+    """SHA-256 of their JSON."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.ndarray, orders: int) -> None:
@@ -165,6 +200,24 @@ def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.
         for measure in [each for each in MEASURES if each not in scores]:
             found = estimate(scorer, config, measure, tokens_NT, orders)
             scores[measure] = found and found._asdict() | {"nats_N": found.nats_N.tolist()}
+    write_measures(folder, content)
+
+
+def tune(config: Config, source: str, folder: str, seed: int) -> None:
+    """Fine-tunes the run in `source`, or goes on, and writes `measures.json`. Raises BadInput for another task's."""
+    asked = digest({key: value for key, value in configs.flat(config).items() if not key.startswith("log.")})
+    if content := measured(folder):
+        if content.get("config_sha256") != asked:
+            raise BadInput(f"{folder} was fine-tuned with another configuration; restore it, or rename the file")
+        return
+    log.info("fine-tuning in %s: %d steps", folder, config.train.steps)
+    seeds = {"init": seed, "data": seed, "dropout": seed}
+    found = fine_tune(config.changed(seeds=seeds, checkpoint={"init_from": source}), folder)
+    write_measures(folder, {"score": found["score"], "metric": found["metric"], "config_sha256": asked})
+
+
+def write_measures(folder: str, content: dict[str, Any]) -> None:
+    """Marks a run as done."""
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
@@ -190,7 +243,9 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
     return {measure: (bytes_NT * unknown(measure, tokens_NT.shape)).sum(axis=1) for measure in MEASURES}
 
 
-def collected(workdir: str, named: dict[str, Config], asked: dict[str, Any], bytes_by: dict[str, np.ndarray]) -> Any:
+def collected(
+    workdir: str, named: dict[str, Config], tasks: list[str], asked: dict[str, Any], bytes_by: dict[str, np.ndarray]
+) -> dict[str, Any]:
     """Writes `compare.json` and the page of all runs that have been scored."""
     systems: dict[str, dict[str, Any]] = {}
     for name, config in named.items():
@@ -204,17 +259,19 @@ def collected(workdir: str, named: dict[str, Config], asked: dict[str, Any], byt
                         bits_N = np.array(found["nats_N"]) / np.log(2)
                         found["bits_per_byte"] = float(bits_N.sum() / bytes_by[measure].sum())
                         found["bits_per_byte_N"] = (bits_N / np.maximum(bytes_by[measure], 1)).tolist()
+                tuned = {task: measured(os.path.join(folder, task, str(seed))) for task in tasks}
+                one["tasks"] = {task: content for task, content in tuned.items() if content}
                 systems[name][str(seed)] = one | {"train_flops": spent(config, "flops"),
                                                   "train_tokens": spent(config, "tokens")}  # fmt: skip
-    result = asked | {"systems": systems, "differences": paired(systems), "page": os.path.join(workdir, PAGE)}
+    result = asked | {"systems": systems, "differences": paired(systems, tasks), "page": os.path.join(workdir, PAGE)}
     with files.translate_errors(workdir):
         files.write(result["page"], page(result).encode())
         files.write(os.path.join(workdir, RESULT), files.to_json(result))
     return result
 
 
-def paired(systems: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The differences of every measure, in bits per byte, with their standard deviation over windows."""
+def paired(systems: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """The differences of every measure, in bits per byte, with their standard deviation over windows; then of tasks."""
     found = []
     for measure in MEASURES:
         having = {name: {seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]}
@@ -225,6 +282,10 @@ def paired(systems: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
             shared = bits_N[pair.a].keys() & bits_N[pair.b].keys()
             d_N = np.mean([np.subtract(bits_N[pair.a][seed], bits_N[pair.b][seed]) for seed in shared], axis=0)
             found.append(pair._asdict() | {"measure": measure, "spread": float(d_N.std(ddof=1))})
+    for task in tasks:
+        scores = {name: {seed: one["tasks"][task]["score"] for seed, one in runs.items() if task in one["tasks"]}
+                  for name, runs in systems.items()}  # fmt: skip
+        found += [pair._asdict() | {"measure": task, "spread": None} for pair in differences(scores)]
     return found
 
 
@@ -235,6 +296,10 @@ def show(result: dict[str, Any]) -> None:
             values = [one["measures"][measure]["bits_per_byte"] for one in runs.values() if one["measures"][measure]]
             line = f"{np.mean(values):.4f} bits per byte, {len(values)} seeds" if values else "not defined"
             print(f"{name:24} {measure:14} {line if runs else 'not run'}")
+        scores = [(task, each) for one in runs.values() for task, each in one["tasks"].items()]
+        for task, metric in dict.fromkeys((task, each["metric"]) for task, each in scores):
+            values = [each["score"] for name_of, each in scores if name_of == task]
+            print(f"{name:24} {task:14} {np.mean(values):.4f} {metric}, {len(values)} seeds")
     for each in result["differences"]:
         if each["named"]:
             print(f"{each['a']} - {each['b']}, {each['measure']}: {each['mean']:.4f} [{each['low']:.4f}, "

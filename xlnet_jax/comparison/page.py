@@ -49,7 +49,7 @@ def page(result: dict[str, Any]) -> str:
         "same for all systems, each read without what is before it. One estimator for all: the chain rule. A system "
         "that predicts from masks is called once for each token, with all later positions of the order masked; the "
         f"others once for a window and an order. Half has {result['orders']} orders. <b>{claim}</b></p>",
-        *(measured(result, measure) for measure in TITLES),
+        *(measured(result, measure) for measure in TITLES), tasks(result),
         "<h2>Cost</h2>", costs(systems), calls(systems), "<h2>Learning curves</h2>",
         "<p>Training loss, nats per target, of each system's own objective: heights of different objectives do not "
         "compare.</p>", curves(systems),
@@ -85,24 +85,50 @@ def spread(values: Sequence[float]) -> str:
 
 def measured(result: dict[str, Any], measure: str) -> str:
     """The scores of one measure, and its differences with a plot."""
-    rows = []
-    for name, runs in result["systems"].items():
-        scores = [one["measures"][measure] for one in runs.values() if one["measures"][measure]]
-        values = [score["bits_per_byte"] for score in scores]
-        if not values:
-            rows.append((name, "not defined" if runs else "not run", "", "", len(runs)))
-            continue
-        of_windows = np.mean([score["bits_per_byte_N"] for score in scores], axis=0)
-        rows.append((name, f"{np.mean(values):.4f}", spread(values), spread(of_windows), len(values)))
-    head = ("system", "bits per byte", "s.d. over seeds", "s.d. over windows", "seeds")
-    pairs = [each for each in result["differences"] if each["measure"] == measure]
-    lines = [(f"{each['a']} - {each['b']}", f"{each['mean']:+.4f}",
-              "-" if each["low"] is None else f"[{each['low']:+.4f}, {each['high']:+.4f}]", f"{each['spread']:.4f}",
-              "yes" if each["named"] else "no") for each in pairs]  # fmt: skip
-    columns = ("a - b, paired by seed", "mean", "interval over seeds", "s.d. over windows", "named")
-    below = table("Differences in bits per byte, 95 % with Holm's correction", columns, lines) + forest(pairs)
+    scores = {name: [one["measures"][measure] for one in runs.values() if one["measures"][measure]]
+              for name, runs in result["systems"].items()}  # fmt: skip
+    values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
+    of_windows = {name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0)) if found else ""
+                  for name, found in scores.items()}  # fmt: skip
     return (f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>"
-            + table("Scores", head, rows) + (below if pairs else ""))  # fmt: skip
+            + compared(result, measure, "bits per byte", values, of_windows))  # fmt: skip
+
+
+def tasks(result: dict[str, Any]) -> str:
+    """The scores of each task that the runs were fine-tuned on."""
+    parts, systems = [], result["systems"]
+    found = {task: one["metric"] for runs in systems.values() for run in runs.values()
+             for task, one in run["tasks"].items()}  # fmt: skip
+    for task, metric in found.items():
+        values = {name: [one["tasks"][task]["score"] for one in runs.values() if task in one["tasks"]]
+                  for name, runs in systems.items()}  # fmt: skip
+        parts.append(f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all systems."
+                     " Each position sees the whole text, also in a model that was trained left to right. High is "
+                     "good.</p>" + compared(result, task, metric, values, {}))  # fmt: skip
+    return "".join(parts)
+
+
+def compared(
+    result: dict[str, Any], measure: str, unit: str, values: dict[str, list[float]], of_windows: dict[str, str]
+) -> str:
+    """Scores of each system, and the differences with a plot. `of_windows`: standard deviations; {} = no windows."""
+    rows = []
+    for name, found in values.items():
+        mean = (
+            f"{np.mean(found):.4f}" if found else "not defined" if of_windows and result["systems"][name] else "not run"
+        )
+        rows.append((name, mean, spread(found), *([of_windows[name]] if of_windows else []), len(found)))
+    windows = ["s.d. over windows"] if of_windows else []
+    scores = table("Scores", ("system", unit, "s.d. over seeds", *windows, "seeds"), rows)
+    pairs = [each for each in result["differences"] if each["measure"] == measure]
+    if not pairs:
+        return scores
+    lines = [(f"{each['a']} - {each['b']}", f"{each['mean']:+.4f}",
+              "-" if each["low"] is None else f"[{each['low']:+.4f}, {each['high']:+.4f}]",
+              *([f"{each['spread']:.4f}"] if of_windows else []), "yes" if each["named"] else "no")
+             for each in pairs]  # fmt: skip
+    columns = ("a - b, paired by seed", "mean", "interval over seeds", *windows, "named")
+    return scores + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines) + forest(pairs)
 
 
 def costs(systems: dict[str, Any]) -> str:
@@ -113,7 +139,9 @@ def costs(systems: dict[str, Any]) -> str:
         if not every:
             rows.append((name, "not run", "", "", ""))
             continue
-        seconds = float(np.mean([sum(one["seconds"].values()) for one in every]))
+        # A wait between two starts of a run is no cost of its system.
+        busy = [sum(value for cause, value in one["seconds"].items() if cause != "restarts") for one in every]
+        seconds = float(np.mean(busy))
         rows.append((name, every[0]["steps"], f"{every[0]['train_tokens']:,}", f"{every[0]['train_flops']:.3e}",
                      duration(seconds)))  # fmt: skip
     return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
