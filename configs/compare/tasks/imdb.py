@@ -13,5 +13,5 @@ def get_config():
     examples = "runs/finetune_benchmark/imdb"
     config.finetune.update(train=f"{examples}_train.jsonl", dev=f"{examples}_dev.jsonl")
     config.data.segment_len = 128
-    config.train.steps = 200
+    config.train.steps = 100
     return config

@@ -18,8 +18,8 @@ def get_config():
     )
     config.model.compute_dtype = "float32"
     config.data.segment_len = 64
-    config.optimizer.update(learning_rate=1e-3, warmup_steps=30)
-    config.train.update(steps=300, batch_size=32)
+    config.optimizer.update(learning_rate=1e-3, warmup_steps=20)
+    config.train.update(steps=200, batch_size=32)
     config.evaluation.batch_size = 64
     config.log.tensorboard = False
     return config
