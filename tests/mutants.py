@@ -508,7 +508,7 @@ MUTANTS = (
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("step_without_its_options", STEP, "recipe.config.train.compiler_options, mesh", '"", mesh',
            one("run/programs", "test_the_step_is_compiled_with_them")),
-    Mutant("options_as_libtpu_alone_reads_them", "xlnet_jax/run/programs.py", '"true": "True"', '"true": "true"',
+    Mutant("the_table_overrules_ones_own_options", "xlnet_jax/run/programs.py", "options[name] = value", "options.setdefault(name, value)",
            one("run/programs", "test_options_of_the_chip_and_of_ones_own_the_last_of_two_counts")),
     Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",
            one("commands/compile", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),

@@ -45,7 +45,8 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     """
     if not text:
         return None
-    device, options = mesh.devices.flat[0], {}
+    options: dict[str, str] = {}
+    device = mesh.devices.flat[0]
     for word in text.split(","):
         if word != "chip":
             name, _, value = word.partition("=")
@@ -59,7 +60,7 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     # XLA writes what is true with a capital, and libtpu takes both.
     options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
     here = NamedSharding(mesh, PartitionSpec())
-    try:  # an hour before the step is there
+    try:  # not after an hour of compilation
         jax.jit(jnp.negative, compiler_options=options).lower(jax.ShapeDtypeStruct((), int, sharding=here)).compile()
     except jax.errors.JaxRuntimeError as error:
         raise BadInput(f"train.compiler_options={text}: {summary(error)}; leave it out") from error
