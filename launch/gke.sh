@@ -18,7 +18,6 @@
 #                               (Workload Identity Federation, which pods on the host network do not use)
 #   --claim=NAME --mount=DIR    a claim, and its mount point (default: none; /mnt/xlnet)
 #   --shared-workdir            for several hosts: all of them can write to the claim (ReadWriteMany)
-#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --spot                      nodes of Spot pools only
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
@@ -93,7 +92,6 @@ hosts=$((per_slice * slices))
 check_train "${train[@]}"
 [[ -n $claim || " ${train[*]}" == *" --workdir=gs://"* ]] || refuse "a work directory that is not a bucket needs --claim=NAME"
 pass_grace "$grace"
-read_flags
 
 # A JSON list, which is also valid YAML.
 args=""
@@ -122,7 +120,6 @@ fill HOSTS "$per_slice"
 fill SLICES "$slices"
 fill WORK_MOUNT "${claim:+- {name: work, mountPath: $mount\}}"
 fill WORK_VOLUME "${claim:+- {name: work, persistentVolumeClaim: {claimName: $claim\}\}}"
-fill FLAGS "${libtpu:+- {name: LIBTPU_INIT_ARGS, value: \"$libtpu\"\}}"
 fill HOST_NETWORK "$host_network"
 fill DNS_POLICY "$dns"
 fill SERVICE_ACCOUNT "$account"

@@ -10,7 +10,7 @@ DRY_RUN=""
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Options that more than one script has.
 name="" zone="" project="" accelerator="" device=/dev/sdb mount=/mnt/xlnet service_account="" network="" subnetwork=""
-spot="" reserved="" shared_workdir="" delete="" flags="" libtpu="" hosts=1 train=()
+spot="" reserved="" shared_workdir="" delete="" hosts=1 train=()
 
 # The comment at the start of a script, for --help.
 usage() {
@@ -43,7 +43,6 @@ common_option() { # OPTION
     --name=*) name=${1#*=} ;;
     --spot) spot=1 ;;
     --shared-workdir) shared_workdir=1 ;;
-    --flags=*) flags=${1#*=} ;;
     --delete) delete=1 ;;
     *) return 1 ;;
   esac
@@ -148,22 +147,4 @@ check_train() {
 # For GKE: the trainer warns if a save takes longer than this. A Spot node gives 15 seconds, whatever the pod requests.
 pass_grace() { # SECONDS
   train=(train "--config.checkpoint.grace_seconds=$([[ -n $spot ]] && echo 15 || echo "$1")" "${train[@]:1}")
-}
-
-# The words of launch/flags/NAME.txt without the comments, for LIBTPU_INIT_ARGS.
-flags_of() { # NAME[,NAME...]
-  local one line words=()
-  for one in ${1//,/ }; do
-    [[ -f $HERE/flags/$one.txt ]] ||
-      refuse "--flags=$1: there is no launch/flags/$one.txt; use one of $(cd "$HERE/flags" && echo *.txt)"
-    while read -r line; do
-      [[ -z $line || $line == \#* ]] || words+=("$line")
-    done <"$HERE/flags/$one.txt"
-  done
-  echo "${words[*]}"
-}
-
-read_flags() {
-  [[ -z $flags ]] || need flags "$flags" "[a-z0-9]+(,[a-z0-9]+)*"
-  libtpu=$(flags_of "$flags")
 }

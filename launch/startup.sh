@@ -20,7 +20,6 @@
 #   --env-file=FILE             read variables from this file, and delete it
 #   --at-end=COMMAND            after an exit code that is not retried, a shell runs this command, with the code as $1; if it
 #                               fails, up to ten times, like commands that use the network
-#   --libtpu-init-args=ARGS     sets LIBTPU_INIT_ARGS
 #   --job=ID                    sets XLNET_JOB_ID: a run with the same ID is a restart of this one, on whatever machine
 #   --once                      end with any code: the caller reruns all hosts
 #   --pause=SECONDS             between two runs (default 10)
@@ -34,7 +33,7 @@ set -euo pipefail
 UV=0.13.9
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
-pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" job="" once="" pause=10 boot="" dry=""
+pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" job="" once="" pause=10 boot="" dry=""
 logs="" env_file="" at_end="" stopping=""
 given=("$@")
 refuse() {
@@ -54,7 +53,6 @@ while (($# > 0)); do
     --logs=*) logs=${1#*=} ;;
     --env-file=*) env_file=${1#*=} ;;
     --at-end=*) at_end=${1#*=} ;;
-    --libtpu-init-args=*) libtpu=${1#*=} ;;
     --job=*) job=${1#*=} ;;
     --once) once=1 ;;
     --pause=*) pause=${1#*=} ;;
@@ -255,10 +253,9 @@ for word; do
 done
 if [[ -n $dry ]]; then
   run "$dir/.venv/bin/xlnet-jax" "${check[@]}"
-  run ${libtpu:+env LIBTPU_INIT_ARGS="$libtpu"} "$dir/.venv/bin/xlnet-jax" "$@"
+  run "$dir/.venv/bin/xlnet-jax" "$@"
   exit
 fi
-[[ -z $libtpu ]] || export LIBTPU_INIT_ARGS=$libtpu
 [[ -z $job ]] || export XLNET_JOB_ID=$job
 cd "$dir"
 

@@ -64,7 +64,6 @@ check_tpu_options() { # SLICES
   [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
     "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"
-  read_flags
   [[ -z $logs ]] || need logs "$logs" "$BUCKET(/.*)?"
   [[ -z $staging ]] || need staging "$staging" "$BUCKET(/.*)?"
   [[ -z $env ]] || need env "$env" '[A-Za-z_][A-Za-z_0-9]*(,[A-Za-z_][A-Za-z_0-9]*)*'
@@ -78,7 +77,6 @@ check_tpu_options() { # SLICES
   # The command of every host.
   host=(--repo="$repo" --commit="$commit")
   [[ -z $disk ]] || host+=(--device="$device" --mount="$mount")
-  [[ -z $libtpu ]] || host+=(--libtpu-init-args="$libtpu")
   host+=(--job="${project:+$project/}$zone/$name")
   [[ -z $logs ]] || host+=(--logs="${logs%/}/$name")
   [[ -z $env ]] || host+=(--env-file=xlnet_env)

@@ -18,7 +18,6 @@
 #   --env=NAME[,NAME...]        set these variables of your environment on the hosts too, such as a token: by scp, in a
 #                               file for the owner alone; not in commands or metadata
 #   --shared-workdir            for several hosts: the folder of --workdir is mounted on all of them
-#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --logs=gs://BUCKET/DIR      keep the log of every host there, in NAME/HOST/, from the first command to the end
 #   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
 #   --device=PATH --mount=DIR   the disk's device there (default /dev/sdb), and its mount point (default /mnt/xlnet)

@@ -17,7 +17,6 @@
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
 #   --shared-workdir            for several hosts: all of them can write to the storage
-#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --dry-run                   print the command and do not run it
 #   --delete                    delete the workload; the storage stays
 
@@ -60,11 +59,10 @@ hosts=$(hosts_of tpu-type 3 "$accelerator" "$slices")
 [[ $accelerator != @(v5litepod|v6e)-@(8|2x4) ]] || hosts=$((2 * slices))
 check_train "${train[@]}"
 pass_grace "$grace"
-read_flags
 
 # xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" ${spot:+--spot} \
-  --env=XLNET_JOB_ID="$cluster/$name" ${libtpu:+--env=LIBTPU_INIT_ARGS="$libtpu"} \
+  --env=XLNET_JOB_ID="$cluster/$name" \
   --command="exec $(quoted xlnet-jax "${train[@]}")"

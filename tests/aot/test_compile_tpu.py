@@ -17,6 +17,7 @@ from xlnet_jax.config import load, override, usual
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
+from xlnet_jax.run.programs import OPTIONS, compiler_options
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
@@ -226,6 +227,19 @@ def test_devices_of_every_kind(name, devices, chips, gib):
     topology = describe(name)
     assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (devices, chips, gib * 2**30)
     assert {device.device_kind for device in topology.devices} == {topology.chip.device_kind}
+
+
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
+def test_libtpu_knows_the_options_of_a_chip(name):
+    mesh = make_mesh(CONFIG.mesh, describe(name).devices)
+    assert compiler_options("chip", mesh).keys() == OPTIONS[describe(name).chip.device_kind].keys()
+
+
+def test_an_option_that_libtpu_does_not_know_is_one_line(capsys):
+    words = ["compile", f"--config={tiny_tpu.__file__}", "--topology=v5e:2x2"]
+    assert main([*words, "--config.train.compiler_options=xla_tpu_no_such=true"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("xlnet-jax compile: train.compiler_options=xla_tpu_no_such=true: ")
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="jaxlib before 0.12 cannot read it, and compile refuses it")

@@ -6,6 +6,7 @@ import os
 import textwrap
 from types import SimpleNamespace
 
+import jax
 import pytest
 import tiny
 import tiny_tpu
@@ -13,9 +14,11 @@ import tiny_tpu
 from xlnet_jax.aot import compile, hlo, schedule, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS
+from xlnet_jax.config import override
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
+from xlnet_jax.train.recipe import make_recipe
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 1}
 
@@ -211,6 +214,17 @@ def test_a_phase_is_compiled_with_the_schedule_of_the_whole_run(monkeypatch):
     config = dataclasses.replace(tiny.config(optimizer=optimizer), phases=({"steps": 30}, {"steps": 10}))
     result = compiling.compile_for(config, "v5e:2x2", phase=1)
     assert result["steps"] == 10 and result["rate"] > 5e-3
+
+
+def test_what_the_compiler_refuses_with_options_is_one_line(monkeypatch):
+    def refuse():
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: this might lead to incorrect results")
+
+    monkeypatch.setattr(compile, "lower", lambda *_: (None, SimpleNamespace(compile=refuse)))
+    monkeypatch.setattr(compile, "argument_bytes", lambda _: {})
+    config = override(tiny_tpu.config(), ["--config.train.compiler_options=a=1"])
+    with pytest.raises(BadInput, match="^train.compiler_options=a=1: UNIMPLEMENTED: .* incorrect results; leave it"):
+        compile.attempt(make_recipe(config), SimpleNamespace(devices=jax.devices()[:1]))
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):

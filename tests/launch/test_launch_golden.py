@@ -23,19 +23,19 @@ SHOWN = {
         f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
     ],
     "queued_resource.sh": [
-        f"{RUN} --slices=2 --flags=v6e,slices --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
+        f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
     ],
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [
         f"{POOL} --slices=2 --spot --dry-run -- {TRAIN}",
         f"{POOL} --slices=2 --spot --print -- {TRAIN}",
-        f"{POOL} --network=pod --service-account=xlnet --flags=v6e --claim=w --print -- {TRAIN}",
+        f"{POOL} --network=pod --service-account=xlnet --claim=w --print -- {TRAIN}",
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
         f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --spot --dry-run -- {TRAIN}",
-        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --flags=v6e --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --dry-run -- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
 }

@@ -19,7 +19,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-SEVERAL = ["--spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7", "--flags=v6e"]
+SEVERAL = ["--spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7"]
 
 
 @pytest.mark.parametrize("words", [[], SEVERAL, ["--network=pod", "--service-account=xlnet"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 from xlnet_jax.config.keys import ELASTIC, FREE, Rule, divides, key
@@ -61,6 +62,7 @@ class TrainConfig:
     )
     spike_zscore: float = key(0.0, "skip steps with a loss this many standard deviations above the mean; 0 = off", FREE)
     spike_window: int = key(100, "number of good steps in the mean and deviation of the loss", FREE, ge=2, le=2**20)
+    compiler_options: str = key("", "of XLA for the step: NAME=VALUE, or chip for those that others set on it", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +222,8 @@ def rules(config: Config) -> list[Rule]:
         ("evaluation.every", divides(K, every), of_dispatches),
         ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
+        ("train.compiler_options", re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options) is not None,
+         "must be chip, or NAME=VALUE, or several of them separated by commas"),
         ("train.label_smoothing", not train.label_smoothing or config.finetune.task in ("none", "text_to_text"),
          f"is for losses of tokens; use 0 with finetune.task={config.finetune.task}"),
         ("train.label_smoothing", not train.label_smoothing or not config.model.cutoffs,

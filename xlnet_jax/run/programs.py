@@ -1,4 +1,4 @@
-"""JAX's persistent cache of compiled programs: in the work directory, or in the folder of this user."""
+"""Compiled programs: the options of their compiler by chip, and JAX's persistent cache of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,64 @@ import os
 import stat
 
 import jax
+import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
+
+# axlearn: apple/axlearn, axlearn/common/compiler_options.py. maxtext: AI-Hypercomputer/maxtext,
+# benchmarks/xla_flags_library.py. Left out: xla_tpu_enable_async_collective_fusion for all-gathers, which both have for
+# v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it "might lead to [...] incorrect results".
+# For several slices maxtext also has xla_tpu_enable_data_parallel_all_reduce_opt and
+# xla_tpu_data_parallel_opt_different_sized_ops: gradients are reduced between them while the next ones are computed.
+OPTIONS = {
+    # Collectives run while the chip computes; v5 and later do it by themselves (axlearn).
+    "TPU v4": {"xla_enable_async_all_gather": "true", "xla_enable_async_collective_permute": "true"},
+    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead (axlearn; v6e: both).
+    "TPU v5": {"xla_tpu_scoped_vmem_limit_kib": "65472"},
+    "TPU v6 lite": {"xla_tpu_scoped_vmem_limit_kib": "98304"},
+    # The same, and bfloat16 in the chip's own instructions (AI-Hypercomputer/tpu-recipes,
+    # training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4/run_recipe.sh).
+    "TPU7x": {"xla_tpu_scoped_vmem_limit_kib": "65536", "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION"},
+    # Collectives run while the device computes (docs.nvidia.com/jax-toolbox/environment-variables).
+    "gpu": {"xla_gpu_enable_latency_hiding_scheduler": "true"},
+}
+"""Options that others set, by JAX's kind of the devices or their platform. Nobody has measured one with these models,
+so all are off by default."""
+
+
+def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
+    """The options of `train.compiler_options` for a program on a mesh; None if there are none.
+
+    Raises BadInput: the table has no row for these devices, or their compiler does not know an option or its value.
+    """
+    if not text:
+        return None
+    options: dict[str, str] = {}
+    device = mesh.devices.flat[0]
+    for word in text.split(","):
+        if word != "chip":
+            name, _, value = word.partition("=")
+            options[name] = value
+        elif row := OPTIONS.get(device.device_kind) or OPTIONS.get(device.platform):
+            options |= row
+        else:
+            kinds = ", ".join(OPTIONS)
+            raise BadInput(f"train.compiler_options={text}: there are options for {kinds}, and none for "
+                           f"{device.device_kind}; leave out chip")  # fmt: skip
+    # XLA writes what is true with a capital, and libtpu takes both.
+    options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
+    here = NamedSharding(mesh, PartitionSpec())
+    try:  # not after an hour of compilation
+        jax.jit(jnp.negative, compiler_options=options).lower(jax.ShapeDtypeStruct((), int, sharding=here)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise BadInput(f"train.compiler_options={text}: {summary(error)}; leave it out") from error
+    return options
 
 
 def use_compilation_cache(config: Config, workdir: str | None = None) -> None:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.run.programs import compiler_options
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import Recipe
@@ -119,7 +120,10 @@ def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Arra
 
 
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
-    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
+    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet.
+
+    Raises BadInput if the compiler does not know an option.
+    """
     rows = meshes.training_rows(recipe.config.train, mesh)
     boxed = jax.eval_shape(lambda: states.init_state(recipe, rows))
     zero1_elements = meshes.zero1_elements(recipe.config.mesh, boxed.params, mesh.shape)
@@ -140,6 +144,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         # Every host reads all metrics.
         out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
+        compiler_options=compiler_options(recipe.config.train.compiler_options, mesh),
     )
     size = recipe.config.train.steps_per_dispatch
     abstract_batch = jax.tree.map(
