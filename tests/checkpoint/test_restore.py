@@ -220,7 +220,7 @@ def test_a_checkpoint_that_one_process_cannot_read_is_bad_for_all(run, tmp_path,
 
         said = False
 
-        def gather(self, text, what="starting"):
+        def collect(self, text, what="starting"):
             good = text == "" and not self.said
             self.said |= good
             return [text, ".../12 is damaged: no such file" if good else text]

@@ -1,6 +1,7 @@
 """Texts between the processes of a run, over JAX's coordination service."""
 
 import collections
+import functools
 import threading
 import types
 
@@ -10,22 +11,28 @@ import pytest
 from jax._src.lib import _jax
 
 from xlnet_jax.distributed import processes
+from xlnet_jax.errors import RestartMe
 
 
 class Client:
-    """A client of the service that counts its requests."""
+    """A client of the service that counts its requests, and the bytes of their answers."""
 
     def __init__(self, client, requests):
         self._client, self._requests = client, requests
 
     def __getattr__(self, name):
-        self._requests[name] += 1
-        return getattr(self._client, name)
+        def request(*words):
+            answer = getattr(self._client, name)(*words)
+            self._requests[name] += 1
+            self._requests["bytes"] += len(str(answer or ""))
+            return answer
+
+        return request
 
 
 @pytest.fixture
 def clients(monkeypatch, count):
-    """Runs a body in `count` threads, each with its own client; and all their requests."""
+    """Runs a body in `count` threads, each with its own client; all their requests; and the client of process 0."""
     address = f"127.0.0.1:{hosts.free_port()}"
     service = _jax.get_distributed_runtime_service(address, count)
     requests = collections.Counter()
@@ -49,18 +56,41 @@ def clients(monkeypatch, count):
         return results
 
     each(lambda number: found[number].connect())
-    yield each, requests
+    yield each, requests, found[0]
     each(lambda number: found[number].shutdown())
     service.shutdown()
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.prove)])
-def test_a_gathering_takes_a_fixed_number_of_requests_of_each_process(clients, count):
-    """Fails if each asks for the text of each: 1,000 processes would make a million requests."""
-    each, requests = clients
-    sessions = each(lambda number: processes.Session(types.SimpleNamespace(process=number), 30.0))
-    requests.clear()
+def test_what_all_say_and_hear_grows_as_their_number(clients, count):
+    """Fails if each hears the texts of all: 1,000 processes would get a million texts."""
+    each, requests, client = clients
+    watch = functools.partial(types.SimpleNamespace, count=count)
+    sessions = each(lambda number: processes.Session(watch(process=number), 30.0))
     for turn in range(2):
-        texts = each(lambda number, turn=turn: sessions[number].gather("" if turn else f"text {number}"))
-        assert texts == [["" if turn else f"text {number}" for number in range(count)]] * count
-    assert requests.total() <= 2 * (3 * count + 1)
+        texts = [f"text {number}" * (1 - turn) for number in range(count)]
+        collected = each(lambda number, texts=texts: sessions[number].collect(texts[number]))
+        assert collected == [texts, *[[]] * (count - 1)]
+        assert each(lambda number, texts=texts: sessions[number].broadcast(texts[number])) == texts[:1] * count
+        each(lambda number: sessions[number].barrier("nothing"))
+    answers = requests.pop("bytes")
+    assert requests.total() <= 2 * (5 * count + 4) and answers <= 2 * 60 * count
+    assert client.key_value_dir_get("xlnet_jax") == [], "what all have read stays in the memory of process 0"
+
+
+@pytest.mark.parametrize("count", [4])
+def test_who_does_not_come_is_named(clients, count):
+    each, *_ = clients
+    known = {0: "0 (a)", 2: "2 (c)"}
+
+    def meet(number):
+        watch = types.SimpleNamespace(process=number, name_of=lambda process: known.get(process, str(process)))
+        if number < 2:
+            with pytest.raises(RestartMe) as raised:
+                processes.Session(watch, 1.0).barrier("reading")
+            return str(raised.value)
+        return None
+
+    said = each(meet)
+    assert said[0] == said[1] and said[2:] == [None] * 2
+    assert said[0].startswith("reading: waited 1 s (distributed.rendezvous_seconds) for process 2 (c), 3; rerun")

@@ -188,7 +188,7 @@ def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
 @pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
 def test_all_processes_take_xla_if_one_must(other, expected, caplog):
     caplog.set_level("INFO")
-    processes = types.SimpleNamespace(gather=lambda mine: [mine, other or mine])
+    processes = types.SimpleNamespace(collect=lambda mine: [mine, other or mine], broadcast=lambda text: text)
     absent = types.SimpleNamespace(device_kind="TPU v5 lite")
     assert fused.decided(Config(), processes, absent).model.attention == expected
     assert f"attention: {expected}, " in caplog.text

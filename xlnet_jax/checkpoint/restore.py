@@ -54,8 +54,8 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> R
             log.error("%s; moved to %s/%d*, resuming from step %d", why, folder, step, restored.step)
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), folder)
-        counts = processes.gather(str(operations()), "moving damaged checkpoints aside")
-        operations(max(map(int, counts)))
+        counts = processes.collect(str(operations()), "moving damaged checkpoints aside")
+        operations(int(processes.broadcast(str(max(map(int, counts), default=0)))))
     return restored
 
 
@@ -218,7 +218,7 @@ def _newest_undamaged(
     while True:
         # Process 0 decides: another host may see a folder a little later, and then finds it damaged. List again each
         # time: a run that saves removes old ones while a reader reads.
-        steps = json.loads(processes.gather(json.dumps(checkpoints.steps() if only is None else [only]))[0])
+        steps = json.loads(processes.broadcast(json.dumps(checkpoints.steps() if only is None else [only])))
         damaged = {step: why for step, why in damaged.items() if step in steps}
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
@@ -230,17 +230,15 @@ def _newest_undamaged(
             trees = checkpoints.read(step, abstract)
         except Damaged as error:
             why = str(error)
-        faults = processes.gather(why)
-        if not any(faults):
+        fault = processes.broadcast(_fault(processes.collect(why)))
+        if not fault:
             try:
                 trees = checkpoints.gather(step, trees, abstract, record)
                 return Restored(step, record, trees, {newer: why for newer, why in damaged.items() if newer > step})
             except Damaged as error:
-                faults = [str(error)]
+                fault = str(error)
         trees = {}  # two states do not fit into memory
-        # One process that cannot read it is enough: all must resume from the same one.
-        host = next(number for number, text in enumerate(faults) if text)
-        damaged[step] = faults[host] + (f" (in process {host})" if len(faults) > 1 and not all(faults) else "")
+        damaged[step] = fault
     if not damaged:
         return None
     if only is not None:
@@ -249,6 +247,12 @@ def _newest_undamaged(
         f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
         "Restore one from a copy, or start again in another --workdir"
     )
+
+
+def _fault(faults: list[str]) -> str:
+    """Of a checkpoint that each process has read: one that cannot is enough, as all must resume from the same one."""
+    host, fault = next(((host, fault) for host, fault in enumerate(faults) if fault), (0, ""))
+    return fault if all(faults) or not fault else f"{fault} (in process {host})"
 
 
 def _move(path: str, folder: str) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import logging
 import os
 import platform
+import re
 import signal
 import sys
 import threading
@@ -49,15 +50,13 @@ class Session:
 
     Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a collective
     operation, and a compilation may take longer. It waits `patience` seconds for the slowest process; a lost process
-    ends the others sooner. `hosts` are the host names of the processes.
+    ends the others sooner. Each process sends and receives a fixed number of messages, whatever their number.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
         self.watch, self.patience = watch, patience
         self._meetings = 0
         self._asked: jax.Array | None = None
-        self.hosts: list[str] = []
-        self.hosts = self.gather(platform.node())
 
     def stop(self, signal_name: str | None) -> str | None:
         """The signal that ends the run at this boundary, and its process; None = continue.
@@ -69,47 +68,59 @@ class Session:
         """
         if not self.watch:
             return signal_name
-        value = int(signal.Signals[signal_name]) * len(self.hosts) + self.watch.process if signal_name else 0
+        value = int(signal.Signals[signal_name]) * self.watch.count + self.watch.process if signal_name else 0
         asked, self._asked = self._asked, _largest(value)
-        number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, len(self.hosts))
+        number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, self.watch.count)
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
     def barrier(self, what: str) -> None:
-        """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
-        self.gather("", what)
-
-    def gather(self, text: str, what: str = "starting") -> list[str]:
-        """The texts of all processes, in process order, when all are here.
+        """Waits until all processes are here. They must reach the same meetings in the same order.
 
         Raises RestartMe if some did not come; the message names them, and `what`, their work before this.
         """
         if not self.watch:
-            return [text]
+            return
         self._meetings += 1
-        client, name = _client(), f"xlnet_jax/meeting/{self._meetings}"
-        # An empty value cannot be distinguished from a missing one.
-        client.key_value_set(f"{name}/{self.watch.process}", f"={text}")
         try:
-            client.wait_at_barrier(name, int(self.patience * 1000))
+            _client().wait_at_barrier(f"xlnet_jax/{self._meetings}", int(self.patience * 1000))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
-            missing = [p for p in range(jax.process_count()) if p not in _texts(client, name)]
-            named = ", ".join(f"{p} ({self.hosts[p]})" if self.hosts else str(p) for p in missing)
+            # The service names some of them, each in a line of its own.
+            missing = sorted(map(int, re.findall(r"^\d+$", str(error), re.M)))
+            named = ", ".join(map(self.watch.name_of, missing))
             raise RestartMe(
                 f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
                 f"{named or '?'}; rerun the same command on every host to resume"
             ) from error
-        texts = _texts(client, name)
         if self.watch.process == 0:
             # All have read it: they are here.
-            client.key_value_delete(f"xlnet_jax/meeting/{self._meetings - 1}")
-        return [texts[process][1:] for process in range(jax.process_count())]
+            _client().key_value_delete(f"xlnet_jax/{self._meetings - 1}")
 
+    def broadcast(self, text: str, what: str = "starting") -> str:
+        """The text of process 0 in all processes, when all are here. Raises as `barrier`."""
+        if not self.watch:
+            return text
+        key = f"xlnet_jax/{self._meetings + 1}/0"
+        if self.watch.process == 0:
+            # An empty value cannot be distinguished from a missing one.
+            _client().key_value_set(key, f"={text}")
+        self.barrier(what)
+        return text if self.watch.process == 0 else _client().key_value_try_get(key)[1:]
 
-def _texts(client: Any, folder: str) -> dict[int, str]:
-    """By process: one request, where one for each process took 240 s of processor time for 1,000 of them."""
-    return {int(key.rpartition("/")[2]): text for key, text in client.key_value_dir_get(folder)}
+    def collect(self, text: str, what: str = "starting") -> list[str]:
+        """The texts of all processes, in process order, when all are here; [] in all but process 0. Raises as
+        `barrier`.
+        """
+        if not self.watch:
+            return [text]
+        folder = f"xlnet_jax/{self._meetings + 1}"
+        _client().key_value_set(f"{folder}/{self.watch.process}", f"={text}")
+        self.barrier(what)
+        # One request, where one for each process took 240 s of processor time for 1,000 of them.
+        found = _client().key_value_dir_get(folder) if self.watch.process == 0 else []
+        texts = {int(key.rpartition("/")[2]): text for key, text in found}
+        return [texts[process][1:] for process in sorted(texts)]
 
 
 def _client() -> Any:

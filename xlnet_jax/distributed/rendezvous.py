@@ -87,6 +87,11 @@ class Watch:
         """Runs a coroutine in the thread of the connections."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def name_of(self, process: int) -> str:
+        """Its number, and its host where that is known: process 0 knows all, and all know process 0."""
+        hellos = {self.process: self.hello} | {number: link.hello for number, link in list(self.links.items())}
+        return f"{process} ({hellos[process]['host']})" if process in hellos else str(process)
+
     def meet(self) -> Watch:
         """Waits until all processes are here and agree; returns itself. Otherwise the connections are closed.
 
@@ -133,7 +138,8 @@ class Watch:
         """Returns when all processes are here and agree."""
         while missing := [process for process in range(1, self.count) if process not in self.links]:
             hosts = {0: self.hello["host"]} | {p: link.hello["host"] for p, link in sorted(self.links.items())}
-            here = ", ".join(f"{process} on {host}" for process, host in hosts.items()) + self._unknown
+            # All get this line: with all hosts in it, its bytes would grow as the square of their number.
+            here = _some([f"{process} on {host}" for process, host in hosts.items()]) + self._unknown
             cure = ADDRESS if self._unknown and not self.links else ""
             self._wait_for(_who(missing), f"here: {here}", self.settings.rendezvous_seconds, cure)
             await asyncio.sleep(TICK_SECONDS)
@@ -415,5 +421,8 @@ class Watch:
 
 
 def _who(processes: list[int]) -> str:
-    shown = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
-    return f"process{'es' * (len(processes) > 1)} {shown}"
+    return f"process{'es' * (len(processes) > 1)} {_some(processes)}"
+
+
+def _some(names: list[Any]) -> str:
+    return ", ".join(map(str, names[:8])) + ", ..." * (len(names) > 8)

@@ -99,8 +99,9 @@ def decided(config: Config, processes: Session, absent: Any = None) -> Config:
     All processes run the same program, so XLA where one of them cannot use the kernel. `absent` describes a device that
     the program is compiled for; None: it runs on the local devices. Raises BadInput if `fused` is not possible.
     """
+    chosen = processes.collect("\n".join(choose(config.model, absent)))
     # The largest by the alphabet.
-    attention, why = max(processes.gather("\n".join(choose(config.model, absent)))).split("\n")
+    attention, why = processes.broadcast(max(chosen, default="")).split("\n")
     if absent or jax.local_devices()[0].platform != "cpu":
         log.info("%s", why)
     return config.changed(model={"attention": attention})

@@ -154,11 +154,11 @@ class StepTimes:
     def at(self, step: int) -> None:
         """Called by all processes after every dispatch."""
         steps = step - self._since
-        if not self._every or not self._processes.watch or steps < self._every:
+        if not self._every or not (watch := self._processes.watch) or steps < self._every:
             return
         spent = self._goodput.now()
         mine = [(spent[cause] - self._before[cause]) / steps for cause in OF_A_STEP]
-        texts = self._processes.gather(json.dumps(mine), "comparing step times")
+        texts = self._processes.collect(json.dumps(mine), "comparing step times")
         # Without the time spent here, in which this process waits for the others.
         self._since, self._before = step, self._goodput.now()
         if jax.process_index():
@@ -169,7 +169,7 @@ class StepTimes:
                  "slowest", steps, step, step_P.max(), _median(outside_P), outside_P.max())  # fmt: skip
         for process in stragglers(ms_PC):
             log.warning(
-                "straggler: process %d (%s): %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, save "
-                "%.0f)", process, self._processes.hosts[process], outside_P[process], step_P[process],
+                "straggler: process %s: %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, save "
+                "%.0f)", watch.name_of(process), outside_P[process], step_P[process],
                 *ms_PC[process, 1:],
             )  # fmt: skip

@@ -231,12 +231,13 @@ def check_shared(workdir: str, processes: Session) -> None:
     """Raises BadInput unless all processes see the same folder under this name. Process 0 has created it."""
     if processes.watch is None:
         return
-    path = os.path.join(workdir, ".shared")
+    path, mark = os.path.join(workdir, ".shared"), uuid.uuid4().hex
     if jax.process_index() == 0:
-        files.write(path, uuid.uuid4().hex.encode())
-    processes.barrier("marking the work directory")
-    tokens = processes.gather((files.read_if_there(path) or b"").decode(), "reading the work directory")
-    if tokens[jax.process_index()] != tokens[0]:
+        files.write(path, mark.encode())
+    mark = processes.broadcast(mark, "marking the work directory")
+    found = (files.read_if_there(path) or b"").decode()
+    processes.barrier("reading the work directory")
+    if found != mark:
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"

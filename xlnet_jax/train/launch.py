@@ -171,7 +171,7 @@ def _evaluated(
     lines = [line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] <= start]
     scored = any(line["step"] == start for line in lines)
     unscored = evaluation.due(config, start) and not scored
-    answers = processes.gather(f"{unscored} {not unscored and evaluation.ends(config, lines)}")[0].split()
+    answers = processes.broadcast(f"{unscored} {not unscored and evaluation.ends(config, lines)}").split()
     return answers[0] == "True", answers[1] == "True"
 
 

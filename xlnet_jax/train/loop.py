@@ -304,7 +304,7 @@ class Run:
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
         ends = evaluation.ends(self.recipe.config, read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
-        return self.processes.gather(str(ends), "evaluating")[0] == "True"
+        return self.processes.broadcast(str(ends), "evaluating") == "True"
 
     def _report(self) -> None:
         """Waits for the metrics of the dispatch in flight, and reports them."""
