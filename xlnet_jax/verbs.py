@@ -137,7 +137,8 @@ VERBS = (
          ), stops=True, meets=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or as text on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
-         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
+         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws; --top=5 shows the five\n"
+         "best pieces for the only [MASK] of a text.",
          lazily("commands.texts", "fill_shown"),
          _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
