@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
-# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow.
+# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow; .venv-wheel what a user gets.
 PYTHON ?= python3
 # For example: make test PYTEST_FLAGS="-k stream" WORKERS=4
 PYTEST_FLAGS ?=
@@ -8,12 +8,12 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-ci \
+.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-ci \
   mutants prove lint format bench docs constraints clean
 
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
-PARALLEL := -n $(WORKERS) --dist worksteal --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam
+PARALLEL := -n $(WORKERS) --dist worksteal --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam --ignore=tests/wheel
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
@@ -68,6 +68,14 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	.venv-peers4/bin/pip install --quiet --editable '.[quickstart,dev,peers4,tf]'
 	touch $@
 
+# The sdist, from it the wheel, and nothing else of ours.
+.venv-wheel/wheel.stamp: .venv/dev.stamp README.md $(shell find xlnet_jax configs -name '*.py')
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(BIN)/python -m build --outdir .venv-wheel/dist > .venv-wheel/build.log
+	.venv-wheel/bin/pip install --quiet --constraint constraints.txt "$$(echo .venv-wheel/dist/*.whl)[quickstart]"
+	touch $@
+
 # 0 seconds say that nothing had to be installed.
 quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	@seconds=0; \
@@ -101,7 +109,10 @@ test-aot: .venv/tpu.stamp ## compilations for TPUs, with libtpu
 test-beam: .venv-beam/beam.stamp ## prepare on Apache Beam
 	.venv-beam/bin/pytest -q tests/beam -m "not prove" $(PYTEST_FLAGS)
 
-test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam ## all of these, as .ci/run does
+test-wheel: .venv-wheel/wheel.stamp ## the quick start and the Python of README.md, with the wheel and without the checkout
+	$(PYTEST) tests/wheel $(PYTEST_FLAGS)
+
+test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel ## all of these, as .ci/run does
 
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py

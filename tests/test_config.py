@@ -22,6 +22,17 @@ def test_every_config_file_loads_and_says_how_to_run_it(path):
     assert "published" in docstring.lower()
 
 
+def test_a_configuration_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert configs.load("transformer_xl/quickstart") == configs.load(str(CONFIGS / "transformer_xl" / "quickstart.py"))
+    assert configs.load("transformer_xl/quickstart") != configs.load("quickstart")
+    for wrong in ("quickstrt", "configs/quickstart.py"):
+        with pytest.raises(BadInput, match=rf"{wrong}: no such file. Did you mean '--config=quickstart'\?"):
+            configs.load(wrong)
+    (tmp_path / "quickstart").mkdir()
+    assert configs.load("quickstart") == configs.load(QUICKSTART)
+
+
 def test_large_has_the_published_settings():
     config = configs.load(str(CONFIGS / "xlnet_large.py"))
     model, data = config.model, config.data

@@ -1,7 +1,9 @@
 """The package as a library: what `xlnet_jax.load` gives, against the model applied to one text alone."""
 
+import ast
 import dataclasses
 import json
+import pathlib
 
 import data_fixtures
 import jax
@@ -18,6 +20,7 @@ from xlnet_jax.convert import huggingface
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data import vocabulary
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import infill
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -57,15 +60,59 @@ def test_the_commands_read_what_the_library_reads(model, folder, capsys):
     assert json.loads(capsys.readouterr().out)["log_prob"] == pytest.approx(likelihood.joint_K[0], abs=1e-4)
 
 
+def test_the_names_of_the_package_are_imported_when_they_are_used():
+    (checked,) = [node for node in ast.parse(pathlib.Path(xj.__file__).read_text()).body if isinstance(node, ast.If)]
+    typed = {name.asname or name.name: f"{node.module}.{name.name}" for node in checked.body for name in node.names}
+    found = {name: getattr(xj, name) for name in xj.__all__}
+    assert typed == {name: f"{value.__module__}.{value.__name__}" for name, value in found.items()} | {
+        "Config": "xlnet_jax.config.Config", "load_config": "xlnet_jax.config.load",
+        "Passage": "xlnet_jax.library.Passage"}  # fmt: skip
+    assert dir(xj) == sorted([*xj.__all__, "__version__"])
+
+
+def test_the_most_probable_pieces_of_a_gap(model, capsys, folder):
+    text, other = "Bado [MASK] menora.", "Kilu <mask>"
+    every = model.fill([text, other], top=5)
+    assert len(every) == 10
+    for number, question in enumerate((text, other)):
+        ranked = every[number::2]
+        chances = [one.log_prob for one in ranked]
+        assert chances == sorted(chances, reverse=True) and len({one.gaps[0].pieces[0] for one in ranked}) == 5
+        (best,) = model.fill([question])
+        assert best.gaps[0].pieces == ranked[0].gaps[0].pieces and best.log_prob == pytest.approx(chances[0], abs=1e-5)
+    # Each has the likelihood that is found by scoring it, and no other piece is more probable.
+    at = [model.tokenizer.pieces.index(one.gaps[0].pieces[0]) for one in every[::2]]
+    gapped = infill.gapped(model.tokenizer, text, 1)
+    place = gapped.known.index(False)
+    rows = [[*gapped.ids[:place], piece, *gapped.ids[place + 1 :]] for piece in range(tiny.VOCAB) if piece != MASK]
+    scores = [each.joint_K[0] for each in model.log_prob(rows, [gapped.known] * len(rows))]
+    expected = dict(zip([row[place] for row in rows], scores, strict=True))
+    assert [one.log_prob for one in every[::2]] == pytest.approx([expected[piece] for piece in at], abs=1e-4)
+    assert [one.log_prob for one in every[::2]] == pytest.approx(sorted(scores, reverse=True)[:5], abs=1e-4)
+    assert main(["fill", f"--workdir={folder}", text, other, "--top=2"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["rank"], line["text"]) for line in lines] == [
+        (1, every[0].text), (2, every[2].text), (1, every[1].text), (2, every[3].text)]  # fmt: skip
+    for options, message in (
+        ({"top": 2, "samples": 2}, "top=2 with samples: the most probable pieces are not drawn"),
+        ({"top": 2, "temperature": 1}, "top=2 with temperature: the most probable"),
+        ({"top": tiny.VOCAB + 1}, f"the vocabulary has {tiny.VOCAB} pieces"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            model.fill([text], **options)
+    with pytest.raises(BadInput, match="text 2 has 3 unknown pieces: top=2 ranks what may be one"):
+        model.fill([text, "Bado [MASK:3]"], top=2)
+
+
 def test_a_wrong_question_is_one_line(model):
     for wrong, message in (
         (lambda: model.score("The end"), "put it into a list"),
-        (lambda: model.infill("abc [MASK]"), "put it into a list"),
+        (lambda: model.fill("abc [MASK]"), "put it into a list"),
         (lambda: model.generate("Once"), "put it into a list"),
         (lambda: model.score(xj.Passage("Bado")), "put it into a list"),
         (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
-        (lambda: model.infill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
-        (lambda: model.infill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2), "give its name, or a list"),
+        (lambda: model.fill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
+        (lambda: model.fill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2), "give its name, or a list"),
         (lambda: model.logits(["Kilu [MASK]", "Kilu menora"]), "text 2, 'Kilu menora', has no gap; write [MASK] for"),
         (lambda: model.logits(["Kilu [MASK:2-8]"]), "text 1: no length of a gap is drawn here; write [MASK] or"),
         (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
@@ -88,7 +135,7 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
     (same,) = model.logits([f"Kilu {gap} menora"])
     assert same.shape == (count, tiny.VOCAB)
     for wrong, message in (
-        (lambda: model.vectors(["Kilu", f"Kilu {gap}"]), "and a vector is that of a whole text; fill it first"),
+        (lambda: model.encode(["Kilu", f"Kilu {gap}"]), "and a vector is that of a whole text; fill it first"),
         (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and a likelihood is that of words; `fill`"),
         (lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]), "and a likelihood is that of words"),
         (lambda: model.generate(["Kilu", f"Kilu {gap}"]), "and a text is continued only at its end; use `fill`"),
@@ -130,13 +177,13 @@ def test_texts_together_are_those_alone(model, params):
 
 
 def test_vectors(model):
-    hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS[:3])
+    hidden, vectors = model.hidden(TEXTS), model.encode(TEXTS[:3])
     assert vectors.shape == (3, 16)
     np.testing.assert_allclose(vectors[0], hidden[0].mean(axis=0), rtol=1e-5)
     config = configs.override(model.config, ["--config.finetune.pooling=cls"])
     of_cls = type(model)(config, model.tokenizer, model.params, 3)
-    np.testing.assert_array_equal(of_cls.vectors(TEXTS[:2])[1], hidden[1][-1])
-    assert model.vectors([]).shape == (0, 16) and model.logits([]) == []
+    np.testing.assert_array_equal(of_cls.encode(TEXTS[:2])[1], hidden[1][-1])
+    assert model.encode([]).shape == (0, 16) and model.logits([]) == []
 
 
 def test_the_example_of_the_documentation(model, monkeypatch):

@@ -30,8 +30,8 @@ def read_design() -> dict[str, list[str]]:
 
 
 LISTED = read_design()
-# A room is the longest dotted prefix of a module that is in the list. The package itself holds its version, and imports
-# the library only when it is used.
+# A room is the longest dotted prefix of a module that is in the list. The package itself holds its version and public
+# names, which it imports when they are used.
 ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {"": len(LISTED)}
 
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
@@ -125,6 +125,8 @@ def test_the_list_in_the_design_is_that_of_the_folders():
 @pytest.mark.parametrize("module", SOURCES)
 def test_imports_go_down_only(module):
     source, is_package = SOURCES[module]
+    if not module:  # what it has for type checkers is imported when it is used
+        source = "\n".join(ast.unparse(node) for node in ast.parse(source).body if not isinstance(node, ast.If))
     wrong = violations(module, source, is_package)
     assert not wrong, "\n".join(wrong)
 

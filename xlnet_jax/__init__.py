@@ -1,16 +1,44 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, segment recurrence.
 
-As a library: `model = xlnet_jax.load(PATH)`; see `library.Model`.
+As a library: `model = xlnet_jax.load(PATH)`. All that it offers is in `__all__`, and docs/library.md shows each.
 """
 
-import importlib
-from typing import Any
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+if _TYPE_CHECKING:
+    from xlnet_jax.commands.evaluate import evaluate
+    from xlnet_jax.commands.export import export
+    from xlnet_jax.commands.finetune import finetune as fine_tune
+    from xlnet_jax.commands.predict import predict
+    from xlnet_jax.commands.train import train as pretrain
+    from xlnet_jax.config import Config
+    from xlnet_jax.config import load as load_config
+    from xlnet_jax.data.prepare.pipeline import prepare
+    from xlnet_jax.errors import BadInput
+    from xlnet_jax.library import Model, Passage, load
 
 __version__ = "0.1.0"
+__all__ = ["BadInput", "Config", "Model", "Passage", "evaluate", "export", "fine_tune", "load", "load_config",
+           "predict", "prepare", "pretrain"]  # fmt: skip
+
+_PLACES = {
+    "BadInput": "errors.BadInput", "Config": "config.Config", "Model": "library.Model", "Passage": "library.Passage",
+    "evaluate": "commands.evaluate.evaluate", "export": "commands.export.export",
+    "fine_tune": "commands.finetune.finetune", "load": "library.load", "load_config": "config.load",
+    "predict": "commands.predict.predict", "prepare": "data.prepare.pipeline.prepare",
+    "pretrain": "commands.train.train",
+}  # fmt: skip
+"""Where each name is; `train` and `finetune` are folders."""
 
 
-def __getattr__(name: str) -> Any:
-    """`load` and `Passage`, imported when they are used: the command line must answer before JAX is there."""
-    if name in ("load", "Passage"):
-        return getattr(importlib.import_module("xlnet_jax.library"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    """A name of `__all__`, imported when it is used: the command line must answer before JAX is there."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, found = _PLACES[name].rpartition(".")
+    return getattr(_importlib.import_module(f"{__name__}.{module}"), found)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

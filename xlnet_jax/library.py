@@ -2,17 +2,17 @@
 
     import xlnet_jax as xj
     model = xj.load("run")                                # a work directory, or a Hugging Face folder
-    model.vectors(["A text.", "Another."])                # [2, D]
+    model.encode(["A text.", "Another."])                 # [2, D]
     model.hidden(["A text."])[0]                          # [pieces, D]
     model.logits(["The [MASK] of the union."])[0]         # [1, V]
     model.score(["The state of the union."])[0].joint_K   # [1]: log p of the text, in nats
-    model.infill(["The [MASK] of the union"])[0].text     # filled with the most probable piece
+    model.fill(["The [MASK] of the union"])[0].text       # filled with the most probable piece
     model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
 
-Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For classification and
-the like fine-tune the model first. `score`, `infill` and `generate` read the pieces alone. A left-to-right model
-(`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) fills one gap of one piece, and has
-`pseudo_score` in place of `score`; one of masked diffusion (`mdm`) has `elbo` there.
+Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For similarity,
+classification and the like fine-tune the model first. `score`, `fill` and `generate` read the pieces alone. A
+left-to-right model (`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) fills one gap of one
+piece, and has `pseudo_score` in place of `score`; one of masked diffusion (`mdm`) has `elbo` there.
 """
 
 from __future__ import annotations
@@ -101,13 +101,14 @@ class Model:
         rows = [self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)]
         return self._run(rows, lambda number, hidden_ND, logits_PV: hidden_ND)
 
-    def vectors(self, texts: Sequence[str]) -> np.ndarray:
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
 
-        With `finetune.pooling=cls` in the model's configuration it is the vector of CLS. Raises BadInput for a gap.
+        Of a model that is only pretrained, near vectors do not mean near texts: fine-tune it with that task first. With
+        `finetune.pooling=cls` in its configuration it is the vector of CLS. Raises BadInput for a gap.
         """
         for number, text in enumerate(self._texts(texts), 1):
-            infill.refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `infill`")
+            infill.refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `fill`")
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
         summary = 0 if self.config.model.family.cls == "first" else -1
         rows = [h_TD[summary] if cls else h_TD.mean(axis=0) for h_TD in hidden]
@@ -125,7 +126,7 @@ class Model:
         return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
 
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
-        """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
+        """The ids of a text, SEP and CLS; `<mask>` where it has gaps.
 
         Raises BadInput for a gap whose length is drawn, and if one is `needed` for a text without any.
         """
@@ -166,9 +167,10 @@ class Model:
         filled = self._filled(rows, asked, self.tokenizer.special.eod if left else None, heard)
         return [infill.continuation(self.tokenizer, *pair) for pair in zip(rows, filled, strict=True)]
 
-    def infill(self, texts: Sequence[str], **options: Any) -> list[Infilled]:
+    def fill(self, texts: Sequence[str], **options: Any) -> list[Infilled]:
         """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
+        With `top=K` the K best pieces for the only gap of each text: all texts with their best one, then with the next.
         `options` are those of `infer.options.Fill`. Raises BadInput if the model is no permutation one, and as
         `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
@@ -180,13 +182,21 @@ class Model:
         greedy = asked.temperature == 0 and asked.order != "random" and not any(text.drawn for text in rows)
         if asked.samples > 1 and greedy:
             raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
+        if asked.top > 1:
+            infill.check_one(rows, f"top={asked.top} ranks what may be one [MASK]; for several fillings of longer gaps "
+                             "give samples and temperature=1")  # fmt: skip
+            if asked.top > self.tokenizer.vocab_size:
+                raise BadInput(f"top={asked.top}, and the vocabulary has {self.tokenizer.vocab_size} pieces; give less")
         fill = self._filled_alone if self.config.data.objective == "mlm" else self._filled
-        pairs = zip(rows, fill(rows, asked), strict=True)
-        return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
+        pairs = list(zip(rows, fill(rows, asked), strict=True))
+        ranked = [(text, filled.best[rank] if filled.best else filled)
+                  for rank in range(asked.top) for text, filled in pairs]  # fmt: skip
+        return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in ranked]
 
     def _filled_alone(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
         """`_filled` of a masked model: the only unknown piece of each text."""
-        masked.check_gap(gapped)
+        infill.check_one(gapped, "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
+                         "one piece, [MASK]; use a model of data.objective=plm")  # fmt: skip
         rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]
         logits = self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV[0])
         return masked.filled(gapped, np.stack(logits), asked) if logits else []
@@ -233,7 +243,7 @@ class Model:
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
-                               "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
+                               "words; give the ids whose likelihood is wanted, or fill it with `fill`")  # fmt: skip
         warn_of_law(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
         with self._ready((tokens, known), count) as (config, params, done):

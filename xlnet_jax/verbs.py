@@ -36,7 +36,7 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 
 
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
-_CONFIG = option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
+_CONFIG = option("--config", "Python file, or name of one of ours; --config.KEY=VALUE changes a key", required=True)
 _CHECKPOINT = (
     option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     count("--step", "checkpoint (default: the newest)", ge=0),
@@ -137,7 +137,8 @@ VERBS = (
          ), stops=True, meets=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or as text on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
-         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
+         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws; --top=5 shows the five\n"
+         "best pieces for the only [MASK] of a text.",
          lazily("commands.texts", "fill_shown"),
          _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
@@ -156,7 +157,7 @@ VERBS = (
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          lazily("commands.inspect", "inspect"), (
-            option("--config", "Python file; --config.KEY=VALUE changes a key", dest="path"),
+            option("--config", "Python file, or name of one of ours; --config.KEY=VALUE changes a key", dest="path"),
             option("--workdir", "run or imported model, in place of --config"),
             count("--step", "(default 0)", 0, 0),
             count("--row", "(default 0)", 0, 0),
@@ -174,7 +175,7 @@ VERBS = (
     Verb("quickstart", "The whole way on real prose in about five minutes.",
          "xlnet-jax quickstart --workdir=runs/quickstart", lazily("commands.quickstart", "quickstart"), (
             option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
-            option("--config", "Python file", "configs/quickstart.py"),
+            option("--config", "Python file, or name of one of ours (default: quickstart)", "quickstart"),
         ), lazily("commands.quickstart", "show")),
     Verb("doctor", "Check this machine before a launch: a line for each check; exit code 2 if one would stop it.",
          "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",

@@ -71,7 +71,7 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
     (tmp_path / "more.jsonl").write_text(json.dumps({"text": TEXTS[1]}) + "\n\n")
     words = ["fill", f"--workdir={workdir}", TEXTS[0], f"--input={tmp_path}/more.jsonl"]
     found = lines(capsys, [*words, "--order=reversed", "--temperature=1", "--seed=5"])
-    expected = xj.load(workdir).infill(TEXTS, order="reversed", temperature=1, seed=5)
+    expected = xj.load(workdir).fill(TEXTS, order="reversed", temperature=1, seed=5)
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == {"text", "log_prob", "gaps", "calls", "exact"}
         assert (one["text"], one["calls"], one["exact"]) == (other.text, other.calls, True)
@@ -83,7 +83,7 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
         turns = [turn for gap in one["gaps"] for turn in gap["order"]]
         assert turns == list(range(len(turns), 0, -1))
     assert [len(gap["pieces"]) for gap in found[0]["gaps"]] == [1, 3]
-    assert xj.load(workdir).infill([]) == []
+    assert xj.load(workdir).fill([]) == []
 
 
 def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
@@ -158,19 +158,19 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
     shown = on_a_terminal(monkeypatch, capsys, words)
     assert shown.strip() == "\n\n".join(map("".join, zip(PROMPTS, continued, strict=True))).strip()
     with pytest.raises(BadInput, match="this model is left-to-right"):
-        model.vectors(PROMPTS)
+        model.encode(PROMPTS)
     for options in ({"order": "random"}, {"tokens_per_step": 2}, {"speculative": 2}):
         ((name, value),) = options.items()
         with pytest.raises(BadInput, match=rf"{name}={value}: a left-to-right model \(data.objective=clm\)"):
             model.generate(["x"], **options)
     with pytest.raises(BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"):
-        model.infill(["x [MASK]"])
+        model.fill(["x [MASK]"])
     masked = tiny.config(data={"objective": "mlm", "reuse_len": 29}, model={"memory_len": 0})
     model = dataclasses.replace(model, config=masked)
     with pytest.raises(BadInput, match="data.objective=mlm, which predicts each unknown token by itself"):
         model.generate(["x"])
     with pytest.raises(BadInput, match="text 1 has 2 unknown pieces: a masked model"):
-        model.infill(["x [MASK:2]"])
+        model.fill(["x [MASK:2]"])
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
     (one,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=1"])
     assert one["standard_error"] is None
     filled = lines(capsys, ["fill", f"--workdir={folder}", TEXTS[0], "--order=confidence", "--tokens_per_step=2"])
-    (expected,) = model.infill(TEXTS[:1], order="confidence", tokens_per_step=2)
+    (expected,) = model.fill(TEXTS[:1], order="confidence", tokens_per_step=2)
     assert filled[0]["text"] == expected.text and filled[0]["calls"] == 2 and not filled[0]["exact"]
     (text,) = lines(capsys, ["generate", f"--workdir={folder}", PROMPTS[1], "--tokens=9", "--order=confidence"])
     assert text["exact"] and text["text"]

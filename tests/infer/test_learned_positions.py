@@ -61,13 +61,15 @@ def test_a_masked_model_scores_each_piece_given_all_others(models):
 
 def test_a_masked_model_fills_one_gap(models):
     model, text = models["bert"], "Bado [MASK] menora."
-    (filled,), (logits_1V,) = model.infill([text]), model.logits([text])
+    (filled,), (logits_1V,) = model.fill([text]), model.logits([text])
     assert filled.gaps[0].pieces == [model.tokenizer.pieces[logits_1V[0].argmax()]]
-    drawn = model.infill([text], temperature=1.0, samples=40)
+    ranked = [one.gaps[0].pieces[0] for one in model.fill([text], top=3)]
+    assert ranked == [model.tokenizer.pieces[id] for id in np.argsort(-logits_1V[0])[:3]]
+    drawn = model.fill([text], temperature=1.0, samples=40)
     assert len({one.text for one in drawn}) > 5
     for question, message in (
-        (lambda: model.infill(["Bado [MASK:2] menora."]), "has 2 unknown pieces"),
-        (lambda: model.infill([text], order="random"), "without further options"),
+        (lambda: model.fill(["Bado [MASK:2] menora."]), "has 2 unknown pieces"),
+        (lambda: model.fill([text], order="random"), "without further options"),
         (lambda: model.generate([TEXT]), "for all else use a model of data.objective=plm or clm"),
         (lambda: models["gpt2"].pseudo_score([TEXT]), "use `score`"),
         (lambda: model.hidden([TEXT * 5]), "the model has positions for 32"),
@@ -86,7 +88,7 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         each = len(ids) / len(masked) * log_probs(model, read)[1 + masked, np.array(ids)[masked]]
         np.testing.assert_allclose(term_U[masked], each, rtol=1e-4)
     with_gaps = infill.gapped(model.tokenizer, "Bado [MASK:2] menora, [MASK]", 1)
-    (filled,) = model.infill(["Bado [MASK:2] menora, [MASK]"], order="confidence")
+    (filled,) = model.fill(["Bado [MASK:2] menora, [MASK]"], order="confidence")
     read, left = np.array([CLS, *with_gaps.ids, SEP]), 1 + np.flatnonzero(~np.array(with_gaps.known))
     for turn in range(3):
         log_p_NV = log_probs(model, read.tolist())
@@ -102,7 +104,7 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         (lambda: model.elbo([TEXT], orders=2), "orders=2: a model of data.objective=mdm has a bound"),
         (lambda: models["gpt2"].elbo([TEXT]), "data.objective=clm and has no bound; use `score`"),
         (lambda: models["gpt2"].score([TEXT], draws=2), "draws=2: a model of data.objective=clm has a likelihood"),
-        (lambda: model.infill(["[MASK]"], speculative=2), "speculative=2: this model was trained with"),
+        (lambda: model.fill(["[MASK]"], speculative=2), "speculative=2: this model was trained with"),
         (lambda: model.elbo([TEXT * 3]), "reads only data.segment_len=32, CLS and SEP included; shorten it"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -123,4 +125,4 @@ def test_a_left_to_right_model_of_learned_positions_continues_texts_to_the_last_
     assert text.strip() in model.tokenizer.decode(ids)
     with pytest.raises(BadInput, match="new ones included; shorten it"):
         model.generate([TEXT * 3])
-    assert model.vectors([TEXT]).shape == (1, model.config.model.d_model)
+    assert model.encode([TEXT]).shape == (1, model.config.model.d_model)

@@ -29,7 +29,7 @@ def fill(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Fills the gaps of every text; see `library.Model.infill`, also for `options` and errors.
+    """Fills the gaps of every text; see `library.Model.fill`, also for `options` and errors.
 
     Args:
       input: a file with more texts, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
@@ -39,15 +39,15 @@ def fill(
 
     Returns:
       For each text, or sample of it in the order of the texts: the fields of `infer.infill.Infilled`, and `sample` if
-      there are several.
+      there are several, or `rank`, from 1, with `top`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     rows = gathered(texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",))))
-    filled = model.infill(rows, **options)
-    several = len(filled) > len(rows)
+    filled = model.fill(rows, **options)
+    several, name = len(filled) > len(rows), "rank" if options.get("top", 1) > 1 else "sample"
     return [
-        ({"sample": sample} if several else {}) | one._asdict() | {"gaps": [gap._asdict() for gap in one.gaps]}
-        for number in range(len(rows)) for sample, one in enumerate(filled[number :: len(rows)], 1)
+        ({name: turn} if several else {}) | one._asdict() | {"gaps": [gap._asdict() for gap in one.gaps]}
+        for number in range(len(rows)) for turn, one in enumerate(filled[number :: len(rows)], 1)
     ]  # fmt: skip
 
 

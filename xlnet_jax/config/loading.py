@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import glob
 import os
 import re
 import runpy
@@ -34,16 +35,34 @@ def start_from(file: str, other: str) -> ConfigDict:
     return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
 
 
+def packaged() -> dict[str, str]:
+    """The path of each configuration that comes with the package, by its name, such as `transformer_xl/quickstart`."""
+    # In a wheel they are inside of the package, in a checkout beside it.
+    package = os.path.dirname(os.path.dirname(__file__))
+    inside, beside = os.path.join(package, "configs"), os.path.join(os.path.dirname(package), "configs")
+    folder = inside if os.path.isdir(inside) else beside
+    paths = glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)
+    return {os.path.relpath(path, folder).removesuffix(".py"): path for path in paths}
+
+
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
     """Reads a Python file that defines `get_config()`, and applies words such as `--config.train.steps=10`.
+
+    Args:
+      path: of the file, or a name of `packaged`.
 
     Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has
     the wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
+    if not path.endswith(".py"):
+        path = packaged().get(path, path)
     if not os.path.isfile(path) or not path.endswith(".py"):
         what = "not a Python file; give one that defines get_config()"
-        raise BadInput(f"--config={path}: " + (what if os.path.exists(path) else f"no such file{suggest_file(path)}"))
+        if not os.path.exists(path):
+            name = path.removeprefix("configs/").removesuffix(".py")
+            what = f"no such file{suggest_file(path) or suggest(name, packaged(), '--config=')}"
+        raise BadInput(f"--config={path}: {what}")
     try:
         # stdout is for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):

@@ -28,9 +28,9 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import Method
-from xlnet_jax.infer.options import Decoding
+from xlnet_jax.infer.options import Decoding, Fill
 from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
-from xlnet_jax.infer.sampling import Sampling
+from xlnet_jax.infer.sampling import Sampling, most_probable
 
 log = logging.getLogger("xlnet_jax")
 
@@ -57,6 +57,17 @@ class Filled(NamedTuple):
     `tokens_per_step` the sum is log p(x_S | x_C) in this order."""
     calls: int
     """Forward passes that predicted something of this text."""
+    best: Sequence[Filled] = ()
+    """With `Fill.top`: the text with each of the most probable tokens, the best first."""
+
+    def with_best(self, token_K: np.ndarray, log_prob_K: np.ndarray) -> Filled:
+        """Also with `best`: these tokens in place of the only one that was unknown."""
+        token_KN = np.tile(self.token_N, (len(token_K), 1))
+        token_KN[:, self.position_U[0]] = token_K
+        pairs = zip(token_KN, log_prob_K[:, None], strict=True)
+        return self._replace(
+            best=[self._replace(token_N=token_N, log_prob_U=log_prob_1) for token_N, log_prob_1 in pairs]
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +145,10 @@ class Decoder(TextModel):
                 Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
             batch = padded(parts, B, Q, U, unused=T)
             state = decode.read(model, params, state, batch.tokens, batch.rank, batch.target_positions, turn > 0)
+            if isinstance(asked, Fill) and asked.top > 1:  # of one unknown token
+                token_BK, log_prob_BK = jax.device_get(most_probable(state.logits_BPV[:, 0], asked.top))
+                for row, part, *best in zip(rows, parts, token_BK, log_prob_BK, strict=False):
+                    row.best = best if part is not None and len(part.position_U) else row.best
             done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
             while left:
                 results, state = decode.write(
@@ -164,6 +179,8 @@ class _Row:
     log_probs: list[float] = dataclasses.field(default_factory=list)
     calls: int = 0
     ended: bool = False
+    best: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """Arguments of `Filled.with_best`."""
 
     def take(
         self, position_U: np.ndarray, token_U: np.ndarray, log_prob_U: np.ndarray, listener: Listener | None
@@ -180,7 +197,8 @@ class _Row:
         if not np.isfinite(self.log_probs).all():
             raise BadInput(f"text {self.number + 1}: a likelihood is not finite; the parameters are damaged")
         end = self.positions[-1] + 1 if self.positions and self.token_N[self.positions[-1]] == stop else None
-        return Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
+        filled = Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
+        return filled.with_best(*self.best) if self.best else filled
 
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:

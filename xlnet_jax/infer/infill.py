@@ -117,7 +117,7 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
 def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: int | None = None) -> Gapped:
     """A text with one gap of so many pieces at its end, or as many as it may have where it can be no longer than
     `longest`. Raises BadInput for another gap, or if there is no room for one."""
-    refuse_gap(text, number, "a text is continued only at its end; use `fill` (in Python `infill`)")
+    refuse_gap(text, number, "a text is continued only at its end; use `fill`")
     ids = tokenizer.encode(text).tolist()
     if longest is not None and tokens > (room := longest - max(len(ids), 1)):  # before an empty text stands an end
         limit = f"the model has positions for {longest} tokens (model.max_positions)"
@@ -151,6 +151,13 @@ def refuse_gap(text: str, number: int, why: str) -> None:
     """Raises BadInput, with the reason, for a text with a gap where that makes no sense."""
     if mark := MARK.search(text):
         raise BadInput(f"text {number}: {mark[0]} is a gap, and {why}")
+
+
+def check_one(texts: Sequence[Gapped], why: str) -> None:
+    """Raises BadInput, with the reason, for a text that has not exactly one unknown piece."""
+    for number, text in enumerate(texts, 1):
+        if (unknown := text.known.count(False)) != 1:
+            raise BadInput(f"text {number} has {unknown} unknown pieces: {why}")
 
 
 def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
@@ -212,8 +219,7 @@ def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list
     Raises BadInput if the text has no piece, or for a gap.
     """
     for part in passage:
-        refuse_gap(part, number, "a likelihood is that of words; `fill` (in Python `infill`) fills it and says how "
-                   "likely that is")  # fmt: skip
+        refuse_gap(part, number, "a likelihood is that of words; `fill` fills it and says how likely that is")
     if not len(tokenizer.encode(passage.text)):
         raise BadInput(f"text {number}, {passage.text!r}, has no pieces; give at least one word to score")
     if isinstance(tokenizer, Vocabulary):

@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled
 from xlnet_jax.infer.infill import Gapped
 from xlnet_jax.infer.options import Fill
-from xlnet_jax.infer.sampling import Sampling, sample
+from xlnet_jax.infer.sampling import Sampling, most_probable, sample
 
 
 class Pseudo(NamedTuple):
@@ -56,26 +55,19 @@ def by_text(pairs: Sequence[tuple[Sequence[int], Sequence[bool]]], log_probs: Se
     return found
 
 
-def check_gap(texts: Sequence[Gapped]) -> None:
-    """Raises BadInput for a text with more than one unknown piece."""
-    for number, text in enumerate(texts, 1):
-        if (unknown := text.known.count(False)) != 1:
-            raise BadInput(f"text {number} has {unknown} unknown pieces: a masked model (data.objective=mlm) predicts "
-                           "each by itself, and fills one gap of one piece, [MASK]; use a model of "
-                           "data.objective=plm")  # fmt: skip
-
-
 def filled(texts: Sequence[Gapped], logits_BV: np.ndarray, asked: Fill) -> list[Filled]:
-    """Each text with its unknown piece drawn from its row of logits, or the most probable one."""
+    """Each text with its unknown piece drawn from its row of logits, or the most probable ones."""
     B = len(texts)
     number_B, count_B = jnp.arange(B), jnp.zeros(B, jnp.int32)
     token_B = sample(jnp.asarray(logits_BV), Sampling.of(asked), number_B, count_B, asked.filtered)
     log_prob_BV = jax.nn.log_softmax(jnp.asarray(logits_BV))
     log_prob_B = jnp.take_along_axis(log_prob_BV, token_B[:, None], axis=1)[:, 0]
+    best = zip(*jax.device_get(most_probable(jnp.asarray(logits_BV), asked.top)), strict=True)
     results = []
-    for text, token, log_prob in zip(texts, *jax.device_get((token_B, log_prob_B)), strict=True):
+    for text, token, log_prob, pair in zip(texts, *jax.device_get((token_B, log_prob_B)), best, strict=True):
         at = text.known.index(False)
         token_N = np.array(text.ids, np.int32)
         token_N[at] = token
         results.append(Filled(token_N, np.array([at]), np.array([log_prob]), 1))
+        results[-1:] = [results[-1].with_best(*pair)] if asked.top > 1 else results[-1:]
     return results

@@ -79,9 +79,16 @@ class Decoding(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill(Decoding):
-    """Of `fill`; in the library `infill`."""
+    """Of `fill`."""
 
     samples: int = key(1, "samples per text", ge=1, le=MOST_ORDERS)
+    top: int = key(1, "so many of the most probable pieces for the only [MASK] of a text", ge=1, le=MOST_ORDERS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top > 1 and (self.temperature or self.samples > 1):
+            raise BadInput(f"top={self.top} with {'samples' if self.samples > 1 else 'temperature'}: the most probable "
+                           "pieces are not drawn; leave out one of the two")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

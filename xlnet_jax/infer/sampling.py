@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlnet_jax.infer.batching import program, read_by_host
 from xlnet_jax.infer.options import Decoding
 
 
@@ -60,6 +61,13 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
         lambda: jnp.argmax(logits_BV, axis=1).astype(jnp.int32),
         lambda: draw(key_B, logits_BV / sampling.temperature).astype(jnp.int32),
     )
+
+
+@program(static_argnums=1)
+def most_probable(logits_BV: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """The `count` most probable tokens of each row, the best first, and their log-probabilities, nats: [B, K] both."""
+    log_prob_BK, token_BK = jax.lax.top_k(jax.nn.log_softmax(logits_BV), count)
+    return read_by_host((token_BK, log_prob_BK))
 
 
 def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Array:
