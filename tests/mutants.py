@@ -521,6 +521,8 @@ MUTANTS = (
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("step_without_its_options", STEP, "recipe.config.train.compiler_options, mesh", '"", mesh',
            one("run/programs", "test_the_step_is_compiled_with_them")),
+    Mutant("what_is_split_counts_once", "xlnet_jax/distributed/mesh.py", 'x.sharding.mesh.shape["data"] if split else 1', "1",
+           one("train/meshes", "test_what_stays_whole_is_counted")),
     Mutant("the_table_overrules_ones_own_options", "xlnet_jax/run/programs.py", "options[name] = value", "options.setdefault(name, value)",
            one("run/programs", "test_options_of_the_chip_and_of_ones_own_the_last_of_two_counts")),
     Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",

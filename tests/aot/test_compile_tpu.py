@@ -24,7 +24,7 @@ from xlnet_jax.train.step import build_step
 KEYS = {
     "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
     "analytic_flops", "account", "projected_days", "projected_tokens_per_second", "compile_seconds", "advice",
-    "devices", "topology", "attention",
+    "devices", "topology", "attention", "zero1",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
 FSDP = ("--config.mesh.fsdp=4", "--config.mesh.data=-1")
@@ -124,6 +124,7 @@ def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
     """The compiler may sum whole gradients and take the part, but neither round them nor gather float32 kernels."""
     words = ("--config.train.batch_size=32", "--config.train.steps_per_dispatch=1", "--config.mesh.zero1=true")
     result, whole = compiled(*words, topology="v5e:4x4"), compiled()
+    assert result["zero1"]["split_share"] > 0.9 and whole["zero1"] is None
     for name in ("parameters", "optimizer"):
         assert 1 / 16 <= result["arguments"][name] / whole["arguments"][name] < 0.1, name
     assert result["gradient_bytes"] == whole["gradient_bytes"] == 4 * parameters()

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import shared
 import tiny
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
+from xlnet_jax import config as configs
 from xlnet_jax.aot import hlo
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, load
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
@@ -193,6 +194,27 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
     assert state.params["word_embedding"].sharding.spec == PartitionSpec(("tensor", "data"), "fsdp")
     # Nothing to split over.
     assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
+
+
+@functools.cache
+def large():
+    return jax.eval_shape(
+        lambda: states.init_params(make_recipe(load(str(tiny.ROOT / "configs" / "xlnet_large.py"), [])))
+    )
+
+
+@pytest.mark.parametrize("data, whole", [(6, 32_768_000), (192, 360_300_800 - 377_088), (256, 0), (2048, 158_597_120)])
+def test_what_stays_whole_is_counted(data, whole):
+    """By hand: 377,088 elements of XLNet-Large are in small arrays; with 6 devices the table of words does not divide,
+    with 2048 only the feed-forward kernels do, and with 192 nothing."""
+    grid = AbstractMesh((1, data, 1, 1), meshes.AXES)
+    bound = meshes.zero1_elements(configs.MeshConfig(zero1=True), large(), grid.shape)
+    wanted = meshes.shardings(large(), grid, bound)
+    placed = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), nn.meta.unbox(large()), wanted
+    )
+    share, rest = meshes.split_share(placed)
+    assert rest == 4 * (whole + 377_088) and share == pytest.approx(1 - rest / 4 / 360_300_800, abs=1e-9)
 
 
 def test_the_average_of_the_parameters_is_split_as_they_are():

@@ -42,6 +42,8 @@ class Trial:
     executable: Any = None
     schedules: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
     """Of the operations, by the name of their instruction."""
+    zero1: tuple[float, int] | None = None
+    """`meshes.split_share` of parameters and optimizer; None without ZeRO-1."""
 
     @property
     def config(self) -> Config:
@@ -69,7 +71,9 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
-    arguments = argument_bytes(built)
+    arguments, zero1 = argument_bytes(built), None
+    if recipe.config.mesh.zero1:
+        zero1 = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
     try:
         with schedule.collected() as schedules:
             compiled = lowered.compile()
@@ -80,14 +84,14 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         required, available = out_of_memory(str(error))
         # The compiler reports the size of the temporaries only; the arguments are added here.
         needed = required + sum(arguments.values())
-        return Trial(recipe, mesh, arguments, time.monotonic() - began, needed, available)
+        return Trial(recipe, mesh, arguments, time.monotonic() - began, needed, available, zero1=zero1)
     memory = compiled.memory_analysis()
     needed = (
         memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     )  # fmt: skip
     seconds, temp = time.monotonic() - began, memory.temp_size_in_bytes
-    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, schedules)
+    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, schedules, zero1)
 
 
 def out_of_memory(message: str) -> tuple[int, int]:

@@ -74,6 +74,7 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
         "peak_hbm_bytes": trial.needed,
         "hbm_bytes": topology.hbm_bytes,
         "arguments": trial.arguments,
+        "zero1": dict(zip(("split_share", "whole_bytes"), trial.zero1, strict=True)) if trial.zero1 else None,
         "temp_bytes": trial.temp,
         "gradient_bytes": gradient_bytes(trial),
         "collectives": [],

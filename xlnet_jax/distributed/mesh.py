@@ -189,6 +189,22 @@ def shardings(abstract: Any, mesh: Mesh, zero1_elements: float = math.inf) -> An
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, zero1_elements))
 
 
+def over_data(spec: PartitionSpec) -> int | None:
+    """The axis of an array that is split over `data`."""
+    return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
+
+
+def split_share(abstract: Any) -> tuple[float, int]:
+    """Of arrays with NamedShardings: the share of their bytes that is split over `data`, and the bytes of the rest, which
+    every device has whole over `data`."""
+    total = {True: 0, False: 0}
+    for x in jax.tree.leaves(abstract):
+        split = over_data(x.sharding.spec) is not None
+        ways = x.sharding.mesh.shape["data"] if split else 1
+        total[split] += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize * ways
+    return total[True] / sum(total.values()), total[False]
+
+
 def by_layer(x_LMN: jax.Array) -> jax.Array:
     """The same, a layer on one device: the L layers over all devices of the mesh that is set, if there is one."""
     axes = jax.sharding.get_abstract_mesh().axis_names

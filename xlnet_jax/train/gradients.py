@@ -44,7 +44,7 @@ def gather(params: Any, specs: Any, whole: Any, dtype: jnp.dtype) -> Any:
     """
 
     def one(path: tuple, x: jax.Array, spec: PartitionSpec) -> jax.Array:
-        axis = _over_data(spec)
+        axis = meshes.over_data(spec)
         # A head may compute in float32.
         rounded = path[0].key == "layers" and path[-1].key in KERNELS
         rounds = rounded and dtype.itemsize < x.dtype.itemsize and axis is not None
@@ -71,7 +71,7 @@ def reduce(grads: Any, specs: Any, whole: Any) -> Any:
 
     def local(grads: Any) -> Any:
         leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x[0], grads))
-        axes, bound = list(map(_over_data, tree.flatten_up_to(specs))), sum(x.size for x in leaves) / 100
+        axes, bound = list(map(meshes.over_data, tree.flatten_up_to(specs))), sum(x.size for x in leaves) / 100
         kinds = ["part" if axis is not None else "small" if x.size < bound else "large"
                  for x, axis in zip(leaves, axes, strict=True)]  # fmt: skip
         of = {kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind] for kind in kinds}
@@ -87,11 +87,6 @@ def reduce(grads: Any, specs: Any, whole: Any) -> Any:
 
     stacked = jax.tree.map(lambda spec: PartitionSpec(BY_HAND, *spec), whole)
     return jax.shard_map(local, in_specs=(stacked,), out_specs=specs, check_vma=False)(grads)
-
-
-def _over_data(spec: PartitionSpec) -> int | None:
-    """The axis of an array that is split over `data`."""
-    return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
 
 
 def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> LossAndGradient:

@@ -42,7 +42,13 @@ def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Se
         _check_rows(part, mesh)
     made = recipes([fused.decided(part, processes) for part in parts], make_recipe)
     with jax.set_mesh(mesh):
-        return mesh, [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
+        phases = [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
+    if config.mesh.zero1:
+        state = phases[0].built.abstract_state
+        share, rest = meshes.split_share((state.params, state.opt_state))
+        log.info("mesh.zero1: %.1f %% of parameters and optimizer state are split over mesh axis data=%d; every device has "
+                 "the other %.1f MB", 100 * share, mesh.shape["data"], rest / 1e6)  # fmt: skip
+    return mesh, phases
 
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
