@@ -6,6 +6,7 @@ JAX and torch are imported by the side that needs them: each has a process of it
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ class Ours:
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
-        attention, _ = fused.choose(config.model)
+        attention, why = fused.choose(config.model)
+        print(why, file=sys.stderr)
         recipe = make_recipe(config.changed(model={"attention": attention}))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):

@@ -18,6 +18,7 @@ segments and nothing of long ones. `--vmem` leaves the default.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -33,10 +34,12 @@ CHIP = "v5e:2x2"
 LONGEST_ON_CPU = {"xla": 1024}
 
 
-def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
+def drawn(stream: Any, T: int) -> Any:
     """Numbers for the shapes: positions, ranks and segments that rise along a row."""
     import jax
     import numpy as np
+
+    from xlnet_jax.kernels.xla import Arguments
 
     rng = np.random.default_rng(0)
     highest = {"rank_BK": T, "limit_BQ": T, "query_position_BQ": T}
@@ -46,9 +49,10 @@ def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
             return np.sort(rng.integers(0, highest.get(name, 2), x.shape)).astype(x.dtype)
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
 
-    made = {name: jax.tree.map(functools.partial(array, name), shapes) for name, shapes in stream.items()}
+    fields = ((field.name, getattr(stream, field.name)) for field in dataclasses.fields(stream))
+    made = {name: jax.tree.map(functools.partial(array, name), value) for name, value in fields if name != "max_distance"}
     *tables, direction_B = made["position"]
-    return made | {"position": (*tables, np.ones_like(direction_B))}
+    return Arguments(**made | {"position": (*tables, np.ones_like(direction_B))})
 
 
 def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:

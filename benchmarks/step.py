@@ -3,8 +3,9 @@
     python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
     python benchmarks/step.py --eager --rounds=15                without torch.compile
     python benchmarks/step.py --quick                            tiny sizes, to try it
-    python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py --config.train.batch_size=32
+    python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py --config.train.batch_size=16
                                                                  any model, here in bfloat16
+    python benchmarks/step.py --device=gpu --figures ours ours_xla     these alone, with the same options
 
 Both sides do the whole step: two streams with the memory of the step before, the targets' loss, backward, clip of the
 gradient's norm, AdamW. They compute in float32; where a configuration says bfloat16, theirs is under torch's autocast.
@@ -14,10 +15,12 @@ machine slows all of them down. Compilation and first steps are not in the figur
 
   ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout 0.1: median of turns
   ours_with_loader_tokens_per_second                    the same with batches of a corpus, read and built in threads
-  mfu                                                   of ours, model FLOPs over the published peak; null on a CPU
+  ours_xla_tokens_per_second                            of ours with XLA's attention, as on a CPU: not measured there
+  mfu                                                   of our figures, model FLOPs over published peak; null on a CPU
   compile_cpu_seconds                                   of ours: XLA's CPU seconds for the program of a dispatch
   ratio, ratio_compiled                                 ours over the peer's, dropout 0.1: median over rounds of turns
   ratio_no_dropout                                      ours over the eager peer's with dropout 0
+  ratio_xla                                             ours over ours with XLA's attention, dropout 0.1
   cpu_per_wall                                          CPU seconds over seconds of a side, dropout 0.1. Far below the
                                                         number of cores: the machine had other work, do not use the run
   tokens_per_cpu_second                                 of all sides; depends less on what else the machine does
@@ -46,9 +49,9 @@ import _texts
 from _sides import STEPS, Made, Ours, Peer
 
 DROPOUT = 0.1
-OURS, PEER, COMPILED = "ours", "peer", "peer_compiled"
-FIGURES = {"ours": (OURS, DROPOUT), "ours_with_loader": (OURS, DROPOUT), "peer": (PEER, DROPOUT),
-           "peer_compiled": (COMPILED, DROPOUT), "ours_no_dropout": (OURS, 0.0),
+OURS, XLA, PEER, COMPILED = "ours", "ours_xla", "peer", "peer_compiled"
+FIGURES = {"ours": (OURS, DROPOUT), "ours_with_loader": (OURS, DROPOUT), "ours_xla": (XLA, DROPOUT),
+           "peer": (PEER, DROPOUT), "peer_compiled": (COMPILED, DROPOUT), "ours_no_dropout": (OURS, 0.0),
            "peer_no_dropout": (PEER, 0.0)}  # fmt: skip
 
 
@@ -85,7 +88,8 @@ class Task:
         rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
         if self.path:
             given = load(self.path, list(self.words))
-            return given.changed(model=rates, train={"steps_per_dispatch": STEPS})
+            changes = rates | ({"attention": "xla"} if self.side == XLA else {})
+            return given.changed(model=changes, train={"steps_per_dispatch": STEPS})
         sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
         data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
         if self.quick:
@@ -122,7 +126,7 @@ def trainer(task: Task) -> Ours | Peer:
         os.environ["JAX_PLATFORMS"] = "cpu"
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.cores])
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU's memory, which the others need too
-    if task.side == OURS:
+    if task.side in (OURS, XLA):
         made = Ours(task.config(), task.device)
         made.steps()
     else:
@@ -201,9 +205,10 @@ def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
         "ratio": ratio(OURS, PEER),
         "ratio_compiled": ratio(OURS, COMPILED),
         "ratio_no_dropout": ratio("ours_no_dropout", "peer_no_dropout"),
+        "ratio_xla": ratio(OURS, XLA),
         "cpu_per_wall": {
             name: sum(turn.cpu_seconds for turn in turns[name]) / sum(turn.seconds for turn in turns[name])
-            for name in (OURS, PEER, COMPILED)
+            for name in (OURS, XLA, PEER, COMPILED)
             if name in turns
         },
         "tokens_per_cpu_second": {
@@ -222,7 +227,7 @@ def show(result: dict[str, Any]) -> None:
         columns = f"{result[f'{name}_tokens_per_second']:9,.0f} {low:9,.0f} {high:9,.0f}"
         columns += f" {'' if cpu is None else format(cpu, '.2f'):>9} {result['tokens_per_cpu_second'][name]:9,.0f}"
         print(f"{name:18} {columns} {result['loss'][name]:9.4f}")
-    for name in ("ratio", "ratio_compiled", "ratio_no_dropout"):
+    for name in ("ratio", "ratio_compiled", "ratio_no_dropout", "ratio_xla"):
         print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
     for name in ("mfu", "compile_cpu_seconds", "dropout", "device", "cores", "parameters", "load_average"):
         print(f"{name:18} {result[name]}")
@@ -234,6 +239,8 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2, help="that every side may use, and torch's threads (default 2)")
     parser.add_argument("--rounds", type=int, default=9, help=f"of turns of {STEPS} steps (default 9)")
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--figures", nargs="+", choices=FIGURES, help="only these (default: all but ours_xla)")
+    parser.add_argument("--corpus", help="folder of `prepare` to read, instead of speeches that are prepared first")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
     parser.add_argument("--config", help="configuration file, with changes as --config.train.batch_size=32")
     parser.add_argument("--json", action="store_true")
@@ -247,21 +254,24 @@ def main() -> None:
     tasks = {
         name: Task(side, dropout, args.device, args.cores, args.quick, args.config, tuple(words))
         for name, (side, dropout) in FIGURES.items()
-        if not (args.eager and side == COMPILED)
+        if (name in args.figures if args.figures else side != XLA) and not (args.eager and side == COMPILED)
     }
-    load, config = [os.getloadavg()[0]], tasks[OURS].config()
+    load, config = [os.getloadavg()[0]], next(iter(tasks.values())).config()
     with tempfile.TemporaryDirectory() as folder:
-        corpus = write_corpus(folder, config.model.vocab_size)
-        tasks["ours_with_loader"] = dataclasses.replace(tasks["ours_with_loader"], corpus=corpus)
+        if loading := tasks.get("ours_with_loader"):
+            corpus = args.corpus or write_corpus(folder, config.model.vocab_size)
+            tasks["ours_with_loader"] = dataclasses.replace(loading, corpus=corpus)
         turns, made = measure(tasks, args.rounds)
     result = report(turns, STEPS * config.train.batch_size * config.data.segment_len)
-    ours = made[OURS]
-    seconds = statistics.median(turn.seconds for turn in turns[OURS]) / STEPS
-    result["mfu"] = None if ours.peak is None else ours.flops / ours.peak / seconds
-    result["compile_cpu_seconds"] = {name: made[name].compile_cpu_seconds for name in ("ours", "ours_no_dropout")}
+    ours = {name: each for name, each in made.items() if each.flops}
+    result["mfu"] = {
+        name: each.peak and each.flops * STEPS / each.peak / statistics.median(turn.seconds for turn in turns[name])
+        for name, each in ours.items()
+    }
+    result["compile_cpu_seconds"] = {name: each.compile_cpu_seconds for name, each in ours.items()}
     load.append(os.getloadavg()[0])
-    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "parameters": ours.parameters,
-               "load_average": load}  # fmt: skip
+    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "load_average": load,
+               "parameters": next(iter(made.values())).parameters}  # fmt: skip
     print(json.dumps(result)) if args.json else show(result)
 
 
