@@ -195,8 +195,7 @@ def over_data(spec: PartitionSpec) -> int | None:
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
-    """Of arrays with NamedShardings: the share of their bytes that is split over `data`, and the bytes of the rest, which
-    every device has whole over `data`."""
+    """The share of the bytes of sharded arrays that is split over `data`, and the bytes of one device of the rest."""
     total = {True: 0, False: 0}
     for x in jax.tree.leaves(abstract):
         split = over_data(x.sharding.spec) is not None

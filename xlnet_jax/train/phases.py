@@ -46,8 +46,8 @@ def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Se
     if config.mesh.zero1:
         state = phases[0].built.abstract_state
         share, rest = meshes.split_share((state.params, state.opt_state))
-        log.info("mesh.zero1: %.1f %% of parameters and optimizer state are split over mesh axis data=%d; every device has "
-                 "the other %.1f MB", 100 * share, mesh.shape["data"], rest / 1e6)  # fmt: skip
+        log.info("mesh.zero1: %.1f %% of parameters and optimizer are split over data=%d, and %.1f MB stay whole",
+                 100 * share, mesh.shape["data"], rest / 1e6)  # fmt: skip
     return mesh, phases
 
 
