@@ -49,8 +49,8 @@ def drawn(stream: Any, T: int) -> Any:
             return np.sort(rng.integers(0, highest.get(name, 2), x.shape)).astype(x.dtype)
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
 
-    fields = ((field.name, getattr(stream, field.name)) for field in dataclasses.fields(stream))
-    made = {name: jax.tree.map(functools.partial(array, name), value) for name, value in fields if name != "max_distance"}
+    names = [field.name for field in dataclasses.fields(stream) if field.name != "max_distance"]
+    made = {name: jax.tree.map(functools.partial(array, name), getattr(stream, name)) for name in names}
     *tables, direction_B = made["position"]
     return Arguments(**made | {"position": (*tables, np.ones_like(direction_B))})
 
@@ -125,7 +125,7 @@ def main() -> None:
         row["milliseconds"] = {name: milliseconds(T, name, args.rounds) for name in names}
         row["cpu_per_wall"] = round((time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2)
         rows.append(row)
-        print(f"T={T} done", file=sys.stderr)
+        print(json.dumps(row), file=sys.stderr)  # a later length may run out of time
     if not args.json:
         show(rows)
     device = jax.devices()[0]

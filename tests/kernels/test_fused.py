@@ -1,6 +1,7 @@
 """The fused kernels in interpret mode against `xla`, and their choice: drawn shapes, dropout, blocks, shards."""
 
 import functools
+import importlib
 import types
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from attention_cases import GATHERED, cast, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -165,6 +167,16 @@ def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypat
     monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
     with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
         fused.attend(cast(draw(T=2, M=1, E=E), dtype))
+
+
+def test_the_benchmark_draws_what_both_streams_read(monkeypatch):
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    benchmark, shapes = importlib.import_module("attention"), importlib.import_module("_attention")
+    for stream in shapes.streams(shapes.sizes_of(12), jnp.bfloat16):
+        drawn = benchmark.drawn(stream, 12)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), drawn) == jax.tree.map(lambda x: (x.shape, x.dtype), stream)
+        assert np.all(drawn.position[2] == 1), "a direction other than forward"
+        assert 2 < drawn.rank_BK.max() < 12, "ranks that leave nothing or everything to see"
 
 
 def with_attention(value, **model):

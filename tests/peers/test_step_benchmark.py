@@ -34,12 +34,13 @@ def test_ratios_are_ours_over_the_peers_round_by_round():
         return [benchmark.Turn(s, 2 * s, 1.0) for s in seconds]
 
     # The second round was slowed down for both sides: its ratio is still 4.
-    measured = dict(ours=turns(1, 10, 1), peer=turns(4, 40, 2), ours_no_dropout=turns(1), peer_no_dropout=turns(3))
+    measured = dict(ours=turns(1, 10, 1), peer=turns(4, 40, 2), ours_no_dropout=turns(1), peer_no_dropout=turns(3),
+                    ours_xla=turns(2, 20, 4))  # fmt: skip
     result = benchmark.report(measured, tokens=120)
-    assert (result["ratio"], result["ratio_no_dropout"]) == (4, 3)
+    assert (result["ratio"], result["ratio_no_dropout"], result["ratio_xla"]) == (4, 3, 2)
     assert (result["ours_tokens_per_second"], result["peer_tokens_per_second"]) == (120, 30)
     assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None
-    assert result["cpu_per_wall"] == {"ours": 2, "peer": 2}
+    assert result["cpu_per_wall"] == {"ours": 2, "ours_xla": 2, "peer": 2}
     assert result["spread"]["peer"] == [3, 60]
     assert result["tokens_per_cpu_second"]["ours_no_dropout"] == 60
 

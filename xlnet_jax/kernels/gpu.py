@@ -53,7 +53,7 @@ BLOCKS = {
 }
 """By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
 tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are what its matrix unit takes at once.
-Shared memory is below the 163 KiB of an A100. Not measured on a card."""
+Shared memory is below the 163 KiB of an A100. Other tiles were not tried on a card."""
 
 
 def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
