@@ -517,6 +517,8 @@ MUTANTS = (
            one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
     Mutant("rebuilt_steps_are_forgotten", RESUME, "rebuilt = rebuilt + [restored.step]", "rebuilt = [restored.step]",
            one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
+    Mutant("the_path_is_in_the_key_of_a_program", "xlnet_jax/run/programs.py", '_xla_caches", "none")', '_xla_caches", "all")',
+           one("train/loop", "test_a_run_starts_from_a_program_that_was_compiled_ahead")),
     Mutant("blocks_are_counted_from_step_0", "xlnet_jax/train/loop.py", "(step - self.plan[-1].step) %", "step %",
            one("train/resume", "test_blocks_start_where_the_newest_entry_of_the_plan_does")),
     Mutant("the_memory_is_left_out_inside_of_blocks", "xlnet_jax/train/loop.py", "memory=inside and", "memory=not inside and",

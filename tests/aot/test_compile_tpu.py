@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import types
 
 import jax
@@ -17,7 +18,7 @@ from xlnet_jax.config import load, override, usual
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.run.programs import OPTIONS, compiler_options
+from xlnet_jax.run.programs import OPTIONS, compiler_options, kept_for_absent_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
@@ -315,3 +316,17 @@ def test_a_long_text_fits_only_with_the_kernel(attention, fits):
 def test_where_no_kernel_is_auto_compiles_xla():
     result = compiled(topology="v3:2x2")
     assert result["fits"] and result["attention"] == "xla"
+
+
+def test_a_program_is_kept_under_the_key_that_train_looks_for(tmp_path, monkeypatch):
+    """Fails if the flags that write schedules are in it: no other process has them."""
+    config = override(CONFIG, [f"--config.log.compilation_cache={tmp_path}"])
+    compiling.compile_for(config, "v5e:2x2")
+    kept = os.listdir(tmp_path)
+    assert len(kept) == 1 and kept[0].startswith("jit_steps-")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "")
+    topology = describe("v5e:2x2")
+    recipe = make_recipe(config.changed(model={"attention": "fused"}))
+    with kept_for_absent_devices(config):
+        compile.lower(recipe, make_mesh(config.mesh, topology.devices))[1].compile()
+    assert os.listdir(tmp_path) == kept

@@ -14,22 +14,27 @@ import data_fixtures
 import jax
 import numpy as np
 import pytest
+import shared
 import tiny
 from shared import settings as config
 from shared import wait_until
 
+from xlnet_jax.aot import compile
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.run import progress, signals
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
+from xlnet_jax.train.recipe import make_recipe
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +73,20 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
     assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
+
+
+def test_a_run_starts_from_a_program_that_was_compiled_ahead_and_the_folder_moved(
+    finished, tmp_path, pytestconfig, caplog
+):
+    """As `compile` does it. Fails if the two lower different modules, or if the path of the folder is in the key."""
+    caplog.set_level("INFO", "xlnet_jax")
+    untouched, *_ = finished
+    ahead, moved = config(pytestconfig, log={"compilation_cache": str(tmp_path / "ahead")}), str(tmp_path / "moved")
+    with kept_for_absent_devices(ahead):
+        compile.lower(make_recipe(ahead), make_mesh(ahead.mesh))[1].compile()
+    os.rename(tmp_path / "ahead", moved)
+    train(config(pytestconfig, log={"compilation_cache": moved}), str(tmp_path / "run"), stop_at=4)
+    assert "compilation cache: hit" in caplog.text and shared.steps(tmp_path / "run") == shared.steps(untouched)[:4]
 
 
 def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, pytestconfig):

@@ -23,6 +23,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.train.recipe import make_recipe, recipes
 from xlnet_jax.train.state import init_params
 
@@ -45,7 +46,8 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)
-    trial = attempt(recipes(phases)[phase], topology)
+    with kept_for_absent_devices(config):
+        trial = attempt(recipes(phases)[phase], topology)
     result = report(trial, topology, steps)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:

@@ -68,10 +68,14 @@ def collected() -> Iterator[dict[str, Schedule]]:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+    flags = os.environ["LIBTPU_INIT_ARGS"]
+    # libtpu has read our flags, which `train` does not have: they shall not be in the key of JAX's cache.
+    os.environ["LIBTPU_INIT_ARGS"] = flags[: flags.index(f"--xla_jf_dump_to={folder}")].strip()
     try:
         yield found
         found |= read(folder)
     finally:
+        os.environ["LIBTPU_INIT_ARGS"] = flags
         shutil.rmtree(folder)
 
 

@@ -123,7 +123,7 @@ def prepare_environment() -> None:
         "TPU_WORKER_HOSTNAMES": "localhost",
         # libtpu allows one process at a time, because of the chips; a compiler uses none.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        # A program for devices that are not present cannot be loaded from JAX's cache.
+        # A program for devices that are not present cannot be loaded from JAX's cache; see `run.programs`.
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
     for name, value in defaults.items():

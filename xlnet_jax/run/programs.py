@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
+import warnings
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -85,8 +88,33 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
         log.warning("no compilation cache, so the next start compiles again: %s", error)
         folder = "none"
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
+    # Else the path is part of every key, and no program is found in a folder that was moved or copied.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
     compilation_cache.reset_cache()
+
+
+@contextlib.contextmanager
+def kept_for_absent_devices(config: Config) -> Iterator[None]:
+    """Programs that are compiled in this block, for devices that are not here, are kept in the configured folder, if
+    one is named. `train` finds them there by JAX's key: a hash of the lowered module, the compiler's options and flags,
+    its version and that of jaxlib, and the topology. What it does not find it compiles.
+    """
+    if config.log.compilation_cache in ("", "none"):
+        yield
+        return
+    use_compilation_cache(config)
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", True)
+    try:
+        with warnings.catch_warnings():
+            # What is there already cannot be loaded without its devices: it is compiled and written again.
+            warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+            yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+    log.info("the program is in %s, for train with --config.log.compilation_cache", config.log.compilation_cache)
 
 
 def _own(folder: str) -> bool:
