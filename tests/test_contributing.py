@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import runpy
 
 import pytest
 import tiny
@@ -63,8 +64,27 @@ def test_every_guarantee_names_tests_that_exist():
 def test_readme_is_short_and_its_pages_exist():
     text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
     pages = re.findall(r"\]\(((?:docs/)?[A-Za-z_]+\.md)", text)
-    assert text.count("\n") <= 120 and {"docs/guarantees.md", "docs/training.md", "CONTRIBUTING.md"} <= set(pages)
+    assert (
+        text.count("\n") <= 100
+        and len(text.split()) < 900
+        and {"docs/guarantees.md", "docs/training.md", "CONTRIBUTING.md"} <= set(pages)
+    )
     assert all((tiny.ROOT / page).exists() for page in pages)
+
+
+def test_the_overview_lists_every_page():
+    docs = tiny.ROOT / "docs"
+    listed = re.findall(r"\]\((\w+\.md)\)", (docs / "index.md").read_text(encoding="utf-8"))
+    assert {"index.md", *listed} == {page.name for page in docs.glob("*.md")}
+
+
+def test_the_pictures_of_orders_are_those_of_the_program(tmp_path):
+    pytest.importorskip("matplotlib")
+    runpy.run_path(str(tiny.ROOT / "docs" / "orders.py"))["main"](str(tmp_path))
+    for name in ("orders.svg", "filled.svg"):
+        words, known = (re.findall(r"<text[^>]*>([^<]+)", (folder / name).read_text(encoding="utf-8"))
+                        for folder in (tmp_path, tiny.ROOT / "docs"))  # fmt: skip
+        assert words == known and {"We", "people", "order reversed"} < {*words}
 
 
 def test_every_program_that_a_page_names_exists():

@@ -8,6 +8,7 @@ import pathlib
 import data_fixtures
 import jax
 import numpy as np
+import pages
 import pytest
 import tiny
 from special_ids import CLS, MASK, SEP
@@ -186,15 +187,19 @@ def test_vectors(model):
     assert model.encode([]).shape == (0, 16) and model.logits([]) == []
 
 
-def test_the_example_of_the_documentation(model, monkeypatch):
-    text = (tiny.ROOT / "docs" / "convert.md").read_text()
-    (program,) = [block.split("```")[0] for block in text.split("```python\n")[1:] if "import xlnet_jax" in block]
-    assert len(program.splitlines()) < 10
-    monkeypatch.setattr(xj, "load", {"run": model}.__getitem__, raising=False)
-    found: dict = {}
-    exec(program, found)  # our own documentation
-    assert found["vectors"].shape == (2, 16) and found["hidden"].shape[1] == 16
-    assert found["logits"].shape == (1, tiny.VOCAB) and isinstance(found["best"], str)
+@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
+def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(page, model, monkeypatch):
+    """What trains is for tests/wheel."""
+    (program, output), *_ = pages.sessions((tiny.ROOT / page).read_text(encoding="utf-8"))
+    assert 5 < len(program.splitlines()) <= 16
+    monkeypatch.setattr(xj, "load", {"runs/quickstart/run": model}.__getitem__, raising=False)
+    assert pages.printed(program, {}).count("\n") == output.count("\n") > 3
+
+
+def test_the_page_names_everything_that_is_public():
+    page = (tiny.ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    named = {name for line in page.splitlines() if line.startswith("| `") for name in line.split(" | ")[0].split("`")}
+    assert set(xj.__all__) <= named and len(xj.__all__) == 12
 
 
 def test_what_is_no_model(tmp_path):

@@ -61,7 +61,8 @@ VERBS = (
             option("--vocabulary", "train a SentencePiece model (default), WordPiece or BPE of bytes, or count words, "
                     "characters or bytes",
                     choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
-            count("--vocab_size", "pieces to train (default 32000), or the most to keep of those counted", None, 10,
+            count("--vocab_size", "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that the "
+                  "text gives), or the most to keep of those counted", None, 10,
                    10**6),
             option("--dataset", "the published files of enwik8, text8 or wikitext103; :test holds out the test split",
                     metavar="NAME[:test]"),

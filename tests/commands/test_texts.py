@@ -180,7 +180,10 @@ def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
     config = tiny.config(data=data, model={"memory_len": 0}, mesh={"data": 1, "fsdp": 8})
     folder = write_workdir(str(tmp_path / "run"), config)
     (scored,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=8"])
-    assert scored.keys() == {"text", "elbo", "standard_error", "draws", "pieces", "log_probs"} and scored["draws"] == 8
+    assert (
+        scored.keys() == {"text", "elbo", "standard_error", "draws", "mean_log_prob", "pieces", "log_probs"}
+        and scored["draws"] == 8
+    )
     model = xj.load(folder)
     (bound,) = model.elbo(PROMPTS[:1], draws=8)
     assert scored["elbo"] == pytest.approx(bound.elbo, rel=1e-5) == pytest.approx(sum(scored["log_probs"]))
@@ -226,6 +229,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
         assert found["spread"] == pytest.approx(np.sqrt(((joint_K - joint_K.mean()) ** 2).sum() / 2), abs=1e-4)
         assert found["spread"] > 1e-3
         assert sum(found["log_probs"]) == pytest.approx(found["log_prob"])
+        assert found["mean_log_prob"] * len(found["pieces"]) == pytest.approx(found["log_prob"])
     assert "".join(given["pieces"]).strip("▁") == "kilu" and len(whole["pieces"]) > len(given["pieces"])
     # A space before the word is given with `before`, or unknown with the text.
     (spaced,) = model.score([Passage(" kilu", "Bado", " menora.")])

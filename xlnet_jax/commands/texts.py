@@ -133,8 +133,9 @@ def score(
 
     Returns:
       For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
-      deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each. Of a masked model `pseudo_log_prob` in
-      place of `log_prob`; of masked diffusion `elbo`, its `standard_error` (None for one draw) and the `draws`.
+      deviation, and `log_mean_exp`; `mean_log_prob` of a piece; `pieces`, and the mean `log_probs` of each. Of a masked
+      model `pseudo_log_prob` in place of `log_prob`; of masked diffusion `elbo`, its `standard_error` (None for one
+      draw) and the `draws`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     passages = gathered(
@@ -168,7 +169,8 @@ def _result(
 ) -> dict[str, Any]:  # fmt: skip
     tokens, _ = pieces_of(tokenizer, passage, number)
     pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
-    return {"text": passage.text, **totals, "pieces": pieces, "log_probs": log_prob_U.tolist()}
+    mean = {"mean_log_prob": float(log_prob_U.mean())}
+    return {"text": passage.text, **totals, **mean, "pieces": pieces, "log_probs": log_prob_U.tolist()}
 
 
 def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:

@@ -23,7 +23,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, starts_word
+from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -208,8 +208,8 @@ def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] 
 def train(texts: Sequence[str], path: str, vocab_size: int, level: str, normalization: Normalization) -> None:
     """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is kept.
 
-    Equal arguments give equal bytes, in any process. Raises BadInput: the text is too little for so many pieces, or the
-    kind has no such normalisation.
+    Equal arguments give equal bytes, in any process. Raises TooLittleText, or BadInput if the kind has no
+    such normalisation.
     """
     made, first, last = _empty(level, normalization, path), _FIRST[level], [_MASK] * (level == "bytebpe")
     special, alphabet = first, pre_tokenizers.ByteLevel.alphabet()
@@ -229,7 +229,7 @@ def train(texts: Sequence[str], path: str, vocab_size: int, level: str, normaliz
     model: Mapping[str, Any] = json.loads(made.to_str())["model"]
     pieces = [*sorted(model["vocab"], key=model["vocab"].__getitem__), *last]
     if len(pieces) != vocab_size:
-        raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of {level}; "
-                       "give that number, or more text")  # fmt: skip
+        raise TooLittleText(f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of "
+                            f"{level}; give that number, or more text")  # fmt: skip
     document = _document(_empty(level, normalization, path), pieces, model.get("merges", ()))
     files.write_new(path, files.to_json(document, None))

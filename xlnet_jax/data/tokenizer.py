@@ -281,12 +281,16 @@ def cut(text: str, length: int) -> Iterator[str]:
         yield text[start:]
 
 
+class TooLittleText(BadInput):
+    """A text that does not give so many pieces."""
+
+
 def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int) -> None:
     """Trains a unigram model with the options of the released ones on normalised sentences, at least one.
 
     It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces; `seed` is that of
     SentencePiece's own sampling, from ten million sentences on. Equal arguments give equal bytes; `threads` is one of
-    them: it changes the order of floating-point sums. Raises BadInput: the vocabulary does not fit the text.
+    them: it changes the order of floating-point sums. Raises TooLittleText.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
@@ -306,6 +310,6 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
     except RuntimeError as error:
         # After the place in its source, SentencePiece says what is wrong, and the largest or smallest size.
         reason = " ".join(str(error).rpartition("] ")[2].split())
-        raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
+        raise TooLittleText(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())

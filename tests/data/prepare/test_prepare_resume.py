@@ -144,6 +144,19 @@ def test_a_failed_start_may_be_given_other_options(tmp_path):
     assert manifest["tokenizer"]["vocab_size"] == Corpus(str(tmp_path / "c")).tokenizer.vocab_size == data.VOCAB_SIZE
 
 
+@pytest.mark.parametrize("vocabulary", ["sentencepiece", "bytebpe"])
+def test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives(vocabulary, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(module, "_PIECES", (30_000, 270, 260))
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        manifest = data.make_corpus(tmp_path / "c", tokenizer=None, vocabulary=vocabulary)
+    assert manifest["tokenizer"]["vocab_size"] == 270 and "tokenizer of 270 pieces" in caplog.text
+    assert "does not give 30000 pieces" in caplog.text
+    assert "of 260 pieces" not in caplog.text
+    monkeypatch.setattr(module, "_PIECES", (30_000,))
+    with pytest.raises(BadInput, match="no tokenizer of --vocab_size=30000"):
+        data.make_corpus(tmp_path / "d", tokenizer=None, vocabulary=vocabulary)
+
+
 def test_another_tokenizer_in_the_same_place(tmp_path):
     """In one process, which keeps the tokenizer it has loaded."""
     first = data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=150)

@@ -28,7 +28,7 @@ from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.prepare.work_unit import in_threads
-from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
 from xlnet_jax.data.vocabulary import PLAIN, class_of, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
@@ -39,7 +39,7 @@ _BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-_PIECES = 32000  # of a trained tokenizer
+_PIECES = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000)  # of a trained tokenizer: the most that the text gives
 _TRAINED = ("sentencepiece", *subwords.LEVELS)  # the others are counted
 
 _log = logging.getLogger("xlnet_jax")
@@ -63,8 +63,8 @@ def prepare(
         held out; `words`, `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or
         `sentencepiece`.
       dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
-      vocab_size: pieces of the trained tokenizer (None = 32000), or at most of the counted vocabulary (None = a
-        million words, all characters and bytes).
+      vocab_size: pieces of the trained tokenizer (None = the most of `_PIECES` that the text gives), or at most of the
+        counted vocabulary (None = a million words, all characters and bytes).
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
@@ -98,7 +98,7 @@ def prepare(
         level = vocabulary or (model.level if model else "sentencepiece")
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
-        trained = {"vocab_size": vocab_size or _PIECES, "sample_bytes": sample_bytes, "seed": seed}
+        trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
         given, rules = normalization, dict[str, bool]()
         if level in subwords.LEVELS:
             # The tokenizer normalises itself, and training one makes a part of it of these.
@@ -141,7 +141,7 @@ def prepare(
                 if model is not None:
                     files.write(path, model.content)
                 elif level in _TRAINED:
-                    _train(path, found, request, given, **trained)
+                    _train(path, found, request, given, vocab_size, sample_bytes, seed)
                 else:
                     _log.info("counting %s", level)
                     engines.run(output, counted, None, request, workers, beam)
@@ -162,7 +162,7 @@ def prepare(
 
 
 def _train(
-    path: str, sources: Sequence[Source], request: Request, normalization: Normalization, vocab_size: int,
+    path: str, sources: Sequence[Source], request: Request, normalization: Normalization, vocab_size: int | None,
     sample_bytes: int, seed: int,
 ) -> None:  # fmt: skip
     """Trains the tokenizer on parts of the text in random order, until there is enough."""
@@ -185,11 +185,21 @@ def _train(
     # After a minute already: the corpus may take a day.
     if warning := marks.warning(reader.dropped):
         _log.warning("%s", warning)
-    _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
-    if request.vocabulary in subwords.LEVELS:
-        subwords.train(sample, path, vocab_size, request.vocabulary, normalization)
-    else:
-        train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
+    *larger, least = _PIECES if vocab_size is None else (vocab_size,)
+
+    def train(pieces: int) -> None:
+        _log.info("training a tokenizer of %d pieces on %d bytes of text", pieces, size)
+        if request.vocabulary in subwords.LEVELS:
+            subwords.train(sample, path, pieces, request.vocabulary, normalization)
+        else:
+            train_tokenizer(sample, path, pieces, seed, _TRAINING_THREADS)
+
+    for pieces in larger:
+        try:
+            return train(pieces)
+        except TooLittleText:
+            _log.info("this text does not give %d pieces", pieces)
+    train(least)
 
 
 def _write_vocabulary(

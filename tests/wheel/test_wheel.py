@@ -1,0 +1,47 @@
+"""What someone has who has no checkout: .venv-wheel, into which `make` installs the wheel and nothing else of ours."""
+
+import json
+import os
+import subprocess
+
+import pages
+import pytest
+import tiny
+
+BIN = tiny.ROOT / ".venv-wheel" / "bin"
+FEW = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.optimizer.warmup_steps=5",
+       "--config.evaluation.blocks=4"]  # fmt: skip
+
+
+def run(folder, program, *words):
+    """What a program of the environment prints, in a folder outside of the checkout."""
+    env = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run([str(BIN / program), *words], cwd=folder, env=env, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the quick start has run, with few steps."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    result = json.loads(run(folder, "xlnet-jax", "quickstart", *FEW, "--json"))
+    assert (folder / result["export"] / "model.safetensors").exists() and len(result["filled"]) == 4
+    return folder
+
+
+def test_the_package_is_that_of_the_wheel(folder):
+    place = run(folder, "python", "-c", "import xlnet_jax; print(xlnet_jax.__file__)")
+    assert place.startswith(str(BIN.parent))
+    listed = run(folder, "python", "-c", "from xlnet_jax.config.loading import packaged; print(*sorted(packaged()))")
+    ours = tiny.ROOT / "configs"
+    assert listed.split() == sorted(str(path.relative_to(ours))[:-3] for path in ours.rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
+def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(folder, page):
+    sessions = pages.sessions((tiny.ROOT / page).read_text(encoding="utf-8"))
+    assert sessions
+    program = "".join(f"{code}\nprint('END')\n" for code, _ in sessions)
+    found = run(folder, "python", "-c", program).split("END\n")[:-1]
+    assert [output.count("\n") for output in found] == [output.count("\n") for _, output in sessions]
