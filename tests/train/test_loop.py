@@ -75,9 +75,7 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
 
 
-def test_a_run_starts_from_a_program_that_was_compiled_ahead_and_the_folder_moved(
-    finished, tmp_path, pytestconfig, caplog
-):
+def test_a_run_starts_from_a_program_that_was_compiled_ahead(finished, tmp_path, pytestconfig, caplog):
     """As `compile` does it. Fails if the two lower different modules, or if the path of the folder is in the key."""
     caplog.set_level("INFO", "xlnet_jax")
     untouched, *_ = finished

@@ -46,8 +46,10 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)
-    with kept_for_absent_devices(config):
+    with kept_for_absent_devices(config) as kept:
         trial = attempt(recipes(phases)[phase], topology)
+    if kept and trial.fits:
+        log.info("the program is in %s, where train finds it with the same key", config.log.compilation_cache)
     result = report(trial, topology, steps)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:

@@ -95,13 +95,13 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def kept_for_absent_devices(config: Config) -> Iterator[None]:
+def kept_for_absent_devices(config: Config) -> Iterator[bool]:
     """Programs that are compiled in this block, for devices that are not here, are kept in the configured folder, if
     one is named. `train` finds them there by JAX's key: a hash of the lowered module, the compiler's options and flags,
-    its version and that of jaxlib, and the topology. What it does not find it compiles.
+    its version and that of jaxlib, and the topology. What it does not find it compiles. Yields whether one is named.
     """
     if config.log.compilation_cache in ("", "none"):
-        yield
+        yield False
         return
     use_compilation_cache(config)
     before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
@@ -110,11 +110,10 @@ def kept_for_absent_devices(config: Config) -> Iterator[None]:
         with warnings.catch_warnings():
             # What is there already cannot be loaded without its devices: it is compiled and written again.
             warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
-            yield
+            yield True
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
-    log.info("the program is in %s, for train with --config.log.compilation_cache", config.log.compilation_cache)
 
 
 def _own(folder: str) -> bool:
