@@ -581,6 +581,14 @@ MUTANTS = (
     Mutant("law_left_within_backwards", "xlnet_jax/data/batches/orders.py", "np.cumsum(unknown_BT, axis=1) - 1",
            "unknown_BT.sum(axis=1, keepdims=True) - np.cumsum(unknown_BT, axis=1)",
            one("data/batches/order_laws", "test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones")),
+    Mutant("worst_pieces_of_a_gap", "xlnet_jax/infer/sampling.py", "jax.lax.top_k(jax.nn.log_softmax(logits_BV), count)",
+           "jax.lax.top_k(-jax.nn.log_softmax(logits_BV), count)", one("library", "test_the_most_probable_pieces_of_a_gap")),
+    Mutant("name_of_a_configuration_ignored", "xlnet_jax/config/loading.py", "packaged().get(path, path)",
+           'packaged().get("quickstart", path)', one("config", "test_a_configuration_of_the_package_is_found_by_its_name")),
+    Mutant("fewest_pieces_first", "xlnet_jax/data/prepare/pipeline.py", "*larger, least = _PIECES if",
+           "least, *larger = _PIECES[::-1] if", one("data/prepare/prepare_resume", "test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives")),
+    Mutant("mean_is_a_sum", "xlnet_jax/commands/texts.py", "float(log_prob_U.mean())", "float(log_prob_U.sum())",
+           one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library")),
 )  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 import ast
 import dataclasses
+import inspect
 import json
 import pathlib
+import re
 
 import data_fixtures
 import jax
@@ -200,6 +202,10 @@ def test_the_page_names_everything_that_is_public():
     page = (tiny.ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     named = {name for line in page.splitlines() if line.startswith("| `") for name in line.split(" | ")[0].split("`")}
     assert set(xj.__all__) <= named and len(xj.__all__) == 12
+    calls = [ast.parse(call, mode="eval").body for call in re.findall(r"`(xj\.\w+\([^`]*\))`", page)]
+    assert len(calls) == 6
+    for call in calls:
+        inspect.signature(getattr(xj, call.func.attr)).bind(*call.args, **{word.arg: 0 for word in call.keywords})
 
 
 def test_what_is_no_model(tmp_path):
