@@ -96,7 +96,7 @@ class Cloud:
 
     def run(self, script: str, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [LAUNCH / script, *words], env=self.environment, capture_output=True, text=True, timeout=timeout
+            [LAUNCH / script, *words], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout
         )
 
     def stub(self, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -38,6 +38,7 @@ SHOWN = {
         f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --flags=v6e --dry-run -- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
+    "slurm.sbatch": [f"--dry-run {TRAIN}"],
 }
 
 
@@ -53,7 +54,7 @@ def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, scrip
         shown += f"$ launch/{script} {words}\n{done.stdout}\n"
     for text, name in {str(ROOT): "CHECKOUT", head.strip(): "COMMIT", f"chown {os.getuid()} ": "chown USER "}.items():
         shown = shown.replace(text, name)
-    path = ROOT / "tests" / "launch" / "golden" / f"{script.removesuffix('.sh')}.txt"
+    path = ROOT / "tests" / "launch" / "golden" / f"{script.partition('.')[0]}.txt"
     if os.environ.get("GOLDEN") == "write":
         path.write_text(shown)
     assert shown == path.read_text()

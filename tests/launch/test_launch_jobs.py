@@ -1,10 +1,9 @@
-"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the script for SLURM."""
+"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the batch file of SLURM."""
 
 import json
-import pathlib
 import re
+import shlex
 import subprocess
-import sys
 
 import jsonschema
 import pytest
@@ -117,8 +116,8 @@ def test_gke_wants_a_claim_only_for_a_folder(cloud):
 
 # As srun does: the command once on every node; the highest code.
 SRUN = """highest=0
-for SLURM_NODEID in 0 1; do
-  export SLURM_NODEID
+for SLURM_PROCID in 0 1; do
+  export SLURM_PROCID
   "$@" || { code=$?; ((code > highest)) && highest=$code; }
 done
 exit $highest
@@ -126,29 +125,27 @@ exit $highest
 
 
 @pytest.mark.parametrize(
-    "codes, end, again", [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0)]
+    "codes, end, again",
+    [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0), ([130, 130], 130, 0)],
 )
-def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42(cloud, codes, end, again):
-    page = (ROOT / "docs" / "pods.md").read_text()
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
-    heard, ours = cloud.folder / "heard", "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID $*"
+@pytest.mark.parametrize("array, restarts", [("", 49), ("7", 0), ("", 50)])
+def test_a_slurm_job_goes_back_into_the_queue_on_42(cloud, codes, end, again, array, restarts):
+    """`test_slurm.py` has the real one."""
+    heard = cloud.folder / "heard"
     cloud.tools({
-        "srun": SRUN,
-        "scontrol": f'case $1 in show) printf "node0\\nnode1\\n" ;; *) echo "$@" >>{heard} ;; esac',
-        "xlnet-jax": f'echo "{ours}" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$JAX_PROCESS_ID]}}',
+        "srun": SRUN, "scontrol": f'echo "$@" >>{heard}',
+        "trainer": f'echo "$XLNET_JOB_ID $*" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}',
     })  # fmt: skip
-    (cloud.folder / ".venv" / "bin").mkdir(parents=True)
-    (cloud.folder / ".venv" / "bin" / "activate").touch()
-    environment = cloud.environment | {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(["bash", "-c", script], cwd=cloud.folder, env=environment, timeout=60)
+    environment = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "XLNET_JAX": "trainer --nv"}
+    if array:
+        environment |= {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": array}
+    batch = cloud.folder / "slurm_script"  # SLURM runs a copy
+    batch.write_bytes((LAUNCH / "slurm.sbatch").read_bytes())
+    done = subprocess.run(["bash", batch, *BUCKET], cwd=ROOT, env=cloud.environment | environment, timeout=60)
     assert done.returncode == end
-    lines = cloud.heard()
-    command = (
-        "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run "
-        "--config.checkpoint.grace_seconds=300"
-    )
-    assert lines[:2] == [f"node0:61447 2 {process} {command}" for process in (0, 1)]
-    assert lines[2:] == ["requeue 7"] * again
-    shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
-    checked = subprocess.run([shellcheck, "--exclude=SC1091,SC2016", "-"], input=script, capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout) == (0, "")
+    job = "12_7" if array else "12"
+    command = f"slurm/{job} --nv train --config.checkpoint.grace_seconds=300 {shlex.join(BUCKET[1:])}"
+    seeds = "/7 --config.seeds.init=21 --config.seeds.data=22 --config.seeds.dropout=23"
+    assert cloud.heard() == [command + (seeds if array else "")] * 2 + [f"requeue {job}"] * (again and restarts < 50)
+    # The time before the limit is the one that the trainer knows.
+    assert "--signal=TERM@300" in (LAUNCH / "slurm.sbatch").read_text()
