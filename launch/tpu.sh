@@ -36,7 +36,6 @@ parse_tpu_options() {
       --network=*) network=${1#*=} ;;
       --subnetwork=*) subnetwork=${1#*=} ;;
       --poll=*) poll=${1#*=} ;;
-      --reserved) reserved=1 ;;
       --internal-ips) internal_ips=1 ;;
       --boot) boot=1 ;;
       --recreate) recreate=1 ;;
@@ -52,15 +51,15 @@ parse_tpu_options() {
 }
 
 # After the options are known, for everything but --delete.
-check_tpu_options() { # SLICES
+check_tpu_options() { # SLICES KINDS of capacity
   need accelerator "$accelerator" "$NAME"
   need repo "$repo" ".+"
   [[ -d $repo || $repo == *:* ]] || refuse "--repo=$repo is neither a folder here nor an address"
   need commit "$commit" "[0-9a-f]{7,40}"
   need poll "$poll" "0|$NUMBER"
-  [[ -z $spot || -z $reserved ]] || refuse "--spot and --reserved exclude each other"
   [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is available on GKE: use launch/gke.sh or launch/xpk.sh"
   hosts=$(hosts_of accelerator 2 "$accelerator" "$1")
+  check_capacity 2 "${accelerator%-*}" "$2"
   [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
     "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"
@@ -91,8 +90,7 @@ check_tpu_options() { # SLICES
   host+=(-- "${train[@]}")
   # Flags that both create commands accept.
   creation=()
-  [[ -z $spot ]] || creation+=(--spot)
-  [[ -z $reserved ]] || creation+=(--reserved)
+  [[ $capacity != spot ]] || creation+=(--spot)
   [[ -z $disk ]] || creation+=(--data-disk="mode=read-write,source=$disk")
   [[ -z $service_account ]] || creation+=(--service-account="$service_account" --scopes=cloud-platform)
   [[ -z $network ]] || creation+=(--network="$network")

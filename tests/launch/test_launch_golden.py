@@ -10,7 +10,7 @@ from launch_cloud import LAUNCH, ROOT
 TRAIN = "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run --config.data.corpus=gs://my-bucket/corpus"
 CODE = f"--repo=https://example.org/xlnet_jax.git --commit={40 * 'a'}"
 RUN = (
-    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --spot --recreate --autodelete {CODE} "
+    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --capacity=spot --recreate --autodelete {CODE} "
     "--service-account=xlnet@my-project.iam.gserviceaccount.com --logs=gs://my-bucket/logs"
 )
 REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
@@ -28,13 +28,13 @@ SHOWN = {
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [
-        f"{POOL} --slices=2 --spot --dry-run -- {TRAIN}",
-        f"{POOL} --slices=2 --spot --print -- {TRAIN}",
+        f"{POOL} --slices=2 --capacity=spot --dry-run -- {TRAIN}",
+        f"{POOL} --slices=2 --capacity=spot --print -- {TRAIN}",
         f"{POOL} --network=pod --service-account=xlnet --flags=v6e --claim=w --print -- {TRAIN}",
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
-        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --spot --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --capacity=spot --dry-run -- {TRAIN}",
         f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --flags=v6e --dry-run -- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],

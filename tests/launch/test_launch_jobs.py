@@ -18,25 +18,50 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-SEVERAL = ["--spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7", "--flags=v6e"]
+SEVERAL = ["--capacity=spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7", "--flags=v6e"]
 
 
 @pytest.mark.parametrize("words", [[], SEVERAL, ["--network=pod", "--service-account=xlnet"]])
 def test_the_jobset_is_valid_and_filled_in(cloud, words):
     """`test_launch_golden.py` has the whole text."""
-    found, spot = manifest(cloud, *words), "--spot" in words
+    found, spot = manifest(cloud, *words), "--capacity=spot" in words
     validator().validate(found)
     job, pod = found["spec"]["replicatedJobs"][0], pod_of(found)
     assert job["replicas"] == (2 if spot else 1)
     assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == (4 if spot else 1)
-    # The trainer knows the time that it gets: of a Spot node 15 seconds, whatever the pod requests.
-    grace = f"--config.checkpoint.grace_seconds={15 if spot else 600}"
+    # The trainer knows the time that the pod gets: of a Spot node 15 seconds, if its pool has no other configuration.
+    assert pod["terminationGracePeriodSeconds"] == (15 if spot else 600)
+    grace = f"--config.checkpoint.grace_seconds={pod['terminationGracePeriodSeconds']}"
     assert pod["containers"][0]["args"] == ["train", grace, *TRAIN[1:]]
     # The rendezvous has the port after JAX's.
     ports = [port["containerPort"] for port in pod["containers"][0]["ports"]]
     assert int(cloud_tpu_cluster.coordinator_port) in ports and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
     # --print shows what kubectl gets.
     assert yaml.safe_load(cloud.run("gke.sh", *GKE, *words, "--print", "--", *TRAIN).stdout) == found
+
+
+@pytest.mark.parametrize(
+    "capacity, label",
+    [
+        ("on-demand", {}),
+        ("spot", {"cloud.google.com/gke-spot": "true"}),
+        ("flex-start", {"cloud.google.com/gke-flex-start": "true"}),
+        ("reservation=mine", {"cloud.google.com/reservation-name": "mine"}),
+    ],
+)
+def test_pods_go_to_nodes_of_the_capacity(cloud, capacity, label):
+    found = pod_of(manifest(cloud, f"--capacity={capacity}"))["nodeSelector"]
+    assert {name: value for name, value in found.items() if "gke-tpu" not in name} == label
+
+
+def test_one_grace_time_of_spot_nodes_reaches_node_pod_and_trainer(cloud):
+    nodes = yaml.safe_load((LAUNCH / "gke" / "spot_nodes.yaml").read_text())["kubeletConfig"]
+    most = nodes["shutdownGracePeriodSeconds"] - nodes["shutdownGracePeriodCriticalPodsSeconds"]
+    pod = pod_of(manifest(cloud, "--capacity=spot", f"--grace={most}"))
+    assert pod["terminationGracePeriodSeconds"] == most == 105
+    assert f"--config.checkpoint.grace_seconds={most}" in pod["containers"][0]["args"]
+    refused = cloud.run("gke.sh", *GKE, "--capacity=spot", f"--grace={most + 1}", "--", *TRAIN)
+    assert refused.returncode == 2 and "105" in refused.stderr
 
 
 def test_a_misspelt_field_of_the_manifest_fails(cloud):

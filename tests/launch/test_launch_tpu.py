@@ -67,12 +67,19 @@ def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
     assert did == ["scp", "ssh", "delete", "create", "scp", "ssh"]
 
 
+def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for_again(cloud):
+    cloud.answers(["absent", "ACTIVE", "SUSPENDED", "absent"], [255])
+    done = cloud.run("queued_resource.sh", *TPU, "--capacity=flex-start", "--recreate", "--", *TRAIN)
+    assert done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
+    assert [verb for verb in cloud.verbs() if verb != "describe"] == ["create", "scp", "ssh", "delete"]
+
+
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
 @pytest.mark.parametrize("verb, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")])
 def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb, error):
     cloud.answers([error if verb == "describe" else "absent"], [])
     cloud.fails(create=[error])
-    done = cloud.run(script, *TPU, "--spot", "--recreate", "--", *TRAIN)
+    done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--", *TRAIN)
     assert done.returncode == 1 and ERRORS[error] in done.stderr and done.stderr.count("\n") == 1
     assert cloud.verbs() == ["describe", "create"][: 1 + (verb == "create")]
 
@@ -83,7 +90,7 @@ def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, read
     gone = "PREEMPTED" if ready == "READY" else "SUSPENDED"
     cloud.answers(["UNAVAILABLE", gone, *["absent"] * 5, "UNAVAILABLE", ready], [0])
     cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED", "EXISTS"], delete=["UNAVAILABLE"])
-    done = cloud.run(script, *TPU, "--spot", "--recreate", "--autodelete", "--", *TRAIN)
+    done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--autodelete", "--", *TRAIN)
     assert done.returncode == 0, done.stderr
     did = [verb for verb in cloud.verbs() if verb != "describe"]
     assert did == ["delete"] * 2 + ["create"] * 5 + ["scp", "ssh", "delete"]
