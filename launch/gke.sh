@@ -20,6 +20,7 @@
 #   --shared-workdir            for several hosts: all of them can write to the claim (ReadWriteMany)
 #   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --capacity=KIND             of the node pool: on-demand (default), spot, flex-start, reservation=NAME
+#   --queue=NAME                a LocalQueue of Kueue in which the JobSet waits, such as that of launch/gke/queue.yaml
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL, for the pod and the trainer (default 600; Spot 15, at most 105)
 #   --print                     print the manifest and do nothing else
@@ -30,7 +31,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-namespace=default image="" topology="" chips="" slices=1 claim="" network=host account="" restarts=50 grace="" nodes="" only_print=""
+namespace=default image="" topology="" chips="" slices=1 claim="" network=host account="" restarts=50 grace="" nodes="" queue="" only_print=""
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
   common_option "$1" || case $1 in
@@ -45,6 +46,7 @@ while (($# > 0)); do
     --mount=*) mount=${1#*=} ;;
     --network=*) network=${1#*=} ;;
     --service-account=*) account=${1#*=} ;;
+    --queue=*) queue=${1#*=} ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
     --) shift; train=("$@"); break ;;
@@ -74,6 +76,7 @@ else
     "the node pool's account: add --network=pod, or leave it out"
   dns=ClusterFirstWithHostNet host_network=true
 fi
+[[ -z $queue ]] || need queue "$queue" "$NAME"
 need max-restarts "$restarts" "[0-9]+"
 single=""
 read -r _ _ _ _ _ single largest joined _ shapes < <(rows_of 4 "$accelerator") || true
@@ -119,6 +122,7 @@ fill() {
 }
 fill NAME "$name"
 fill NAMESPACE "$namespace"
+fill QUEUE "${queue:+labels: {kueue.x-k8s.io/queue-name: $queue\}}"
 fill IMAGE "$image"
 fill ACCELERATOR "$accelerator"
 fill TOPOLOGY "$topology"

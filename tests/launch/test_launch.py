@@ -163,7 +163,10 @@ done"""
 
 CREATE = "gcloud compute tpus tpu-vm create x --zone=z --version=v --quiet"
 VARIANTS = [
-    ("tpu_vm.sh", ["--capacity=spot", "--project=p", "--internal-ips", "--service-account=a@p.iam.gserviceaccount.com"]),
+    (
+        "tpu_vm.sh",
+        ["--capacity=spot", "--project=p", "--internal-ips", "--service-account=a@p.iam.gserviceaccount.com"],
+    ),
     ("tpu_vm.sh", ["--disk=projects/p/zones/z/disks/d", "--mount=/data", "--network=n", "--subnetwork=s"]),
     ("tpu_vm.sh", ["--autodelete", "--logs=gs://bucket/logs", "--recreate", "--tunnel-through-iap"]),
     ("tpu_vm.sh", ["--delete"]),

@@ -16,6 +16,7 @@ RUN = (
 REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
 POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
+IRONWOOD = f"{IMAGE} --accelerator=tpu7x --topology=4x4x4 --chips=4"
 SHOWN = {
     "tpu_vm.sh": [
         f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
@@ -23,6 +24,16 @@ SHOWN = {
         f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
     ],
     "queued_resource.sh": [
+        *(
+            f"--name=xlnet --zone=us-east5-b {kind} --capacity={capacity} {CODE} --dry-run -- {TRAIN}"
+            for kind, capacities in {
+                "--accelerator=v5litepod-256": ["on-demand", "flex-start --max-run-duration=3d"],
+                "--accelerator=v6e-256": ["spot", "calendar=mine"],
+                "--accelerator=v6e-256 --slices=4": ["reservation=mine"],
+                "--accelerator=v5p-1024": ["on-demand", "reservation=mine"],
+            }.items()
+            for capacity in capacities
+        ),
         f"{RUN} --slices=2 --flags=v6e,slices --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
     ],
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
@@ -31,11 +42,15 @@ SHOWN = {
         f"{POOL} --slices=2 --capacity=spot --dry-run -- {TRAIN}",
         f"{POOL} --slices=2 --capacity=spot --print -- {TRAIN}",
         f"{POOL} --network=pod --service-account=xlnet --flags=v6e --claim=w --print -- {TRAIN}",
+        f"{POOL} --queue=xlnet --capacity=reservation=mine --print -- {TRAIN}",
+        f"{IRONWOOD} --capacity=spot --grace=105 --print -- {TRAIN}",
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
         f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --capacity=spot --dry-run -- {TRAIN}",
         f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --flags=v6e --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=tpu7x-128 --capacity=flex-start --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=v5p-1024 --capacity=reservation=mine --dry-run -- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
     "slurm.sbatch": [f"--dry-run {TRAIN}"],

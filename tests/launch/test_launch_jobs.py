@@ -18,7 +18,15 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-SEVERAL = ["--capacity=spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7", "--flags=v6e"]
+SEVERAL = [
+    "--capacity=spot",
+    "--topology=4x4",
+    "--chips=4",
+    "--slices=2",
+    "--shared-workdir",
+    "--max-restarts=7",
+    "--flags=v6e",
+]
 
 
 @pytest.mark.parametrize("words", [[], SEVERAL, ["--network=pod", "--service-account=xlnet"]])
@@ -52,6 +60,21 @@ def test_the_jobset_is_valid_and_filled_in(cloud, words):
 def test_pods_go_to_nodes_of_the_capacity(cloud, capacity, label):
     found = pod_of(manifest(cloud, f"--capacity={capacity}"))["nodeSelector"]
     assert {name: value for name, value in found.items() if "gke-tpu" not in name} == label
+
+
+def test_a_jobset_waits_in_a_queue_that_has_capacity_on_demand_first(cloud):
+    found = manifest(cloud, "--queue=xlnet")
+    validator().validate(found)
+    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "xlnet"}
+    assert "labels" not in manifest(cloud)["metadata"]
+    *flavors, cluster, local = yaml.safe_load_all((LAUNCH / "gke" / "queue.yaml").read_text())
+    (group,) = cluster["spec"]["resourceGroups"]
+    names = [flavor["metadata"]["name"] for flavor in flavors]
+    assert names == [flavor["name"] for flavor in group["flavors"]] == ["on-demand", "flex-start"]
+    assert group["coveredResources"] == ["google.com/tpu"] and cluster["metadata"]["name"] == "xlnet"
+    assert local["metadata"]["name"] == local["spec"]["clusterQueue"] == "xlnet"
+    limits = pod_of(found)["containers"][0]["resources"]["limits"]
+    assert [*limits] == group["coveredResources"]
 
 
 def test_one_grace_time_of_spot_nodes_reaches_node_pod_and_trainer(cloud):
