@@ -37,6 +37,7 @@
 #   --autodelete[=any]          delete it when the training is done (exit code 0), or after any last exit code and after
 #                               giving up; Ctrl-C here never deletes
 #   --boot                      the machine starts training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --price-per-chip-hour=N     for the cost in the account at the end
 #   --poll=SECONDS              between two checks, and the first pause before a retry (default 30)
 #   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the request and its machines; attached disks stay
@@ -91,11 +92,11 @@ ready() {
     before=$state
     case $state in
       ACTIVE) return ;;
-      absent) create || back_off "$answer" ;;
-      CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) sleep "$poll" ;;
+      absent) enter waiting && { create || back_off "$answer"; } ;;
+      CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) enter waiting && wait_for sleep "$poll" ;;
       SUSPENDING | DELETING)
-        [[ -n $recreate ]] || finish 1 "$name is $state; --recreate waits and creates it again"
-        sleep "$poll"
+        [[ -n $recreate || $capacity == flex-start ]] || finish 1 "$name is $state; --recreate waits and creates it again"
+        wait_for sleep "$poll"
         ;;
       SUSPENDED)
         if [[ $capacity == flex-start ]]; then

@@ -32,6 +32,7 @@
 #   --autodelete[=any]          delete it when the training is done (exit code 0), or after any last exit code and after
 #                               giving up; Ctrl-C here never deletes
 #   --boot                      the machine starts training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --price-per-chip-hour=N     for the cost in the account at the end
 #   --poll=SECONDS              between two checks, and the first pause before a retry (default 30)
 #   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the machine; attached disks stay
@@ -64,7 +65,7 @@ ready() {
     state_of state
     case $state in
       READY) return ;;
-      absent) create || back_off "$answer" ;;
+      absent) enter waiting && { create || back_off "$answer"; } ;;
       PREEMPTED | TERMINATED | UNKNOWN)
         [[ -n $recreate ]] || finish 1 "$name is $state; --recreate creates it again"
         note "$name is $state: creating it again"
@@ -72,7 +73,7 @@ ready() {
         ;;
       CREATING | STARTING | RESTARTING | REPAIRING | REIMAGING | DELETING | STOPPING)
         note "$name is $state"
-        sleep "$poll"
+        wait_for sleep "$poll"
         ;;
       *) fail "$name is $state; start it or --delete it" ;;
     esac

@@ -204,5 +204,7 @@ def test_an_array_is_one_run_for_each_seed_and_only_the_harmed_one_comes_back(sl
     for task in (0, 3):
         slurm.finish(f"{job}_{task}")
         assert f"Restarts={task // 3}" in slurm.ask("scontrol", "show", "job", f"{job}_{task}")
-    seeds = [json.loads((tmp_path / task / "config.json").read_text())["seeds"] for task in ("0", "3")]
-    assert seeds == [{"init": 0, "data": 1, "dropout": 2}, {"init": 9, "data": 10, "dropout": 11}]
+    for task in (0, 3):
+        config = json.loads((tmp_path / str(task) / "config.json").read_text())["config"]
+        seeds = [config[f"seeds.{name}"] for name in ("init", "data", "dropout")]
+        assert seeds == [3 * task, 3 * task + 1, 3 * task + 2]
