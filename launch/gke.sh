@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/gke.sh --name=xlnet --image=REGION-docker.pkg.dev/P/R/xlnet_jax:SHA --accelerator=tpu-v6e-slice --topology=4x4 \
-#   --chips=4 [--slices=2] [--spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
+#   --chips=4 [--slices=2] [--capacity=spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/gke.sh --name=xlnet --delete
 #
 # Fills in launch/gke/jobset.yaml and passes it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; any
@@ -18,9 +18,10 @@
 #                               (Workload Identity Federation, which pods on the host network do not use)
 #   --claim=NAME --mount=DIR    a claim, and its mount point (default: none; /mnt/xlnet)
 #   --shared-workdir            for several hosts: all of them can write to the claim (ReadWriteMany)
-#   --spot                      nodes of Spot pools only
+#   --capacity=KIND             of the node pool: on-demand (default), spot, flex-start, reservation=NAME
+#   --queue=NAME                a LocalQueue of Kueue in which the JobSet waits, such as that of launch/gke/queue.yaml
 #   --max-restarts=N            (default 50)
-#   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
+#   --grace=SECONDS             between SIGTERM and SIGKILL, for the pod and the trainer (default 600; Spot 15, at most 105)
 #   --print                     print the manifest and do nothing else
 #   --dry-run                   print the command and do not run it; the manifest goes to its standard input
 #   --delete                    delete the JobSet; bucket and claim stay
@@ -29,7 +30,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-namespace=default image="" topology="" chips="" slices=1 claim="" network=host account="" restarts=50 grace=600 only_print=""
+namespace=default image="" topology="" chips="" slices=1 claim="" network=host account="" restarts=50 grace="" nodes="" queue="" only_print=""
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
   common_option "$1" || case $1 in
@@ -44,6 +45,7 @@ while (($# > 0)); do
     --mount=*) mount=${1#*=} ;;
     --network=*) network=${1#*=} ;;
     --service-account=*) account=${1#*=} ;;
+    --queue=*) queue=${1#*=} ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
     --) shift; train=("$@"); break ;;
@@ -73,10 +75,10 @@ else
     "the node pool's account: add --network=pod, or leave it out"
   dns=ClusterFirstWithHostNet host_network=true
 fi
+[[ -z $queue ]] || need queue "$queue" "$NAME"
 need max-restarts "$restarts" "[0-9]+"
-need grace "$grace" "$NUMBER"
 single=""
-read -r _ _ _ _ _ single largest joined shapes < <(rows_of 4 "$accelerator") || true
+read -r _ _ _ _ _ single largest joined _ shapes < <(rows_of 4 "$accelerator") || true
 [[ -n $single ]] || refuse "--accelerator=$accelerator: no node label of GKE; use" \
   "$(awk '!/^#/ && $4 != "-" { print $4 }' "$HERE/../xlnet_jax/aot/slices.txt" | paste -sd' ')"
 # shellcheck disable=SC2086 # the shapes are words
@@ -89,9 +91,15 @@ all_chips=$((${topology//x/*}))
 per_slice=$((all_chips / chips))
 ((slices == 1 || per_slice > 1)) || refuse "--slices=$slices: GKE joins slices of several hosts only, and $topology is one host"
 hosts=$((per_slice * slices))
+check_capacity 4 "$accelerator" "on-demand spot flex-start reservation"
+case $capacity in
+  spot) nodes='cloud.google.com/gke-spot: "true"' ;;
+  flex-start) nodes='cloud.google.com/gke-flex-start: "true"' ;;
+  reservation=*) nodes="cloud.google.com/reservation-name: ${capacity#*=}" ;;
+esac
 check_train "${train[@]}"
 [[ -n $claim || " ${train[*]}" == *" --workdir=gs://"* ]] || refuse "a work directory that is not a bucket needs --claim=NAME"
-pass_grace "$grace"
+check_grace
 
 # A JSON list, which is also valid YAML.
 args=""
@@ -112,6 +120,7 @@ fill() {
 }
 fill NAME "$name"
 fill NAMESPACE "$namespace"
+fill QUEUE "${queue:+labels: {kueue.x-k8s.io/queue-name: $queue\}}"
 fill IMAGE "$image"
 fill ACCELERATOR "$accelerator"
 fill TOPOLOGY "$topology"
@@ -126,7 +135,7 @@ fill SERVICE_ACCOUNT "$account"
 fill METADATA_SERVER "${account:+iam.gke.io/gke-metadata-server-enabled: \"true\"}"
 fill MAX_RESTARTS "$restarts"
 fill GRACE "$grace"
-fill SPOT "${spot:+cloud.google.com/gke-spot: \"true\"}"
+fill CAPACITY "$nodes"
 fill ARGS "[${args:2}]"
 
 if [[ -n $only_print ]]; then

@@ -10,7 +10,7 @@ DRY_RUN=""
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Options that more than one script has.
 name="" zone="" project="" accelerator="" device=/dev/sdb mount=/mnt/xlnet service_account="" network="" subnetwork=""
-spot="" reserved="" shared_workdir="" delete="" hosts=1 train=()
+capacity=on-demand shared_workdir="" delete="" hosts=1 train=()
 
 # The comment at the start of a script, for --help.
 usage() {
@@ -41,7 +41,7 @@ common_option() { # OPTION
     --*=) refuse "$1 has no value: is a variable empty in this shell?" ;;
     --dry-run) DRY_RUN=1 ;;
     --name=*) name=${1#*=} ;;
-    --spot) spot=1 ;;
+    --capacity=*) capacity=${1#*=} ;;
     --shared-workdir) shared_workdir=1 ;;
     --delete) delete=1 ;;
     *) return 1 ;;
@@ -104,7 +104,7 @@ rented() { # SHAPE|CHIPS LARGEST SHAPES...
 # Refuses what cannot be rented.
 hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those of xpk
   local size=${3##*-} cores="" single largest joined shapes chips
-  read -r _ _ _ _ cores single largest joined shapes < <(rows_of "$2" "${3%-*}") || true
+  read -r _ _ _ _ cores single largest joined _ shapes < <(rows_of "$2" "${3%-*}") || true
   [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ ]] ||
     refuse "--$1=$3: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
   [[ $size == *x* ]] || size=$((size % cores ? 0 : size / cores))
@@ -114,6 +114,15 @@ hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those o
   [[ $4 == 1 || $joined == yes ]] || refuse "--slices=$4: $3 cannot be joined, v4 and later can"
   chips=$((${size//x/*}))
   echo $(($4 * (chips <= single ? 1 : chips / 4)))
+}
+
+# Refuses a kind of capacity that the script's tool or the TPU does not have.
+check_capacity() { # COLUMN NAME KINDS: of the table of slices, and what the tool has
+  local flex
+  need capacity "$capacity" "on-demand|spot|flex-start|(reservation|calendar)=$NAME"
+  [[ " $3 " == *" ${capacity%%=*} "* ]] || refuse "--capacity=$capacity: $PROGRAM has ${3// /, }"
+  read -r _ _ _ _ _ _ _ _ flex _ < <(rows_of "$1" "$2") || true
+  [[ $capacity != flex-start || $flex == yes ]] || refuse "--capacity=flex-start: $2 does not have it; v5e and later do"
 }
 
 runtime_of() {
@@ -144,7 +153,17 @@ check_train() {
     "hosts: give --workdir=gs://BUCKET/DIR, or --shared-workdir if it is mounted on all of them"
 }
 
-# For GKE: the trainer warns if a save takes longer than this. A Spot node gives 15 seconds, whatever the pod requests.
+# The trainer warns if a save takes longer than this.
 pass_grace() { # SECONDS
-  train=(train "--config.checkpoint.grace_seconds=$([[ -n $spot ]] && echo 15 || echo "$1")" "${train[@]:1}")
+  train=(train "--config.checkpoint.grace_seconds=$1" "${train[@]:1}")
+}
+
+# For GKE: `grace` is the time of the pod and of the trainer. A Spot node gives 15 seconds, and with
+# launch/gke/spot_nodes.yaml 105, whatever a pod requests.
+check_grace() {
+  grace=${grace:-$([[ $capacity == spot ]] && echo 15 || echo 600)}
+  need grace "$grace" "$NUMBER"
+  [[ $capacity != spot ]] || ((grace <= 105)) ||
+    refuse "--grace=$grace: a Spot node gives 105 seconds at most, and more than 15 with launch/gke/spot_nodes.yaml"
+  pass_grace "$grace"
 }

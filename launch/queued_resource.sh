@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/queued_resource.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=SHA \
-#   [--spot --recreate] [--autodelete] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
+#   [--capacity=spot --recreate] [--autodelete] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/queued_resource.sh --name=xlnet --zone=us-east5-b --delete
 #
 # Requests TPUs in the queue, waits until the request is ACTIVE, installs the commit on the hosts with launch/startup.sh,
@@ -14,7 +14,9 @@
 #   --runtime=VERSION           software of the TPU VM (default: the one for the type)
 #   --slices=N                  several slices over the data-centre network, named NAME-0, NAME-1, ...; libtpu and JAX
 #                               find their place among them in the metadata of such a request (MEGASCALE_*)
-#   --spot --reserved           capacity that may be preempted, or that is reserved
+#   --capacity=KIND             on-demand (default); spot, which may be preempted; flex-start, which ends after
+#                               --max-run-duration; reservation=NAME; calendar=NAME, a reservation in calendar mode
+#   --max-run-duration=TIME     of flex-start, 7d at most (default 7d)
 #   --valid-until=DURATION      the request FAILS if it still waits after this time, such as 6h
 #   --repo=URL|DIR --commit=SHA the code: a repository that `git clone` reads on the hosts without a prompt, or a local
 #                               checkout, whose commit is copied to the hosts as a git bundle
@@ -34,6 +36,7 @@
 #   --autodelete[=any]          delete it when the training is done (exit code 0), or after any last exit code and after
 #                               giving up; Ctrl-C here never deletes
 #   --boot                      the machine starts training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --price-per-chip-hour=N     for the cost in the account at the end
 #   --poll=SECONDS              between two checks, and the first pause before a retry (default 30)
 #   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the request and its machines; attached disks stay
@@ -42,11 +45,12 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=tpu.sh
 source "$(dirname "${BASH_SOURCE[0]}")/tpu.sh"
 
-slices=1 valid_until=""
+slices=1 valid_until="" max_run=7d tool=(gcloud)
 other_option() {
   case $1 in
     --slices=*) slices=${1#*=} ;;
     --valid-until=*) valid_until=${1#*=} ;;
+    --max-run-duration=*) max_run=${1#*=} ;;
     *) return 1 ;;
   esac
 }
@@ -58,14 +62,22 @@ if [[ -n $delete ]]; then
   exit
 fi
 need slices "$slices" "$NUMBER"
-check_tpu_options "$slices"
+need max-run-duration "$max_run" "${NUMBER}[smhd]"
+check_tpu_options "$slices" "on-demand spot flex-start reservation calendar"
+# These are options of the alpha command only.
+case $capacity in
+  flex-start) creation+=(--provisioning-model=flex-start --max-run-duration="$max_run") ;;
+  reservation=*) creation+=(--reservation="${capacity#*=}") ;;
+  calendar=*) creation+=(--reservation="${capacity#*=}" --provisioning-model=reservation-bound) ;;
+esac
+[[ $capacity == @(on-demand|spot) ]] || tool=(gcloud alpha)
 # Otherwise gcloud starts with 64 hosts, and starts the next ones when these have ended.
 all_hosts=(--node=all --worker=all --batch-size=all)
 
 create() {
   local nodes=(--node-id="$name")
   ((slices == 1)) || nodes=(--node-count="$slices" --node-prefix="$name")
-  attempt gcloud compute tpus queued-resources create "$name" "${place[@]}" "${nodes[@]}" \
+  attempt "${tool[@]}" compute tpus queued-resources create "$name" "${place[@]}" "${nodes[@]}" \
     --accelerator-type="$accelerator" --runtime-version="$runtime" \
     ${valid_until:+--valid-until-duration="$valid_until"} "${creation[@]}" --quiet
 }
@@ -79,13 +91,17 @@ ready() {
     before=$state
     case $state in
       ACTIVE) return ;;
-      absent) create || back_off "$answer" ;;
-      CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) sleep "$poll" ;;
+      absent) enter waiting && { create || back_off "$answer"; } ;;
+      CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) enter waiting && wait_for sleep "$poll" ;;
       SUSPENDING | DELETING)
-        [[ -n $recreate ]] || finish 1 "$name is $state; --recreate waits and creates it again"
-        sleep "$poll"
+        [[ -n $recreate || $capacity == flex-start ]] || finish 1 "$name is $state; --recreate waits and creates it again"
+        wait_for sleep "$poll"
         ;;
       SUSPENDED)
+        if [[ $capacity == flex-start ]]; then
+          remove
+          finish 1 "$name is SUSPENDED and was deleted: its flex-start time of $max_run is over; the same command asks for it again"
+        fi
         [[ -n $recreate ]] || finish 1 "$name is SUSPENDED: its machines are gone; --recreate creates it again"
         remove
         ;;

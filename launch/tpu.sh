@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # The common options of tpu_vm.sh and queued_resource.sh; unknown options go to `other_option` of the script.
 runtime="" repo="" commit="" staging="" disk="" internal_ips="" iap="" recreate="" give_up="" autodelete="" logs="" env=""
-boot="" poll=30 files=() all_hosts=()
+boot="" price="" poll=30 files=() all_hosts=() child=""
 
 parse_tpu_options() {
   (($# > 0)) || refuse "no options; see --help"
@@ -36,7 +36,7 @@ parse_tpu_options() {
       --network=*) network=${1#*=} ;;
       --subnetwork=*) subnetwork=${1#*=} ;;
       --poll=*) poll=${1#*=} ;;
-      --reserved) reserved=1 ;;
+      --price-per-chip-hour=*) price=${1#*=} ;;
       --internal-ips) internal_ips=1 ;;
       --boot) boot=1 ;;
       --recreate) recreate=1 ;;
@@ -52,15 +52,18 @@ parse_tpu_options() {
 }
 
 # After the options are known, for everything but --delete.
-check_tpu_options() { # SLICES
+check_tpu_options() { # SLICES KINDS of capacity
   need accelerator "$accelerator" "$NAME"
   need repo "$repo" ".+"
   [[ -d $repo || $repo == *:* ]] || refuse "--repo=$repo is neither a folder here nor an address"
   need commit "$commit" "[0-9a-f]{7,40}"
   need poll "$poll" "0|$NUMBER"
-  [[ -z $spot || -z $reserved ]] || refuse "--spot and --reserved exclude each other"
+  [[ -z $price ]] || need price-per-chip-hour "$price" "[0-9]+(\.[0-9]+)?"
   [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is available on GKE: use launch/gke.sh or launch/xpk.sh"
   hosts=$(hosts_of accelerator 2 "$accelerator" "$1")
+  check_capacity 2 "${accelerator%-*}" "$2"
+  read -r _ _ _ _ chips _ < <(rows_of 2 "${accelerator%-*}")
+  chips=$(($1 * ${accelerator##*-} / chips))
   [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
     "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"
@@ -89,8 +92,7 @@ check_tpu_options() { # SLICES
   host+=(-- "${train[@]}")
   # Flags that both create commands accept.
   creation=()
-  [[ -z $spot ]] || creation+=(--spot)
-  [[ -z $reserved ]] || creation+=(--reserved)
+  [[ $capacity != spot ]] || creation+=(--spot)
   [[ -z $disk ]] || creation+=(--data-disk="mode=read-write,source=$disk")
   [[ -z $service_account ]] || creation+=(--service-account="$service_account" --scopes=cloud-platform)
   [[ -z $network ]] || creation+=(--network="$network")
@@ -161,6 +163,51 @@ attempt() { # GCLOUD...
   return 1
 }
 
+# Runs a command so that a signal to this script acts at once.
+wait_for() { # COMMAND...
+  local code=0
+  "$@" <&0 &
+  child=$!
+  wait "$child" || code=$?
+  child=""
+  return "$code"
+}
+
+# Ends a process and all that it has started: gcloud has its ssh.
+end() { # PID
+  local one
+  for one in $(pgrep -P "$1"); do
+    end "$one"
+  done
+  kill "$1" 2>/dev/null || true
+}
+
+interrupted() { # SIGNAL CODE
+  trap '' INT TERM HUP
+  [[ -z $child ]] || end "$child"
+  note "ended by $1: $name stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
+  exit "$2"
+}
+
+# The account at the end: seconds by state, of which all but waiting cost money.
+declare -A spent=([waiting]=0 [set-up]=0 [training]=0 [restarting]=0)
+now=waiting since=0 preemptions=0 chips=0
+enter() { # STATE
+  spent[$now]=$((spent[$now] + SECONDS - since))
+  now=$1 since=$SECONDS
+}
+
+account() {
+  local held
+  enter "$now"
+  held=$((spent[set-up] + spent[training] + spent[restarting]))
+  note "time: waiting ${spent[waiting]} s, set-up ${spent[set-up]} s, training ${spent[training]} s, restarting" \
+    "${spent[restarting]} s; $preemptions preemptions; $chips chips$(
+      [[ -z $price ]] || awk -v chips="$chips" -v held="$held" -v price="$price" \
+        'BEGIN { printf " for %d s at %s = %.2f", held, price, chips * held / 3600 * price }'
+    )"
+}
+
 # Waits before a retry: --poll, doubled with every failure in a row up to ten minutes; up to half of it is cut at random,
 # so that many launches do not come back at once.
 failures=0 refused=0 failing_since=0
@@ -172,7 +219,7 @@ back_off() { # REASON
   pause=$((pause > 600 ? 600 : pause))
   pause=$((pause - RANDOM % (pause / 2 + 1)))
   note "$1; next try in $pause s"
-  sleep "$pause"
+  wait_for sleep "$pause"
 }
 
 # Sets `state` to a field of the resource, or to `absent` if it does not exist. Failures of the question itself are a row
@@ -197,6 +244,7 @@ remove() {
 
 # The end. With --autodelete the machines go first, however often that takes.
 finish() { # CODE MESSAGE
+  account
   if [[ $autodelete == any || ($autodelete == success && $1 == 0) ]]; then
     note "$2; deleting $name"
     give_up=""
@@ -272,17 +320,21 @@ code_of_hosts() {
 train_until_the_end() { # FIELD of the state
   local began code killed deaths=0
   host_commands
-  # Otherwise a gcloud that ends after Ctrl-C would look like a broken connection.
-  trap 'note "interrupted: $name stays, with what runs there, and costs money; --delete deletes it"; exit 130' INT
+  trap 'interrupted SIGINT 130' INT
+  trap 'interrupted SIGTERM 143' TERM
+  trap 'interrupted SIGHUP 129' HUP
   while true; do
     ready
     [[ -z $boot ]] || exit 0
+    enter set-up
     if ! attempt "${scp[@]}"; then
       unreachable "$answer"
       continue
     fi
     began=$SECONDS code=0 killed=""
-    "${start[@]}" || code=$?
+    enter training
+    wait_for "${start[@]}" || code=$?
+    enter restarting
     if ((code != 0)); then
       state_of "$1"
       # A preempted machine knows no code any more.
@@ -294,8 +346,8 @@ train_until_the_end() { # FIELD of the state
     ((deaths < 5)) || code=$killed
     case $code in
       0) finish 0 "done" ;;
-      42) note "interrupted and saved: rerunning the same command" && sleep "$poll" ;;
-      254) note "$name is $state" ;;
+      42) note "interrupted and saved: rerunning the same command" && wait_for sleep "$poll" ;;
+      254) note "$name is $state" && preemptions=$((preemptions + 1)) ;;
       255) unreachable "no connection to $name" ;;
       *) finish "$code" "the training ended with $code" ;;
     esac

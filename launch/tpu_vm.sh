@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=$(git rev-parse HEAD) \
-#   [--spot --recreate] [--autodelete] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
+#   [--capacity=spot --recreate] [--autodelete] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --delete
 #
 # Creates a Cloud TPU VM, or uses the existing one with that name; installs the commit on its hosts with
@@ -21,7 +21,7 @@
 #   --logs=gs://BUCKET/DIR      keep the log of every host there, in NAME/HOST/, from the first command to the end
 #   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
 #   --device=PATH --mount=DIR   the disk's device there (default /dev/sdb), and its mount point (default /mnt/xlnet)
-#   --spot --reserved           capacity that may be preempted, or that is reserved
+#   --capacity=KIND             on-demand (default), or spot, which may be preempted
 #   --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
 #   --tunnel-through-iap        reach hosts without external addresses through Identity-Aware Proxy
 #   --recreate                  a machine that is preempted, or ready and unreachable five times in a row, is deleted and
@@ -31,6 +31,7 @@
 #   --autodelete[=any]          delete it when the training is done (exit code 0), or after any last exit code and after
 #                               giving up; Ctrl-C here never deletes
 #   --boot                      the machine starts training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --price-per-chip-hour=N     for the cost in the account at the end
 #   --poll=SECONDS              between two checks, and the first pause before a retry (default 30)
 #   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the machine; attached disks stay
@@ -49,7 +50,7 @@ if [[ -n $delete ]]; then
   remove
   exit
 fi
-check_tpu_options 1
+check_tpu_options 1 "on-demand spot"
 all_hosts=(--worker=all)
 
 create() {
@@ -63,7 +64,7 @@ ready() {
     state_of state
     case $state in
       READY) return ;;
-      absent) create || back_off "$answer" ;;
+      absent) enter waiting && { create || back_off "$answer"; } ;;
       PREEMPTED | TERMINATED | UNKNOWN)
         [[ -n $recreate ]] || finish 1 "$name is $state; --recreate creates it again"
         note "$name is $state: creating it again"
@@ -71,7 +72,7 @@ ready() {
         ;;
       CREATING | STARTING | RESTARTING | REPAIRING | REIMAGING | DELETING | STOPPING)
         note "$name is $state"
-        sleep "$poll"
+        wait_for sleep "$poll"
         ;;
       *) fail "$name is $state; start it or --delete it" ;;
     esac

@@ -13,9 +13,9 @@
 #   --image=IMAGE               the image to run
 #   --storage=NAME              a storage of the cluster (`xpk storage`), for work directory and corpus; repeatable
 #   --priority=P                very-low to very-high (default medium)
-#   --spot                      nodes of Spot pools only
+#   --capacity=KIND             of the node pool: on-demand (default), spot, flex-start, reservation=NAME
 #   --max-restarts=N            (default 50)
-#   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
+#   --grace=SECONDS             between SIGTERM and SIGKILL, for the pod and the trainer (default 600; Spot 15, at most 105)
 #   --shared-workdir            for several hosts: all of them can write to the storage
 #   --dry-run                   print the command and do not run it
 #   --delete                    delete the workload; the storage stays
@@ -24,7 +24,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-cluster="" image="" slices=1 priority=medium restarts=50 grace=600 places=() storage=()
+cluster="" image="" slices=1 priority=medium restarts=50 grace="" places=() storage=() kind=()
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
   common_option "$1" || case $1 in
@@ -53,16 +53,21 @@ need slices "$slices" "$NUMBER"
 need image "$image" "$WORD"
 need priority "$priority" "very-low|low|medium|high|very-high"
 need max-restarts "$restarts" "[0-9]+"
-need grace "$grace" "$NUMBER"
 hosts=$(hosts_of tpu-type 3 "$accelerator" "$slices")
 # xpk's node pools have four chips per host, so eight chips are two hosts, also where Cloud TPU has hosts with eight.
 [[ $accelerator != @(v5litepod|v6e)-@(8|2x4) ]] || hosts=$((2 * slices))
+check_capacity 3 "${accelerator%-*}" "on-demand spot flex-start reservation"
+case $capacity in
+  on-demand) ;; # the default
+  flex-start) kind=(--flex) ;;
+  *) kind=("--$capacity") ;;
+esac
 check_train "${train[@]}"
-pass_grace "$grace"
+check_grace
 
 # xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
-  --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" ${spot:+--spot} \
+  --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" "${kind[@]}" \
   --env=XLNET_JOB_ID="$cluster/$name" \
   --command="exec $(quoted xlnet-jax "${train[@]}")"

@@ -96,7 +96,7 @@ class Cloud:
 
     def run(self, script: str, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [LAUNCH / script, *words], env=self.environment, capture_output=True, text=True, timeout=timeout
+            [LAUNCH / script, *words], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout
         )
 
     def stub(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +110,7 @@ class Cloud:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def verbs(self) -> list[str]:
-        return [call["argv"][4] for call in self.calls()]
+        return [[word for word in call["argv"] if word != "alpha"][4] for call in self.calls()]
 
     def trainer(self, home: pathlib.Path, code: str) -> None:
         """Puts a trainer where startup.sh would have installed one; its body is Python."""

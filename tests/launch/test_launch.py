@@ -111,6 +111,18 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("gke.sh", ["--network=host", "--service-account=xlnet"], "--network=pod"),
         ("gke.sh", ["--network=pod"], "--service-account"),
         ("gke.sh", ["--network=bridge"], "host|pod"),
+        # What the tool or the TPU does not have.
+        ("tpu_vm.sh", ["--capacity=flex-start"], "tpu_vm.sh has on-demand, spot"),
+        ("tpu_vm.sh", ["--capacity=reservation=r"], "tpu_vm.sh has on-demand, spot"),
+        ("gke.sh", ["--capacity=calendar=r"], "gke.sh has on-demand, spot, flex-start, reservation"),
+        ("queued_resource.sh", ["--accelerator=v4-8", "--capacity=flex-start"], "v5e and later"),
+        ("gke.sh", ["--accelerator=tpu-v4-podslice", "--topology=2x2x1", "--chips=4", "--capacity=flex-start"], "v5e"),
+        ("xpk.sh", ["--tpu-type=v4-8", "--capacity=flex-start"], "v5e and later"),
+        *((script, ["--capacity=cheap"], "--capacity=cheap") for script in COMMANDS[:4]),
+        *((script, ["--capacity=reservation="], "has no value") for script in COMMANDS[:4]),
+        ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=1w"], "--max-run-duration=1w"),
+        ("gke.sh", ["--capacity=spot", "--grace=106"], "launch/gke/spot_nodes.yaml"),
+        ("xpk.sh", ["--capacity=spot", "--grace=300"], "launch/gke/spot_nodes.yaml"),
         # What the trainer would refuse.
         *(
             (script, ["--", "train", "--config=c", f"--workdir={place}"], f"--workdir={place}")
@@ -137,7 +149,7 @@ def test_the_scripts_and_compile_read_the_same_table():
     expected = {name for name, has in asked.items() if has and not name.endswith(" 4x2")}
     script = f"""source {LAUNCH}/lib.sh
 while read -r kind shape; do
-  read -r _ _ _ _ _ _ largest _ shapes < <(rows_of 1 $kind)
+  read -r _ _ _ _ _ _ largest _ _ shapes < <(rows_of 1 $kind)
   rented $shape $largest $shapes && echo $kind $shape || true
 done"""
     done = subprocess.run(
@@ -148,18 +160,25 @@ done"""
 
 CREATE = "gcloud compute tpus tpu-vm create x --zone=z --version=v --quiet"
 VARIANTS = [
-    ("tpu_vm.sh", ["--spot", "--project=p", "--internal-ips", "--service-account=a@p.iam.gserviceaccount.com"]),
+    (
+        "tpu_vm.sh",
+        ["--capacity=spot", "--project=p", "--internal-ips", "--service-account=a@p.iam.gserviceaccount.com"],
+    ),
     ("tpu_vm.sh", ["--disk=projects/p/zones/z/disks/d", "--mount=/data", "--network=n", "--subnetwork=s"]),
     ("tpu_vm.sh", ["--autodelete", "--logs=gs://bucket/logs", "--recreate", "--tunnel-through-iap"]),
     ("tpu_vm.sh", ["--delete"]),
-    ("queued_resource.sh", ["--reserved", "--valid-until=6h"]),
+    ("queued_resource.sh", ["--capacity=reservation=r", "--valid-until=6h"]),
     ("tpu_vm.sh", ["--accelerator=v6e-64", "--shared-workdir"]),
-    ("queued_resource.sh", ["--slices=2", "--shared-workdir", "--spot"]),
+    ("queued_resource.sh", ["--slices=2", "--shared-workdir", "--capacity=spot"]),
+    ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=3d"]),
+    ("queued_resource.sh", ["--capacity=calendar=r"]),
     ("queued_resource.sh", ["--delete"]),
-    ("gke.sh", ["--spot", "--grace=300"]),
+    ("gke.sh", ["--capacity=spot", "--grace=105"]),
     ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]),
     ("gke.sh", ["--delete"]),
-    ("xpk.sh", ["--storage=a", "--storage=b", "--spot", "--zone=us-east5-b", "--project=p"]),
+    ("xpk.sh", ["--storage=a", "--storage=b", "--capacity=spot", "--zone=us-east5-b", "--project=p"]),
+    ("xpk.sh", ["--capacity=flex-start"]),
+    ("xpk.sh", ["--capacity=reservation=r"]),
     ("xpk.sh", ["--tpu-type=v6e-256", "--slices=2", "--shared-workdir"]),
     ("xpk.sh", ["--delete"]),
 ]

@@ -10,12 +10,13 @@ from launch_cloud import LAUNCH, ROOT
 TRAIN = "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run --config.data.corpus=gs://my-bucket/corpus"
 CODE = f"--repo=https://example.org/xlnet_jax.git --commit={40 * 'a'}"
 RUN = (
-    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --spot --recreate --autodelete {CODE} "
+    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --capacity=spot --recreate --autodelete {CODE} "
     "--service-account=xlnet@my-project.iam.gserviceaccount.com --logs=gs://my-bucket/logs"
 )
 REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
 POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
+IRONWOOD = f"{IMAGE} --accelerator=tpu7x --topology=4x4x4 --chips=4"
 SHOWN = {
     "tpu_vm.sh": [
         f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
@@ -23,21 +24,36 @@ SHOWN = {
         f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
     ],
     "queued_resource.sh": [
+        *(
+            f"--name=xlnet --zone=us-east5-b {kind} --capacity={capacity} {CODE} --dry-run -- {TRAIN}"
+            for kind, capacities in {
+                "--accelerator=v5litepod-256": ["on-demand", "flex-start --max-run-duration=3d"],
+                "--accelerator=v6e-256": ["spot", "calendar=mine"],
+                "--accelerator=v6e-256 --slices=4": ["reservation=mine"],
+                "--accelerator=v5p-1024": ["on-demand", "reservation=mine"],
+            }.items()
+            for capacity in capacities
+        ),
         f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
     ],
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [
-        f"{POOL} --slices=2 --spot --dry-run -- {TRAIN}",
-        f"{POOL} --slices=2 --spot --print -- {TRAIN}",
+        f"{POOL} --slices=2 --capacity=spot --dry-run -- {TRAIN}",
+        f"{POOL} --slices=2 --capacity=spot --print -- {TRAIN}",
         f"{POOL} --network=pod --service-account=xlnet --claim=w --print -- {TRAIN}",
+        f"{POOL} --queue=xlnet --capacity=reservation=mine --print -- {TRAIN}",
+        f"{IRONWOOD} --capacity=spot --grace=105 --print -- {TRAIN}",
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
-        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --spot --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --capacity=spot --dry-run -- {TRAIN}",
         f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=tpu7x-128 --capacity=flex-start --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --tpu-type=v5p-1024 --capacity=reservation=mine --dry-run -- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
+    "slurm.sbatch": [f"--dry-run {TRAIN}"],
 }
 
 
@@ -53,7 +69,7 @@ def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, scrip
         shown += f"$ launch/{script} {words}\n{done.stdout}\n"
     for text, name in {str(ROOT): "CHECKOUT", head.strip(): "COMMIT", f"chown {os.getuid()} ": "chown USER "}.items():
         shown = shown.replace(text, name)
-    path = ROOT / "tests" / "launch" / "golden" / f"{script.removesuffix('.sh')}.txt"
+    path = ROOT / "tests" / "launch" / "golden" / f"{script.partition('.')[0]}.txt"
     if os.environ.get("GOLDEN") == "write":
         path.write_text(shown)
     assert shown == path.read_text()

@@ -1,10 +1,9 @@
-"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the script for SLURM."""
+"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the batch file of SLURM."""
 
 import json
-import pathlib
 import re
+import shlex
 import subprocess
-import sys
 
 import jsonschema
 import pytest
@@ -19,25 +18,72 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-SEVERAL = ["--spot", "--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--max-restarts=7"]
+SEVERAL = [
+    "--capacity=spot",
+    "--topology=4x4",
+    "--chips=4",
+    "--slices=2",
+    "--shared-workdir",
+    "--max-restarts=7",
+]
 
 
 @pytest.mark.parametrize("words", [[], SEVERAL, ["--network=pod", "--service-account=xlnet"]])
 def test_the_jobset_is_valid_and_filled_in(cloud, words):
     """`test_launch_golden.py` has the whole text."""
-    found, spot = manifest(cloud, *words), "--spot" in words
+    found, spot = manifest(cloud, *words), "--capacity=spot" in words
     validator().validate(found)
     job, pod = found["spec"]["replicatedJobs"][0], pod_of(found)
     assert job["replicas"] == (2 if spot else 1)
     assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == (4 if spot else 1)
-    # The trainer knows the time that it gets: of a Spot node 15 seconds, whatever the pod requests.
-    grace = f"--config.checkpoint.grace_seconds={15 if spot else 600}"
+    # The trainer knows the time that the pod gets: of a Spot node 15 seconds, if its pool has no other configuration.
+    assert pod["terminationGracePeriodSeconds"] == (15 if spot else 600)
+    grace = f"--config.checkpoint.grace_seconds={pod['terminationGracePeriodSeconds']}"
     assert pod["containers"][0]["args"] == ["train", grace, *TRAIN[1:]]
     # The rendezvous has the port after JAX's.
     ports = [port["containerPort"] for port in pod["containers"][0]["ports"]]
     assert int(cloud_tpu_cluster.coordinator_port) in ports and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
     # --print shows what kubectl gets.
     assert yaml.safe_load(cloud.run("gke.sh", *GKE, *words, "--print", "--", *TRAIN).stdout) == found
+
+
+@pytest.mark.parametrize(
+    "capacity, label",
+    [
+        ("on-demand", {}),
+        ("spot", {"cloud.google.com/gke-spot": "true"}),
+        ("flex-start", {"cloud.google.com/gke-flex-start": "true"}),
+        ("reservation=mine", {"cloud.google.com/reservation-name": "mine"}),
+    ],
+)
+def test_pods_go_to_nodes_of_the_capacity(cloud, capacity, label):
+    found = pod_of(manifest(cloud, f"--capacity={capacity}"))["nodeSelector"]
+    assert {name: value for name, value in found.items() if "gke-tpu" not in name} == label
+
+
+def test_a_jobset_waits_in_a_queue_that_has_capacity_on_demand_first(cloud):
+    found = manifest(cloud, "--queue=xlnet")
+    validator().validate(found)
+    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "xlnet"}
+    assert "labels" not in manifest(cloud)["metadata"]
+    *flavors, cluster, local = yaml.safe_load_all((LAUNCH / "gke" / "queue.yaml").read_text())
+    (group,) = cluster["spec"]["resourceGroups"]
+    names = [flavor["metadata"]["name"] for flavor in flavors]
+    assert names == [flavor["name"] for flavor in group["flavors"]] == ["on-demand", "flex-start"]
+    assert group["coveredResources"] == ["google.com/tpu"] and cluster["metadata"]["name"] == "xlnet"
+    assert local["metadata"]["name"] == local["spec"]["clusterQueue"] == "xlnet"
+    limits = pod_of(found)["containers"][0]["resources"]["limits"]
+    assert [*limits] == group["coveredResources"]
+
+
+def test_one_grace_time_of_spot_nodes_reaches_node_pod_and_trainer(cloud):
+    nodes = yaml.safe_load((LAUNCH / "gke" / "spot_nodes.yaml").read_text())["kubeletConfig"]
+    most = nodes["shutdownGracePeriodSeconds"] - nodes["shutdownGracePeriodCriticalPodsSeconds"]
+    pod = pod_of(manifest(cloud, "--capacity=spot", f"--grace={most}"))
+    assert pod["terminationGracePeriodSeconds"] == most == 105
+    assert f"--config.checkpoint.grace_seconds={most}" in pod["containers"][0]["args"]
+    refused = cloud.run("gke.sh", *GKE, "--capacity=spot", f"--grace={most + 1}", "--", *TRAIN)
+    assert refused.returncode == 2 and "105" in refused.stderr
 
 
 def test_a_misspelt_field_of_the_manifest_fails(cloud):
@@ -117,8 +163,8 @@ def test_gke_wants_a_claim_only_for_a_folder(cloud):
 
 # As srun does: the command once on every node; the highest code.
 SRUN = """highest=0
-for SLURM_NODEID in 0 1; do
-  export SLURM_NODEID
+for SLURM_PROCID in 0 1; do
+  export SLURM_PROCID
   "$@" || { code=$?; ((code > highest)) && highest=$code; }
 done
 exit $highest
@@ -126,29 +172,27 @@ exit $highest
 
 
 @pytest.mark.parametrize(
-    "codes, end, again", [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0)]
+    "codes, end, again",
+    [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0), ([130, 130], 130, 0)],
 )
-def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42(cloud, codes, end, again):
-    page = (ROOT / "docs" / "pods.md").read_text()
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
-    heard, ours = cloud.folder / "heard", "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID $*"
+@pytest.mark.parametrize("array, restarts", [("", 49), ("7", 0), ("", 50)])
+def test_a_slurm_job_goes_back_into_the_queue_on_42(cloud, codes, end, again, array, restarts):
+    """`test_slurm.py` has the real one."""
+    heard = cloud.folder / "heard"
     cloud.tools({
-        "srun": SRUN,
-        "scontrol": f'case $1 in show) printf "node0\\nnode1\\n" ;; *) echo "$@" >>{heard} ;; esac',
-        "xlnet-jax": f'echo "{ours}" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$JAX_PROCESS_ID]}}',
+        "srun": SRUN, "scontrol": f'echo "$@" >>{heard}',
+        "trainer": f'echo "$XLNET_JOB_ID $*" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}',
     })  # fmt: skip
-    (cloud.folder / ".venv" / "bin").mkdir(parents=True)
-    (cloud.folder / ".venv" / "bin" / "activate").touch()
-    environment = cloud.environment | {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(["bash", "-c", script], cwd=cloud.folder, env=environment, timeout=60)
+    environment = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "XLNET_JAX": "trainer --nv"}
+    if array:
+        environment |= {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": array}
+    batch = cloud.folder / "slurm_script"  # SLURM runs a copy
+    batch.write_bytes((LAUNCH / "slurm.sbatch").read_bytes())
+    done = subprocess.run(["bash", batch, *BUCKET], cwd=ROOT, env=cloud.environment | environment, timeout=60)
     assert done.returncode == end
-    lines = cloud.heard()
-    command = (
-        "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run "
-        "--config.checkpoint.grace_seconds=300"
-    )
-    assert lines[:2] == [f"node0:61447 2 {process} {command}" for process in (0, 1)]
-    assert lines[2:] == ["requeue 7"] * again
-    shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
-    checked = subprocess.run([shellcheck, "--exclude=SC1091,SC2016", "-"], input=script, capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout) == (0, "")
+    job = "12_7" if array else "12"
+    command = f"slurm/{job} --nv train --config.checkpoint.grace_seconds=300 {shlex.join(BUCKET[1:])}"
+    seeds = "/7 --config.seeds.init=21 --config.seeds.data=22 --config.seeds.dropout=23"
+    assert cloud.heard() == [command + (seeds if array else "")] * 2 + [f"requeue {job}"] * (again and restarts < 50)
+    # The time before the limit is the one that the trainer knows.
+    assert "--signal=TERM@300" in (LAUNCH / "slurm.sbatch").read_text()

@@ -1,10 +1,13 @@
 """tpu_vm.sh and queued_resource.sh from the request to the last exit code: what is retried, and what ends them."""
 
+import os
+import re
 import shutil
+import signal
 import subprocess
 
 import pytest
-from launch_cloud import BUCKET, CODES, ERRORS, ROOT, TPU, TRAIN, WHERE
+from launch_cloud import BUCKET, CODES, ERRORS, LAUNCH, ROOT, SAVES, TPU, TRAIN, WHERE, wait_for
 
 TPU_VM, QUEUE = ("tpu_vm.sh", "READY"), ("queued_resource.sh", "ACTIVE")
 
@@ -67,12 +70,19 @@ def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
     assert did == ["scp", "ssh", "delete", "create", "scp", "ssh"]
 
 
+def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for_again(cloud):
+    cloud.answers(["absent", "ACTIVE", "SUSPENDED", "SUSPENDED"], [255])
+    done = cloud.run("queued_resource.sh", *TPU, "--capacity=flex-start", "--recreate", "--", *TRAIN)
+    assert done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
+    assert [verb for verb in cloud.verbs() if verb != "describe"] == ["create", "scp", "ssh", "delete"]
+
+
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
 @pytest.mark.parametrize("verb, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")])
 def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb, error):
     cloud.answers([error if verb == "describe" else "absent"], [])
     cloud.fails(create=[error])
-    done = cloud.run(script, *TPU, "--spot", "--recreate", "--", *TRAIN)
+    done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--", *TRAIN)
     assert done.returncode == 1 and ERRORS[error] in done.stderr and done.stderr.count("\n") == 1
     assert cloud.verbs() == ["describe", "create"][: 1 + (verb == "create")]
 
@@ -83,7 +93,7 @@ def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, read
     gone = "PREEMPTED" if ready == "READY" else "SUSPENDED"
     cloud.answers(["UNAVAILABLE", gone, *["absent"] * 5, "UNAVAILABLE", ready], [0])
     cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED", "EXISTS"], delete=["UNAVAILABLE"])
-    done = cloud.run(script, *TPU, "--spot", "--recreate", "--autodelete", "--", *TRAIN)
+    done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--autodelete", "--", *TRAIN)
     assert done.returncode == 0, done.stderr
     did = [verb for verb in cloud.verbs() if verb != "describe"]
     assert did == ["delete"] * 2 + ["create"] * 5 + ["scp", "ssh", "delete"]
@@ -187,3 +197,37 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     assert cloud.heard() == [repr([*TRAIN, "--config.a=$HOME;\"x\" & 'y'"])]
     assert cloud.verbs() == ["describe", "scp", "ssh"]
     assert "xlnet-jax ended with 0" in (host / "xlnet_jax.log").read_text()
+
+
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(cloud, name, code):
+    cloud.trainer(cloud.folder / "host0-0", SAVES)
+    cloud.answers(["READY"], [])
+    command = [LAUNCH / "tpu_vm.sh", *TPU, "--", *BUCKET]
+    script = subprocess.Popen(
+        command, env=cloud.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(cloud.folder / "up")
+    os.kill(script.pid, signal.Signals[name])
+    _, said = script.communicate(timeout=30)
+    assert script.returncode == code
+    assert said.splitlines() == [
+        f"tpu_vm.sh: ended by {name}: xlnet stays, with what runs or waits there, and costs money; "
+        "the same command follows it, --delete deletes it"
+    ]
+
+
+def test_the_account_at_the_end_has_the_time_by_state_preemptions_and_the_cost(cloud):
+    account = (
+        r"time: waiting (\d+) s, set-up (\d+) s, training (\d+) s, restarting (\d+) s; (\d+) preemptions; 8 chips "
+        r"for (\d+) s at 900 = (\d+)\.00"
+    )
+    words = [*TPU, "--recreate", "--price-per-chip-hour=900", "--", *BUCKET]
+    cloud.answers(["READY", "PREEMPTED", "PREEMPTED", "absent", "READY"], [255, 0])
+    (found,) = re.findall(account, cloud.run("tpu_vm.sh", *words).stderr)
+    assert found[4] == "1"
+    cloud.trainer(cloud.folder / "host0-0", "time.sleep(2)")
+    cloud.answers(["READY"], [])
+    (found,) = re.findall(account, cloud.run("tpu_vm.sh", *words).stderr)
+    _, setup, training, restarting, preemptions, held, cost = map(int, found)
+    assert training >= 2 and held == setup + training + restarting and cost == 2 * held and preemptions == 0

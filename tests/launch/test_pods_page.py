@@ -11,7 +11,7 @@ from launch_cloud import LAUNCH, ROOT, Cloud
 from xlnet_jax import cli
 
 PAGE = (ROOT / "docs" / "pods.md").read_text()
-BLOCKS = [block for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if block[:2] != "#!"]
+BLOCKS = [block for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
 OTHERS = {"cat", "export", "git", "pip", "ssh-add", "tail"}
 SUBSTITUTION = r"\$\(((?:[^()]|\([^()]*\))*)\)"
 
@@ -46,6 +46,11 @@ def refusal(command: list[str]) -> str:
         return "" if (LAUNCH.parent / program).exists() else "no such script"
     if program in OTHERS:
         return ""
+    if program == "sbatch":
+        end = command.index("launch/slurm.sbatch")
+        flags = [re.sub("=.*", "=", word) for word in command[1:end]]
+        wrong = [flag for flag in flags if flag not in tables.lines_of("sbatch")]
+        return wrong[0] if wrong else refusal(["xlnet-jax", *command[end + 1 :]])
     try:
         tables.parse(command)
     except tables.Refused as refused:
@@ -64,6 +69,7 @@ def test_every_command_of_the_page_is_taken_by_its_program():
         "gcloud artifacts repositories create", "launch/image.sh",
         "gcloud container clusters create", "kubectl apply", "gcloud container node-pools create", "launch/gke.sh",
         "kubectl logs", "gcloud container clusters delete", "xpk cluster create", "launch/xpk.sh", "xpk cluster delete",
+        "sbatch",
     ]  # fmt: skip
     found = [shlex.join(command) for command in COMMANDS]
     first = [next(i for i, command in enumerate(found) if command.startswith(start)) for start in order]
@@ -96,6 +102,8 @@ def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take
         "xpk workload list --cluster=c --workload=w",
         "xlnet-jax compile --config=c --topologie=v6e:8x8",
         "launch/gek.sh --name=x",
+        "sbatch --node=2 launch/slurm.sbatch train --config=c --workdir=w",
+        "sbatch --nodes=2 launch/slurm.sbatch train --configs=c --workdir=w",
     ],
 )
 def test_a_misspelt_command_is_found(command, capsys):

@@ -460,6 +460,9 @@ ONE_TASK = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
         (SLURM, None, {"detect": False}, None),
         (SLURM, None, {"coordinator": "other:1", "process_id": 3}, ProcessInfo("other:1", 4, 3, [0])),
         (SLURM | {"JAX_LOCAL_DEVICE_IDS": "0,1"}, None, {}, ProcessInfo("node003:61440", 4, 2)),
+        (SLURM | {"SLURM_STEP_NUM_NODES": "2"}, None, {}, ProcessInfo("node003:61440", 4, 2, [0])),
+        # The only task of its node has all of its devices.
+        (SLURM | {"SLURM_STEP_NUM_NODES": "4"}, None, {}, ProcessInfo("node003:61440", 4, 2)),
         (SLURM | ONE_TASK, None, {}, None),
         ({}, TWO, {}, ProcessInfo("127.0.0.1:8482", 2, 1)),
         # A machine of its own, and a pod of Kubernetes without TPUs: one process, as ever.

@@ -90,7 +90,7 @@ def rented() -> dict[str, Rented]:
     """The table slices.txt by the names of `compile`; other TPUs are left out."""
     lines = importlib.resources.files("xlnet_jax.aot").joinpath("slices.txt").read_text().splitlines()
     rows = [line.split() for line in lines if not line.startswith("#")]
-    return {row[0]: Rented(int(row[6]), row[7] == "yes", tuple(row[8:])) for row in rows if row[0] != "-"}
+    return {row[0]: Rented(int(row[6]), row[7] == "yes", tuple(row[9:])) for row in rows if row[0] != "-"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,8 +102,9 @@ def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
     except (RuntimeError, OSError, ValueError) as error:
         advice = "set distributed.detect=false for a single process"
         raise RestartMe(f"the cluster does not report which process this is: {summary(error)}; {advice}") from error
-    # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
-    return (*known, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
+    # Detection gives a task of SLURM one device, also the only task of a node; JAX itself reads this variable.
+    one_per_node = os.environ.get("SLURM_NTASKS") == os.environ.get("SLURM_STEP_NUM_NODES")
+    return (*known, None if one_per_node or "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
 
 
 class Link:

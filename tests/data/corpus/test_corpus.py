@@ -1,6 +1,8 @@
 """Reading pages: the circle, the cache, threads, pickling, TFDS; and every way a corpus can be broken."""
 
+import builtins
 import json
+import mmap
 import os
 import pickle
 import shutil
@@ -43,6 +45,33 @@ def _naive(split):
 def copy(tmp_path):
     """A copy of the corpus that a test may break."""
     return shutil.copytree(data.corpus_path(), tmp_path / "corpus")
+
+
+def test_a_corpus_is_read_through_a_mount_that_has_neither_mmap_nor_changes(monkeypatch):
+    """As Cloud Storage FUSE may be: read-only, no memory mapping, no renames."""
+    expected = Corpus(data.corpus_path()).read(np.arange(0, 4000, 100), 100)
+    opened, builtin = os.open, open
+
+    def refuse(*_, **__):
+        raise PermissionError("a mount that is only read")
+
+    def open_low(path, flags, *words, **more):
+        return refuse() if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else opened(path, flags, *words, **more)
+
+    def open_high(path, mode="r", *words, **more):
+        return refuse() if set(mode) & set("wax+") else builtin(path, mode, *words, **more)
+
+    monkeypatch.setattr(os, "open", open_low)
+    monkeypatch.setattr(builtins, "open", open_high)
+    for module, names in ((os, ("rename", "replace", "mkdir", "remove", "utime")), (mmap, ("mmap",))):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    corpus = Corpus(data.corpus_path())
+    for found, wanted in zip(corpus.read(np.arange(0, 4000, 100), 100), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    # Nor does the native reader of the shards.
+    with open("/proc/self/maps") as maps:
+        assert data.corpus_path() not in maps.read()
 
 
 @pytest.mark.parametrize("split", ["train", "heldout"])
