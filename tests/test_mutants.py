@@ -25,7 +25,8 @@ def test_a_planted_fault_is_a_program(tmp_path):
     """Fails if the code has other names by now: such a fault would stop every test, and show nothing."""
     for mutant in mutants.MUTANTS:
         source = (tiny.ROOT / mutant.file).read_text(encoding="utf-8")
-        (tmp_path / f"{mutant.name}.py").write_text(source.replace(mutant.before, mutant.after), encoding="utf-8")
+        suffix = mutant.file.rpartition(".")[2]  # ruff reads those in Python, not the shell scripts
+        (tmp_path / f"{mutant.name}.{suffix}").write_text(source.replace(mutant.before, mutant.after), encoding="utf-8")
     words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", tmp_path]
     found = subprocess.run(words, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
