@@ -204,9 +204,11 @@ def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(
     cloud.trainer(cloud.folder / "host0-0", SAVES)
     cloud.answers(["READY"], [])
     command = [LAUNCH / "tpu_vm.sh", *TPU, "--", *BUCKET]
+    # A shell without job control starts what is in the background with SIGINT ignored, and bash cannot trap that.
     script = subprocess.Popen(
-        command, env=cloud.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+        ["env", "--default-signal", *command], env=cloud.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
     wait_for(cloud.folder / "up")
     os.kill(script.pid, signal.Signals[name])
     _, said = script.communicate(timeout=30)

@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import types
 
 import jax
 import numpy as np
 import pytest
 import shared
-import tiny
 from shared import STEPS, finish, start
 
 from xlnet_jax.checkpoint.store import Checkpoints
@@ -23,7 +21,6 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
-from xlnet_jax.train.loop import Run
 from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
@@ -39,35 +36,22 @@ def test_stopped_at_an_odd_step_and_resumed_without_the_compilation_cache(tmp_pa
     assert "resuming at step 3" in err and "compilation cache: off" in err
     hashes, plan = shared.arrays(tmp_path, STEPS)
     assert len(hashes) > 40
-    assert {name.split("'")[1] for name in hashes} == {"params", "optimizer", "counters"}, "the last step ends blocks"
+    assert {name.split("'")[1] for name in hashes} == {"params", "optimizer", "memory", "counters"}
     assert (hashes, plan) == undisturbed.arrays()
     assert shared.steps(tmp_path) == undisturbed.steps()
     before, _ = shared.arrays(tmp_path, STEPS - 4)
     same = {name for name, digest in hashes.items() if before[name] == digest}
-    assert same <= {"['counters']['skipped']", "['counters']['consecutive_bad']"}
+    assert same <= {"['counters']['skipped']", "['counters']['consecutive_bad']", "['memory']['valid']"}
 
 
-def test_at_the_start_of_blocks_a_checkpoint_has_no_memory_and_needs_none(tmp_path, pytestconfig, caplog):
-    """Would fail if a row saw text from before its block."""
-    caplog.set_level("INFO", "xlnet_jax")
-    settings, workdir = shared.settings(pytestconfig, checkpoint={"every": 2}), tmp_path / "run"
-    train(settings, str(workdir), stop_at=6)
-    lines, saved = shared.steps(workdir), {step: record(workdir, step) for step in (2, 4, 6)}
-    names = {step: " ".join(each["checksums"]) for step, each in saved.items()}
-    assert [" memory/" in names[step] for step in (2, 4, 6)] == [True, False, True], "blocks have four windows"
-    shutil.rmtree(workdir / "checkpoints" / "6")
-    train(settings, str(workdir), stop_at=6)
-    assert "resuming at step 4" in caplog.text and "memory rebuilt" not in caplog.text
-    assert shared.steps(workdir) == lines and record(workdir, 6) == saved[6]
-
-
-def test_blocks_start_where_the_newest_entry_of_the_plan_does():
-    recipe = types.SimpleNamespace(config=tiny.config())
-    state = types.SimpleNamespace(split=lambda memory: memory)
-    run = types.SimpleNamespace(recipe=recipe, plan=(PlanEntry(0, 0, 8), PlanEntry(6, 12, 16)))
-    assert [step for step in range(6, 16) if not Run._trees(run, state, step)] == [6, 10, 14]
-    run.recipe = types.SimpleNamespace(config=tiny.config(checkpoint={"memory": "rebuild"}))
-    assert not any(Run._trees(run, state, step) for step in range(6, 16))
+@pytest.mark.slow
+@pytest.mark.production
+def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_undisturbed(tmp_path, undisturbed):
+    rebuild = "--config.checkpoint.memory=rebuild"
+    finish(start(tmp_path, "--stop_at=8", rebuild, undisturbed.cache))
+    _, err = finish(start(tmp_path, "--stop_at=12", rebuild, undisturbed.cache))
+    assert "resuming at step 8" in err and "memory rebuilt" not in err
+    assert record(tmp_path, 12)["rebuilt"] == [] and shared.steps(tmp_path) == undisturbed.steps(12)
 
 
 def config(pytestconfig, **changes):

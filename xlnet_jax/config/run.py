@@ -99,10 +99,7 @@ class CheckpointConfig:
     keep: int = key(3, "number of newest checkpoints kept", FREE, ge=1)
     keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
     keep_best: int = key(0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE)
-    memory: str = key(
-        "all", "saved, but where all rows start a block (all), or left out and computed from the text on resume",
-        FREE, "all rebuild",
-    )  # fmt: skip
+    memory: str = key("all", "saved (all), or left out and computed from the text on resume", FREE, "all rebuild")
     init_from: str = key("", "work directory or checkpoint with the parameters of a new run; empty = none", FREE)
     io_deadline_seconds: float = key(300.0, "how long failed saves are retried; then the run ends", FREE, le=1e9)
     grace_seconds: float = key(

@@ -40,7 +40,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.recipe import Recipe
-from xlnet_jax.train.state import MUST_BE_FINITE, State, bytes_of
+from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
 
 log = logging.getLogger("xlnet_jax")
@@ -195,9 +195,8 @@ class Run:
             executable = compile_step(self.built, state, batch)
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
-            # Compiles them, so that no save waits: those with the memory, and those without it.
-            for step in (self.plan[-1].step + 1, self.plan[-1].step):
-                sums_of(self._trees(state, step), {"plan": self.plan})
+            # Compiles them, so that the first save does not wait.
+            sums_of(self._trees(state), {"plan": self.plan})
         return executable
 
     def _begin(self) -> None:
@@ -238,7 +237,7 @@ class Run:
             record = {"plan": to_json(self.plan), "rebuilt": self.rebuilt}
             record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256, self.phases)
             try:
-                self.checkpoints.save(step, self._trees(state, step), record, MUST_BE_FINITE)
+                self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
                 self._complete()
                 self._all_saved()
@@ -255,11 +254,9 @@ class Run:
         self.saved = step
         self.watchdog.progress(step)
 
-    def _trees(self, state: State, step: int) -> dict[str, Any]:
-        """The trees of a checkpoint of this step. All rows start their blocks together, where none needs a memory."""
-        config = self.recipe.config
-        inside = (step - self.plan[-1].step) % config.data.windows_per_block > 0
-        return state.split(memory=inside and config.checkpoint.memory == "all")
+    def _trees(self, state: State) -> dict[str, Any]:
+        """The trees of a checkpoint."""
+        return state.split(memory=self.recipe.config.checkpoint.memory == "all")
 
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
@@ -332,10 +329,7 @@ class Run:
 
         The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
         """
-        config, rates = self.recipe.config, self.report.rates
-        # The signal may come inside of blocks, where the memory is saved, too.
-        trees = [self._trees(self.built.abstract_state, step) for step in (self.plan[-1].step + 1, self.saved)]
-        save = self.checkpoints.seconds * bytes_of(trees[0]) / bytes_of(trees[1])
+        config, save, rates = self.recipe.config, self.checkpoints.seconds, self.report.rates
         grace = config.checkpoint.grace_seconds
         if self.warned or not (grace and save and rates) or jax.process_index():
             return

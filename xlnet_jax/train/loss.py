@@ -126,7 +126,7 @@ class LanguageModel:
 
     def carried(self, rows: int) -> Memory:
         """What a step hands to the next one, before the first: the empty memory. A model may have any pytree in Flax's
-        boxes, whose axis `batch` has the rows, and which a row that starts a block must not use; () = nothing."""
+        boxes, whose axis `batch` has the rows; () = nothing."""
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
             nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]

@@ -68,11 +68,6 @@ MUST_BE_FINITE = ("params", "optimizer")
 """Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses recovers."""
 
 
-def bytes_of(trees: dict[str, Any]) -> int:
-    """Of all arrays of these trees, or of abstract ones, whatever their shardings."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trees))
-
-
 def init_params(recipe: Recipe) -> Any:
     """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh.
     Of several phases those of all; what two have is as in this one.
