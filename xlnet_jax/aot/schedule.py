@@ -69,7 +69,7 @@ def collected() -> Iterator[dict[str, Schedule]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     flags = os.environ["LIBTPU_INIT_ARGS"]
-    # libtpu has read our flags, which `train` does not have: they shall not be in the key of JAX's cache.
+    # libtpu has read these flags. `train` sets none of them, so they must not enter the key of JAX's cache.
     os.environ["LIBTPU_INIT_ARGS"] = flags[: flags.index(f"--xla_jf_dump_to={folder}")].strip()
     try:
         yield found

@@ -77,16 +77,14 @@ def compare(
     asked = {"equal": equal, "windows": len(tokens_NT), "length": length, "orders": orders,
              "corpus_sha256": heldout.sha256}  # fmt: skip
     start(workdir, named, asked)
-    # Seeds run the same programs, and tasks nearly those of all systems.
-    cache = {"compilation_cache": os.path.join(workdirs.absolute(workdir), "compilation_cache")}
     for name, seed in itertools.product(named, range(seeds)) if only is None else [chosen(only, named, seeds)]:
         folder = os.path.join(workdir, name, str(seed))
         measures = measured(folder).get("measures", {})
         if set(MEASURES) - measures.keys():
             log.info("%s, seed %d: %d steps", name, seed, named[name].train.steps)
-            run(named[name].changed(log=cache), folder, seed, heldout, tokens_NT, orders)
+            run(named[name], folder, seed, heldout, tokens_NT, orders)
         for task, config in tuned.items():
-            tune(config.changed(log=cache), folder, os.path.join(workdir, name, task, str(seed)), seed)
+            tune(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
     return collected(workdir, named, [*tuned], asked, unit_bytes(heldout, tokens_NT))
 
 
@@ -205,7 +203,7 @@ def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.
 
 def tune(config: Config, source: str, folder: str, seed: int) -> None:
     """Fine-tunes the run in `source`, or goes on, and writes `measures.json`. Raises BadInput for another task's."""
-    asked = digest({key: value for key, value in configs.flat(config).items() if not key.startswith("log.")})
+    asked = digest(configs.flat(config))
     if content := measured(folder):
         if content.get("config_sha256") != asked:
             raise BadInput(f"{folder} was fine-tuned with another configuration; restore it, or rename the file")

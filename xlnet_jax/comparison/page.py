@@ -114,10 +114,16 @@ def compared(
     """Scores of each system, and the differences with a plot. `of_windows`: standard deviations; {} = no windows."""
     rows = []
     for name, found in values.items():
-        mean = (
-            f"{np.mean(found):.4f}" if found else "not defined" if of_windows and result["systems"][name] else "not run"
+        without = "not defined" if of_windows and result["systems"][name] else "not run"
+        rows.append(
+            (
+                name,
+                f"{np.mean(found):.4f}" if found else without,
+                spread(found),
+                *([of_windows[name]] if of_windows else []),
+                len(found),
+            )
         )
-        rows.append((name, mean, spread(found), *([of_windows[name]] if of_windows else []), len(found)))
     windows = ["s.d. over windows"] if of_windows else []
     scores = table("Scores", ("system", unit, "s.d. over seeds", *windows, "seeds"), rows)
     pairs = [each for each in result["differences"] if each["measure"] == measure]

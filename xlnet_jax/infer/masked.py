@@ -68,6 +68,6 @@ def filled(texts: Sequence[Gapped], logits_BV: np.ndarray, asked: Fill) -> list[
         at = text.known.index(False)
         token_N = np.array(text.ids, np.int32)
         token_N[at] = token
-        results.append(Filled(token_N, np.array([at]), np.array([log_prob]), 1))
-        results[-1:] = [results[-1].with_best(*pair)] if asked.top > 1 else results[-1:]
+        one = Filled(token_N, np.array([at]), np.array([log_prob]), 1)
+        results.append(one.with_best(*pair) if asked.top > 1 else one)
     return results
