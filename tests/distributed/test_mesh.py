@@ -39,11 +39,11 @@ def test_a_model_that_does_not_divide_over_the_mesh_is_told():
 
 
 def test_logical_axes_become_mesh_axes_and_none_is_used_twice():
-    assert RULES.spec(("layers", "embed", "heads", "head_dim")) == PartitionSpec(None, "fsdp", "tensor", None)
+    assert RULES.spec(("layers", "embed", "heads", "head_dim")) == PartitionSpec(None, None, "tensor", None)
     assert RULES.spec(("batch", None)) == PartitionSpec(("slices", "data", "fsdp"), None)
     with pytest.raises(ValueError, match="use a mesh axis twice"):
-        RULES.spec(("batch", "embed"))
+        RULES.spec(("heads", "ff"))
     with pytest.raises(ValueError, match="twice"):
-        ShardingRules(ff="fsdp").spec(("embed", "ff"))
+        ShardingRules(ff="fsdp").spec(("batch", "ff"))
     with pytest.raises(AttributeError):
         RULES.spec(("embd",))

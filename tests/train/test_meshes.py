@@ -169,7 +169,7 @@ def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_le
     assert loss.dtype == np.float64 and {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype("float32")}
 
 
-# ZeRO-1: parameters, moments and update split over `data`, and what crosses.
+# Parameters, moments and update split over axes of rows, and what crosses.
 
 KERNELS = 2 * (5 * 16 * 16 + 2 * 16 * 32)
 """Elements of all matrices that products round, in two layers."""
@@ -190,8 +190,12 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
         share = 4 * (KERNELS + TABLE) // ways
         assert share <= bytes_here(state.params) <= share + 4 * small, mesh
         assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
-    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec("data", "fsdp", "tensor", None)
-    assert state.params["word_embedding"].sharding.spec == PartitionSpec(("tensor", "data"), "fsdp")
+    # Not along the stack of layers, nor where `tensor` splits.
+    rows = ("fsdp", "data")
+    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec(None, rows, "tensor", None)
+    outer = state.params["layers"]["feed_forward"]["outer"]["kernel"].sharding.spec
+    assert outer == PartitionSpec(None, "tensor", rows)
+    assert state.params["word_embedding"].sharding.spec == PartitionSpec("tensor", rows)
     # Nothing to split over.
     assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
 
@@ -208,8 +212,7 @@ def test_what_stays_whole_is_counted(data, whole):
     """By hand: 377,088 elements of XLNet-Large are in small arrays; with 6 devices the table of words does not divide,
     with 2048 only the feed-forward kernels do, and with 192 nothing."""
     grid = AbstractMesh((1, data, 1, 1), meshes.AXES)
-    bound = meshes.zero1_elements(configs.MeshConfig(zero1=True), large(), grid.shape)
-    wanted = meshes.shardings(large(), grid, bound)
+    wanted = meshes.shardings(large(), grid, meshes.split_of(configs.MeshConfig(zero1=True), large(), grid.shape))
     placed = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), nn.meta.unbox(large()), wanted
     )
@@ -224,7 +227,7 @@ def test_the_average_of_the_parameters_is_split_as_they_are():
         state = build_step(make_recipe(settings), grid).abstract_state
     average = state.opt_state[-1].average
     assert jax.tree.map(lambda x: x.sharding, average) == jax.tree.map(lambda x: x.sharding, state.params)
-    assert "data" in average["layers"]["attention"]["query"].sharding.spec
+    assert ("fsdp", "data") in average["layers"]["attention"]["query"].sharding.spec
 
 
 def crossing(text):
@@ -250,6 +253,16 @@ def test_gradients_cross_once_in_float32_and_kernels_come_back_in_the_compute_dt
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("parts", "kernels"), [(1, KERNELS // 2), (2, KERNELS)])
+def test_a_layer_gathers_its_own_kernels_and_sums_their_gradients(parts, kernels):
+    """In the loop over the two layers; with micro-batches outside of it, so that everything crosses once."""
+    _, grid, step = built({"data": 2, "fsdp": 2}, parts, "bfloat16")
+    with jax.set_mesh(grid):
+        found = crossing(step.jitted.lower(step.abstract_state, step.abstract_batch).as_text())
+    assert found["all_gather", "bf16"] == kernels
+    assert found["reduce_scatter", "f32"] == kernels + TABLE + tiny.VOCAB
+
+
 def test_the_kernel_of_a_head_is_not_rounded():
     """It may meet float32 vectors, which its rounded values would not be good enough for."""
     split, whole = (
@@ -257,7 +270,7 @@ def test_the_kernel_of_a_head_is_not_rounded():
     )
     kernel = {"kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
     with jax.set_mesh(built({"data": 2, "zero1": True})[1]):
-        gather = functools.partial(gradients.gather, specs=split, whole=whole, dtype=jnp.dtype("bfloat16"))
+        gather = functools.partial(gradients.gather, specs=split, entry=whole, dtype=jnp.dtype("bfloat16"))
         found = jax.eval_shape(gather, {"layers": kernel, "head": kernel})
     dtypes = jax.tree.map(lambda x: x.dtype.name, found)
     assert dtypes == {"layers": {"kernel": "bfloat16"}, "head": {"kernel": "float32"}}

@@ -244,7 +244,7 @@ def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
         text = update.lower(abstract.params, abstract.opt_state, abstract.params).compile().as_text()
     moved = re.findall(r" (?:all-gather|all-to-all|all-reduce|collective-permute)(?:-start)?\(", text)
     assert text.count(" dot(") >= 15  # three products of five iterations
-    assert 0 < len(moved) <= 5 * 7  # of seven stacks of matrices; without a place for layers there are 67 or 72
+    assert 0 < len(moved) <= 6 * 7  # of seven stacks of matrices; without a place for layers there are 67 or 72
 
 
 @pytest.mark.parametrize(

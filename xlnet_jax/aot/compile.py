@@ -72,7 +72,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
     arguments, zero1 = argument_bytes(built), None
-    if recipe.config.mesh.zero1:
+    if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         zero1 = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
     try:
         with schedule.collected() as schedules:

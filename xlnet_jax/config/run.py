@@ -70,10 +70,10 @@ class MeshConfig:
     """Number of devices on each axis; one axis may be -1: all that are left."""
 
     data: int = key(-1, "rows of the batch", ELASTIC, ge=1, special=REST)
-    fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC, ge=1, special=REST)
+    fsdp: int = key(1, "rows of the batch, and parameters, optimizer state and update", ELASTIC, ge=1, special=REST)
     tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC, ge=1, special=REST)
     slices: int = key(0, "TPU slices, which share the batch", ELASTIC, ge=1, special={0: "taken from the devices"})
-    zero1: bool = key(False, "ZeRO-1: parameters, optimizer state and update are split over `data` as well", ELASTIC)
+    zero1: bool = key(False, "parameters, optimizer state and update are split over `data` as well", ELASTIC)
 
 
 @dataclasses.dataclass(frozen=True)

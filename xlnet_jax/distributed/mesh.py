@@ -1,8 +1,8 @@
 """The device mesh, one sharding rule per logical axis, and the placement of State and Batch.
 
 The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre network), `data`
-(rows), `fsdp` (rows, and parameters, split along d_model), `tensor` (heads, feed-forward, vocabulary). All axes are
-Auto: the compiler inserts the collectives.
+(rows), `fsdp` (rows, and parameters), `tensor` (heads, feed-forward, vocabulary). All axes are Auto: the compiler
+inserts the collectives, except those of the step over axes of rows (`train.gradients`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShardingRules:
     """The mesh axes of each logical axis."""
 
     batch: tuple[str, ...] = ("slices", "data", "fsdp")
-    embed: str | None = "fsdp"
+    embed: str | None = None
     heads: str | None = "tensor"
     head_dim: str | None = None
     ff: str | None = "tensor"
@@ -142,7 +142,7 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
     """Raises BadInput if the model's sizes do not divide over the mesh axes that split them."""
     # The tables of an adaptive embedding are not split over words.
     vocab = () if model.adaptive else ("vocab_size",)
-    sizes = {"embed": ("d_model", "d_embed"), "heads": ("heads",), "ff": ("d_ff",), "vocab": vocab}
+    sizes = {"heads": ("heads",), "ff": ("d_ff",), "vocab": vocab}
     for logical, keys in sizes.items():
         axis = getattr(RULES, logical)
         for key in keys if axis else ():
@@ -153,54 +153,67 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
                 )
 
 
-def specs(abstract: Any, sizes: Mapping[str, int], zero1_elements: float = math.inf) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Which parameters are split over axes of rows, and over which: `fsdp`, and with ZeRO-1 `data` as well."""
+
+    axes: tuple[str, ...] = ()
+    least: float = 0
+    """Elements of the smallest array: a hundredth of all parameters, as a message costs more than its bytes."""
+
+
+WHOLE = Split()
+
+
+def split_of(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> Split:
+    """That of a configuration, on a mesh of these sizes."""
+    axes = tuple(axis for axis, on in (("fsdp", True), ("data", config.zero1)) if on and sizes[axis] > 1)
+    return Split(axes, sum(x.size for x in jax.tree.leaves(params)) / 100)
+
+
+def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
     """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated.
 
     Args:
       sizes: of the mesh axes.
-      zero1_elements: arrays with so many or more are split over `data` as well, along their first axis that divides.
+      split: large arrays are split as well, along the first axis that divides and is not split. The stack of layers
+        comes last: a scan over it needs it whole.
     """
+    ways = math.prod(sizes[axis] for axis in split.axes)
 
     def spec(logical: PartitionSpec, x: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # no state: another optimizer has this parameter
             return x
         mesh_axes: list[Any] = list(RULES.spec(tuple(logical)))
-        if x.size >= zero1_elements:
-            ways = [sizes["data"] * (sizes[axis] if axis else 1) for axis in mesh_axes]
-            # Not the longest: the TPU compiler stores an array with the axis that it gathers in front, and if that was
-            # the last one, a scan over layers reads and writes a layer in small pieces.
-            axis = next((axis for axis in range(x.ndim) if x.shape[axis] % ways[axis] == 0), None)
-            if axis is not None:
-                # The other mesh axis first: gathered over `data`, its part is in one piece again.
-                mesh_axes[axis] = (mesh_axes[axis], "data") if mesh_axes[axis] else "data"
+        if split.axes and x.size >= split.least:
+            free = [n for n, axis in enumerate(mesh_axes) if sizes.get(axis, 1) == 1 and x.shape[n] % ways == 0]
+            if free:
+                mesh_axes[min(free, key=lambda n: logical[n] == "layers")] = split.axes
         return PartitionSpec(*mesh_axes)
 
     logical = nn.get_partition_spec(abstract)
     return jax.tree.map(spec, logical, nn.meta.unbox(abstract), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
 
 
-def zero1_elements(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> float:
-    """For `specs`: a hundredth of all elements, as a message costs more than its bytes; infinity without ZeRO-1."""
-    return sum(x.size for x in jax.tree.leaves(params)) / 100 if config.zero1 and sizes["data"] > 1 else math.inf
-
-
-def shardings(abstract: Any, mesh: Mesh, zero1_elements: float = math.inf) -> Any:
+def shardings(abstract: Any, mesh: Mesh, split: Split = WHOLE) -> Any:
     """NamedShardings of a tree on a mesh; see `specs`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, zero1_elements))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, split))
 
 
-def over_data(spec: PartitionSpec) -> int | None:
-    """The axis of an array that is split over `data`."""
-    return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
+def row_split(spec: PartitionSpec) -> tuple[int, tuple[str, ...]] | None:
+    """The axis of a parameter that is split over axes of rows, and these; None if there is none."""
+    named = ((n, (axes,) if isinstance(axes, str) else axes or ()) for n, axes in enumerate(spec))
+    return next(((n, axes) for n, axes in named if set(axes) & set(RULES.batch)), None)
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
-    """The share of the bytes of sharded arrays that is split over `data`, and the bytes of one device of the rest."""
+    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes of one device of the
+    rest."""
     total = {True: 0, False: 0}
     for x in jax.tree.leaves(abstract):
-        split = over_data(x.sharding.spec) is not None
-        ways = x.sharding.mesh.shape["data"] if split else 1
-        total[split] += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize * ways
+        split, sizes = row_split(x.sharding.spec), x.sharding.mesh.shape
+        ways = math.prod(sizes[axis] for axis in split[1]) if split else 1
+        total[split is not None] += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize * ways
     return total[True] / sum(total.values()), total[False]
 
 

@@ -41,15 +41,12 @@ def nll(
 ) -> jax.Array:
     """Nats, [B, P], in at least float32; products take the table rounded to the dtype of the vectors.
 
-    The gradients of table and bias are accumulated in at least float32. They cross `fsdp` once, and other axes that
-    split rows if those are the compiler's. Rows must divide over the devices, see `pays`.
+    The gradients of table and bias are accumulated in at least float32. They cross axes that split rows if those are
+    the compiler's. Rows must divide over the devices, see `pays`.
     """
     free, rows = free_axes()
     # A table that does not divide over an axis is whole on its devices; those of `tensor` then compute the same.
-    vocab, embed = (
-        axis if axis in free and size % free[axis] == 0 else None
-        for axis, size in zip((RULES.vocab, RULES.embed), table_VD.shape, strict=True)
-    )
+    vocab = RULES.vocab if RULES.vocab in free and len(table_VD) % free[RULES.vocab] == 0 else None
     high, size = jnp.promote_types(vectors_BPD.dtype, jnp.float32), len(bias_V)
 
     def everywhere(local: Callable[..., Any], arrays: int, out_specs: Any) -> Callable[..., Any]:
@@ -105,10 +102,7 @@ def nll(
 
         zeros = jnp.zeros(table_VD.shape, high), jnp.zeros(bias_V.shape, high)
         (d_table_VD, d_bias_V), dx_ACD = jax.lax.scan(chunk, zeros, tuple(map(chunked, arrays)))
-        if embed and free[embed] > 1:
-            d_table_VD = jax.lax.psum_scatter(d_table_VD, embed, scatter_dimension=1, tiled=True)
-        d_table_VD = over(tuple(axis for axis in rows if axis != embed), d_table_VD)
-        return d_table_VD, over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
+        return over(rows, d_table_VD), over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
 
     def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         run = everywhere(local_nll, 2, (PartitionSpec(rows), PartitionSpec(rows)))
@@ -116,11 +110,10 @@ def nll(
         return nll_BP, (*arguments, log_sum_BP)
 
     def rounded(table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        # Outside of `everywhere`: with fsdp the table crosses the network as bfloat16.
         return table_VD.astype(vectors_BPD.dtype), bias_V.astype(high), *arrays
 
     def backward(saved: tuple[jax.Array, ...], g_BP: jax.Array) -> tuple[jax.Array | None, ...]:
-        specs = PartitionSpec(vocab, embed), PartitionSpec(vocab), PartitionSpec(rows)
+        specs = PartitionSpec(vocab), PartitionSpec(vocab), PartitionSpec(rows)
         grads = everywhere(local_gradient, 4, specs)(*rounded(*saved), g_BP)
         return *(d.astype(x.dtype) for d, x in zip(grads, saved, strict=False)), None
 

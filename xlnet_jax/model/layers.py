@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
@@ -45,7 +46,10 @@ def parameter(
 ) -> jax.Array:
     """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; kernels enter a `product`."""
     init = nn.with_logical_partitioning(initializer or normal(module.config), axes)  # type: ignore[attr-defined]
-    value: Any = module.param(name, init, shape, jnp.float32)
+    value: Any = module.get_variable("params", name)
+    if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
+        return value.whole()  # type: ignore[return-value]
+    value = module.param(name, init, shape, jnp.float32)
     return value
 
 
@@ -63,6 +67,22 @@ class CastAhead:
 
     value: jax.Array
     zeros: jax.Array
+    spec: PartitionSpec = dataclasses.field(default=PartitionSpec(), metadata={"static": True})
+    """Of an array of which a device has a part: the mesh axes that split it."""
+
+    def whole(self) -> CastAhead:
+        """Gathered; the gradient of the zeros is then summed over these mesh axes, and a device has its part of it."""
+        if (split := meshes.row_split(self.spec)) is None:
+            return self
+        axis, names = split
+
+        def gather(x: jax.Array) -> jax.Array:
+            # With heads and their elements as one axis a TPU gathers in the layout of the product.
+            rows = x.reshape(len(x), -1) if axis == 0 else x
+            rows = jax.lax.all_gather(rows, names, axis=axis, tiled=True)
+            return rows.reshape(-1, *x.shape[1:]) if axis == 0 else rows
+
+        return CastAhead(gather(self.value), gather(self.zeros))
 
 
 def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype: jnp.dtype | None = None) -> jax.Array:
@@ -70,14 +90,18 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
     of x, and the devices would then add bfloat16 numbers. The subscripts have the letters of the design, from which all
-    shardings are known. The kernel is whole along d_model: with fsdp it is gathered after it is rounded.
+    shardings are known.
     """
-    # jnp.einsum sums over letters by the alphabet: heads must come before their elements, as in memory. Otherwise a
-    # CPU copies both factors into the other order.
-    left, right, out = subscripts.replace("e", "i").replace("->", ",").split(",")
+    terms = subscripts.replace("->", ",").split(",")
+    # Heads and their elements are one axis m: a TPU pads 64 elements to 128, and copies the result into another layout.
+    left, right, out = (term.replace("he", "m") for term in terms)
+
+    def joined(x: jax.Array, letters: str) -> jax.Array:
+        at = letters.find("he")
+        return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
 
     def placed(x: jax.Array, letters: str) -> jax.Array:
-        axes = {"b": "batch", "h": "heads", "f": "ff", "v": "vocab"}
+        axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
         return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
     def rounded(kernel: jax.Array) -> jax.Array:
@@ -106,7 +130,8 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
     value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
-    return run(x, value, receiver)
+    y, heads = run(joined(x, terms[0]), joined(value, terms[1]), joined(receiver, terms[1])), value.shape[-2:]
+    return y.reshape(*y.shape[:-1], *heads) if "he" in terms[2] else y
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:

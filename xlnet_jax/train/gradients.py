@@ -18,13 +18,18 @@ from xlnet_jax.train.loss import RowLosses, mean_loss
 from xlnet_jax.train.recipe import Recipe
 
 
-def _mean_loss(receivers: Any, params: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
-    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded."""
+def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
+    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded.
 
-    def joined(receiver: jax.Array, x: jax.Array) -> jax.Array | CastAhead:
+    `specs` are the PartitionSpecs of the parameters; those of layers have a first axis, which a layer does not see.
+    """
+
+    def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | CastAhead:
+        if meshes.row_split(spec):
+            return CastAhead(x, receiver, PartitionSpec(*spec[1:]))
         return receiver if x.dtype == receiver.dtype else CastAhead(x, receiver)
 
-    return mean_loss(jax.tree.map(joined, receivers, params), *args)
+    return mean_loss(jax.tree.map(joined, receivers, params, specs), *args)
 
 
 GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
@@ -32,32 +37,41 @@ GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
 LossAndGradient = tuple[tuple[jax.Array, RowLosses], Any]
 """((mean loss, its rows and the next memory), gradient like the parameters)."""
 
-BY_HAND = ("slices", "data")
-"""Mesh axes that `reduce` sums over, once. The compiler handles the others, which split parameters."""
+BY_HAND = ("slices", "data", "fsdp")
+"""Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
 
 
-def gather(params: Any, specs: Any, whole: Any, dtype: jnp.dtype) -> Any:
-    """The parameters as they are without ZeRO-1: gathered over `data`, kernels in `dtype` if that is smaller.
+def gather(params: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
+    """The parameters as the layers get them: gathered, or parts that a layer gathers; kernels in `dtype` if that is
+    smaller.
 
     Products round their kernels anyway, so the model computes the same. `specs` are the PartitionSpecs of the
-    parameters, and `whole` those of the result.
+    parameters, and `entry` those of the result.
     """
 
-    def one(path: tuple, x: jax.Array, spec: PartitionSpec) -> jax.Array:
-        axis = meshes.over_data(spec)
+    def one(path: tuple, x: jax.Array, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
+        split = meshes.row_split(spec)
         # A head may compute in float32.
-        rounded = path[0].key == "layers" and path[-1].key in KERNELS
-        rounds = rounded and dtype.itemsize < x.dtype.itemsize and axis is not None
+        rounds = _is_kernel(path) and dtype.itemsize < x.dtype.itemsize and split is not None
         x = x.astype(dtype) if rounds else x
-        return x if axis is None else jax.lax.all_gather(x, "data", axis=axis, tiled=True)
+        return x if split is None or spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
     def local(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(one, params, specs)
+        return jax.tree_util.tree_map_with_path(one, params, specs, entry)
 
-    return jax.shard_map(local, in_specs=(specs,), out_specs=whole, check_vma=False)(params)
+    return jax.shard_map(local, in_specs=(specs,), out_specs=entry, check_vma=False)(params)
 
 
-def reduce(grads: Any, specs: Any, whole: Any) -> Any:
+def _is_kernel(path: tuple) -> bool:
+    return path[0].key == "layers" and path[-1].key in KERNELS
+
+
+def _of_rows(spec: PartitionSpec) -> PartitionSpec:
+    axis, names = meshes.row_split(spec) or (0, None)
+    return PartitionSpec(*[None] * axis, names)
+
+
+def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
     """Sums gradients over the devices that split rows only: each element crosses each axis of `BY_HAND` once.
 
     Arrays of less than a hundredth of all elements travel as one: a message between slices costs more than its bytes.
@@ -65,23 +79,26 @@ def reduce(grads: Any, specs: Any, whole: Any) -> Any:
 
     Args:
       grads: of each device, along a new first axis that is split over `BY_HAND`.
-      specs: PartitionSpecs of the result. Of what is split over `data` (ZeRO-1) a device gets its part of the sum.
-      whole: those of the parameters without ZeRO-1.
+      specs: PartitionSpecs of the result. Of what is split over axes of rows a device gets its part of the sum.
+      entry: as for `gather`: what layers gathered they have summed over these axes.
+      whole: those of the parameters if none is split over axes of rows.
     """
 
     def local(grads: Any) -> Any:
         leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x[0], grads))
-        axes, bound = list(map(meshes.over_data, tree.flatten_up_to(specs))), sum(x.size for x in leaves) / 100
-        kinds = ["part" if axis is not None else "small" if x.size < bound else "large"
-                 for x, axis in zip(leaves, axes, strict=True)]  # fmt: skip
+        splits, by_layers = ([meshes.row_split(spec) for spec in tree.flatten_up_to(each)] for each in (specs, entry))
+        bound = sum(x.size for x in leaves) / 100
+        kinds = ["part" if split else "small" if x.size < bound else "large"
+                 for x, split in zip(leaves, splits, strict=True)]  # fmt: skip
         of = {kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind] for kind in kinds}
         # XLA refuses a sum over axes of one device.
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
         *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
-        split = zip(of.get("part", ()), (axis for axis in axes if axis is not None), strict=True)
-        parts = [jax.lax.psum_scatter(x, "data", scatter_dimension=axis, tiled=True) for x, axis in split]
-        parts = jax.lax.psum(parts, "slices") if parts and "slices" in present else parts
+        parts = [x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
+                 for x, split, done in zip(leaves, splits, by_layers, strict=True) if split]  # fmt: skip
+        rest = [axis for axis in present if axis not in next((split[1] for split in splits if split), ())]
+        parts = jax.lax.psum(parts, rest) if parts and rest else parts
         summed = {"part": iter(parts), "large": iter(large), "small": iter(unpack(packed))}
         return tree.unflatten([next(summed[kind]) for kind in kinds])
 
@@ -100,22 +117,35 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
     axes = jax.tree.map(lambda _: 0, batch), recipe.row_axes, 0
     if recipe.config.compat.on("core_clip"):
         return _core_clipped(recipe, params, (batch, memory, rows_B), axes, dropout_key)
-    parts, model = recipe.config.train.gradient_accumulation_steps, recipe.model
-    dtype = jnp.dtype(recipe.config.model.compute_dtype)
+    parts, config = recipe.config.train.gradient_accumulation_steps, recipe.config.model
+    dtype = jnp.dtype(config.compute_dtype)
     high = accumulator(dtype)
     boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
     whole = meshes.specs(boxed, sizes)
-    specs = meshes.specs(boxed, sizes, meshes.zero1_elements(recipe.config.mesh, boxed, sizes))
-    gathered = params if specs == whole else gather(params, specs, whole, dtype)
+    specs = meshes.specs(boxed, sizes, meshes.split_of(recipe.config.mesh, boxed, sizes))
+    entry = whole
+    if parts == 1 and not config.share_layers:
 
-    def local(gathered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array) -> tuple[RowLosses, Any]:
+        def in_layer(path: tuple, whole: PartitionSpec, spec: PartitionSpec) -> PartitionSpec:
+            axis, _ = meshes.row_split(spec) or (0, None)
+            return spec if axis and _is_kernel(path) else whole
+
+        # Otherwise a layer would gather its kernels, and sum their gradients, more than once in a step.
+        entry = jax.tree_util.tree_map_with_path(in_layer, whole, specs)
+    entered = params if specs == whole else gather(params, specs, entry, dtype)
+    # Of mesh axes that are the compiler's a shard_map says nothing.
+    by_rows = jax.tree.map(_of_rows, entry)
+
+    def local(entered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array) -> tuple[RowLosses, Any]:
         receivers = jax.tree.map(
-            lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), gathered, params
+            lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), entered, params
         )
 
         def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
             batch, memory, rows_B = inputs
-            (share, rows), grads = GRADIENT(receivers, gathered, model, batch, memory, dropout_key, rows_B, divisors)
+            (share, rows), grads = GRADIENT(
+                receivers, entered, entry, recipe.model, batch, memory, dropout_key, rows_B, divisors
+            )
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
         total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
@@ -133,13 +163,13 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
     with nn.logical_axis_rules(meshes.RULES.without(BY_HAND).pairs()):
         row_losses, total = jax.shard_map(
             local,
-            in_specs=(everywhere, (by_row, carried, by_row), everywhere, everywhere),
+            in_specs=(by_rows, (by_row, carried, by_row), everywhere, everywhere),
             out_specs=(RowLosses(by_row, carried), by_row),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
             # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
             check_vma=False,
-        )(gathered, (batch, memory, rows_B), model.divisors(batch), dropout_key)
-    loss, grads = reduce(total, (everywhere, specs), (everywhere, whole))
+        )(entered, (batch, memory, rows_B), recipe.model.divisors(batch), dropout_key)
+    loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))
     return (loss, row_losses), grads
 
 
@@ -149,11 +179,11 @@ def _core_clipped(recipe: Recipe, params: Any, rows: tuple, axes: Any, dropout_k
     Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole bound; then the
     cores are summed. So a core with fewer targets weighs more per target, and the bound hardly ever acts.
     """
-    cores = recipe.config.compat.cores
+    cores, whole = recipe.config.compat.cores, jax.tree.map(lambda _: PartitionSpec(), params)
 
     def core(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, Any]:
         batch, memory, rows_B = inputs
-        (loss, losses), grads = GRADIENT(params, params, recipe.model, batch, memory, dropout_key, rows_B)
+        (loss, losses), grads = GRADIENT(params, params, whole, recipe.model, batch, memory, dropout_key, rows_B)
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
         bound = recipe.config.optimizer.clip or jnp.inf

@@ -43,11 +43,11 @@ def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Se
     made = recipes([fused.decided(part, processes) for part in parts], make_recipe)
     with jax.set_mesh(mesh):
         phases = [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
-    if config.mesh.zero1:
+    if config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         state = phases[0].built.abstract_state
         share, rest = meshes.split_share((state.params, state.opt_state))
-        log.info("mesh.zero1: %.1f %% of parameters and optimizer are split over data=%d, and %.1f MB stay whole",
-                 100 * share, mesh.shape["data"], rest / 1e6)  # fmt: skip
+        log.info("%.1f %% of parameters and optimizer are split over fsdp=%d%s, and %.1f MB stay whole", 100 * share,
+                 mesh.shape["fsdp"], f" and data={mesh.shape['data']}" * config.mesh.zero1, rest / 1e6)  # fmt: skip
     return mesh, phases
 
 

@@ -126,11 +126,11 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     """
     rows = meshes.training_rows(recipe.config.train, mesh)
     boxed = jax.eval_shape(lambda: states.init_state(recipe, rows))
-    zero1_elements = meshes.zero1_elements(recipe.config.mesh, boxed.params, mesh.shape)
+    split = meshes.split_of(recipe.config.mesh, boxed.params, mesh.shape)
     state_shardings = dataclasses.replace(
         meshes.shardings(boxed, mesh),
-        params=meshes.shardings(boxed.params, mesh, zero1_elements),
-        opt_state=meshes.shardings(boxed.opt_state, mesh, zero1_elements),
+        params=meshes.shardings(boxed.params, mesh, split),
+        opt_state=meshes.shardings(boxed.opt_state, mesh, split),
     )
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
