@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from xlnet_jax.aot import account, hlo
@@ -19,7 +20,7 @@ def result(text, schedules=None, blocks=1, steps=1):
     program = hlo.Program(text)
     known = {name: each if isinstance(each, Schedule) else Schedule(each) for name, each in (schedules or {}).items()}
     known = account.completed(program, known)
-    found = account.Account(program, known, CHIP, {"data": 2}, blocks).result(steps, 1.0)
+    found = account.Account(program, known, CHIP, {"data": 2}, np.arange(2)[:, None], blocks).result(steps, 1.0)
     return {name: value / 1e3 if name.endswith("_ms") else value for name, value in found.items()}
 
 
@@ -52,6 +53,15 @@ def test_every_operation_takes_the_longest_of_its_needs_as_often_as_its_loop_tur
     assert found["upper_ms"] == pytest.approx((7 * (20_100 + 2 * memory) + 50 + 8192) / 2)
     assert found["mfu"] == pytest.approx(1 / found["upper_ms"])
     assert found["collectives_ms"] == found["hidden_ms"] == 0 and found["data_dependent_loops"] == []
+
+
+@pytest.mark.parametrize(("axes", "share"), [("data", 1 / 2), ("fsdp", 1 / 2), ("data+fsdp", 1), ("tensor", 1 / 2)])
+def test_a_ring_has_the_links_along_its_sides_of_the_torus(axes, share):
+    """A mesh of 4 x 2 over a torus of 4 x 2, of two devices a chip."""
+    places = np.array([(x, y, 0) for x in range(4) for y in range(2) for _ in range(2)])
+    mesh = {"data": 4, "fsdp": 2, "tensor": 2}
+    program = hlo.Program(entry("ROOT %negated = f32[8]{0} negate(%a)"))
+    assert account.Account(program, {}, CHIP, mesh, places, 1)._links(axes) == share
 
 
 SHARD, WHOLE, VECTOR = "bf16[32,64]{1,0:S(1)}", "bf16[64,64]{1,0:S(1)}", "f32[8,128]{1,0:T(8,128)S(1)}"

@@ -52,6 +52,8 @@ class Account:
     chip: Chip
     axes: dict[str, int]
     """Names and sizes of the mesh, in order."""
+    places: np.ndarray
+    """Coordinates of the chip of each device in its torus, in the order of the mesh."""
     blocks: int
     """The most turns that a loop in a kernel takes if their number depends on data."""
 
@@ -142,9 +144,16 @@ class Account:
         for found in self.program.collectives_of(name, one, self.axes):
             wire = found.bytes * (_RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1)
             # Where nothing is published it is left out.
-            rate = chip.ici_bandwidth / 2 if found.network == "ici" else chip.dcn_bandwidth
+            rate = chip.ici_bandwidth / 2 * self._links(found.axis) if found.network == "ici" else chip.dcn_bandwidth
             work[ICI if found.network == "ici" else DCN] += wire / (rate / chip.devices) if rate else 0
         return work
+
+    def _links(self, axes: str) -> float:
+        """The share of a chip's links that a ring along mesh axes has: those along the sides of the torus it goes."""
+        grid = self.places.reshape(*self.axes.values(), -1)
+        vary = [np.ptp(grid, axis=n).any(axis=tuple(range(len(self.axes) - 1))) for n in range(len(self.axes))]
+        along = [side for name, side in zip(self.axes, vary, strict=True) if name in axes.split("+")]
+        return max(np.any(along, axis=0).sum(), 1) / max(np.any(vary, axis=0).sum(), 1)
 
 
 def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -92,7 +93,8 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
     # Queries at chosen positions visit one block after the other.
     blocks = math.ceil(config.data.segment_len / tpu.Blocks.window)
     schedules = account.completed(program, trial.schedules)
-    times = account.Account(program, schedules, topology.chip, axes, blocks).result(
+    places = np.array([device.coords for device in trial.mesh.devices.flat])
+    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(
         steps, at_peak(trial.recipe.flops_per_step, topology)
     )
     seconds = times["upper_ms"] / 1e3
