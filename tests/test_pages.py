@@ -70,12 +70,8 @@ def test_the_navigation_has_four_groups_and_every_page_once():
 
 
 def test_every_public_name_is_on_its_page():
-    def found(place):
-        module, _, name = place.rpartition(".")
-        return getattr(importlib.import_module(module), name)
-
-    shown = [found(place) for place in re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)]
-    assert len(shown) == len(xj.__all__) and all(getattr(xj, name) in shown for name in xj.__all__)
+    shown = re.findall(r"^::: xlnet_jax\.(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(xj.__all__)
 
 
 def books(folder):

@@ -3,7 +3,7 @@
 from _svg import DARK, MIDDLE, inside, picture, word
 from orders import KNOWN, ORDERS, WORDS, ranked
 
-WIDTH, HEIGHT, TOP, PANEL = 50, 24, 24, 370
+WIDTH, HEIGHT, TOP, PANEL = 39, 24, 24, 285
 
 
 def draw() -> str:

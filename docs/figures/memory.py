@@ -3,7 +3,7 @@
 from _svg import DARK, GREY, LIGHT, MIDDLE, inside, picture, word
 
 R, T, M, STEPS = 4, 6, 6, 4
-CELL, LEFT = 26, 58
+CELL, LEFT, WINDOW = 26, 58, "#3d87cc"
 SHORT_T, SHORT_M = 3, 2
 """Of the second part, as on the page."""
 
@@ -11,7 +11,7 @@ SHORT_T, SHORT_M = 3, 2
 def segments(top: float) -> list[str]:
     """A line for each step; a number is that of a token of the text."""
     parts = [word(LEFT, top - 8, "memory", "start", MIDDLE, ' font-weight="bold"'),
-             word(LEFT + 60, top - 8, "window, R new tokens", "start", DARK, ' font-weight="bold"'),
+             word(LEFT + 60, top - 8, "window, R new tokens", "start", WINDOW, ' font-weight="bold"'),
              word(LEFT + 200, top - 8, "look-ahead, read again later", "start", GREY)]  # fmt: skip
     for step in range(STEPS):
         y, first = top + step * 30, step * R
