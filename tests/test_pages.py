@@ -21,7 +21,7 @@ FIGURES = sorted((DOCS / "figures").glob("[a-z]*.py"))
 NAVIGATION = (
     (tiny.ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("markdown_extensions:")[0]
 )
-REFERENCE = re.findall(r"\w+\.md", NAVIGATION.partition("- Reference:")[2])
+REFERENCE = re.findall(r"    - .*: (\w+\.md)", NAVIGATION.partition("- Reference:")[2])
 SOURCE = "".join(path.read_text("utf-8") for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"))
 LONG = ["performance.md", "pods.md"]
 """To be divided."""
