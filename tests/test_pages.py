@@ -62,6 +62,11 @@ def test_a_page_is_short_and_its_python_is_python(page):
                 assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
 
 
+def test_the_python_of_a_page_that_needs_no_model_prints_what_it_shows():
+    sessions = pages.sessions((DOCS / "data_by_step.md").read_text(encoding="utf-8"))
+    assert len(sessions) == 1 and [pages.printed(program, {}) for program, _ in sessions] == [sessions[0][1]]
+
+
 def test_the_navigation_has_four_groups_and_every_page_once():
     listed = re.findall(r": (\w+\.md)$", NAVIGATION, re.MULTILINE)
     assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
