@@ -20,7 +20,14 @@ def on_files(files, config):
     """MkDocs calls it with what it has found."""
     for found in [*files]:
         if found.src_uri.endswith(".ipynb"):
-            link = f"\n[The notebook]({found.src_uri.rpartition('/')[2]})\n"
             name = found.src_uri.replace(".ipynb", ".md")
-            files.append(File.generated(config, name, content=page(found.content_string) + link))
+            files.append(File.generated(config, name, content=page(found.content_string)))
     return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links go to the page, where a reader of the files has the notebook; its own page has both."""
+    markdown = markdown.replace(".ipynb)", ".md)")
+    if not page.file.src_uri.startswith("notebooks/"):
+        return markdown
+    return f"{markdown}\n[The notebook]({page.file.name}.ipynb)\n"
