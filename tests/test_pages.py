@@ -62,6 +62,16 @@ def test_a_page_is_short_and_its_python_is_python(page):
                 assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
 
 
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_a_page_names_programs_and_targets_that_exist(page):
+    """Beside `xlnet-jax`, which tests/commands has: `python FILE` and `make TARGET` in a block."""
+    text, makefile = page.read_text(encoding="utf-8"), (tiny.ROOT / "Makefile").read_text(encoding="utf-8")
+    for program in re.findall(r"^(?: {4})?(?:\$ )?python (\S+\.py)", text, re.MULTILINE):
+        assert (tiny.ROOT / program).exists(), program
+    for target in re.findall(r"^(?: {4})?make ([a-z-]+)(?: +#.*)?$", text, re.MULTILINE):
+        assert f"\n{target}: " in makefile, target
+
+
 def test_the_python_of_a_page_that_needs_no_model_prints_what_it_shows():
     sessions = pages.sessions((DOCS / "data_by_step.md").read_text(encoding="utf-8"))
     assert len(sessions) == 1 and [pages.printed(program, {}) for program, _ in sessions] == [sessions[0][1]]
