@@ -138,8 +138,9 @@ bench: .venv/peers.stamp ## run every benchmark that needs no TPU compiler; one 
 	@test -n "$(BENCHMARKS)" || { echo "no benchmark found in benchmarks/" >&2; exit 1; }
 	for script in $(BENCHMARKS); do $(BIN)/python $$script --json; done
 
-docs: .venv/docs.stamp ## build the site into site/
-	$(BIN)/mkdocs build --strict
+docs: .venv/docs.stamp ## draw the figures anew, and build the site into site/
+	$(BIN)/python docs/figures
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # One resolution for all Python versions; CUDA packages go, the header stays.
 constraints: .venv/created.stamp ## write constraints.txt anew with today's versions

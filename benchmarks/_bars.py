@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+INK = "#7d8792"
+"""Readable on white and on black."""
+
 
 def draw(
     path: str,
@@ -26,17 +29,28 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "xlnet_jax", "svg.fonttype": "none", "font.size": 10}):
+    inks = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+    papers = dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none")
+    known = {"svg.hashsalt": "xlnet_jax", "svg.fonttype": "none", "font.size": 10}
+    with matplotlib.rc_context(known | inks | papers):
         figure = Figure(figsize=(7, 3.2), layout="constrained")
         axes = figure.subplots()
         width = 0.8 / len(heights)
         for turn, (name, height) in enumerate(heights.items()):
             places = [group - 0.4 + width * (turn + 0.5) for group in range(len(groups))]
-            axes.bar(places, height, 0.9 * width, yerr=errors[name], capsize=2, label=name, error_kw={"linewidth": 1})
+            axes.bar(
+                places,
+                height,
+                0.9 * width,
+                yerr=errors[name],
+                capsize=2,
+                label=name,
+                error_kw={"linewidth": 1, "ecolor": INK},
+            )
         for name, levels in (lines or {}).items():
             there = [(group, level) for group, level in enumerate(levels) if level is not None]
             axes.hlines([level for _, level in there], [group - 0.45 for group, _ in there],
-                        [group + 0.45 for group, _ in there], colors="black", linestyles=":", label=name)  # fmt: skip
+                        [group + 0.45 for group, _ in there], colors=INK, linestyles=":", label=name)  # fmt: skip
         axes.set_xticks(range(len(groups)), groups)
         axes.set(ylabel=label, title=title)
         axes.spines[["top", "right"]].set_visible(False)

@@ -593,6 +593,12 @@ MUTANTS = (
            "least, *larger = _PIECES[::-1] if", one("data/prepare/prepare_resume", "test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives")),
     Mutant("mean_is_a_sum", "xlnet_jax/commands/texts.py", "float(log_prob_U.mean())", "float(log_prob_U.sum())",
            one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library")),
+    Mutant("figure_is_not_drawn_anew", "docs/figures/streams.py", "rank[j] < rank[p]", "rank[j] <= rank[p]",
+           one("pages", "test_a_figure_is_what_its_script_draws[streams]")),
+    Mutant("page_without_navigation", "mkdocs.yml", "    - Ranks and two streams: ranks.md\n", "",
+           one("pages", "test_the_navigation_has_four_groups_and_every_page_once")),
+    Mutant("public_name_without_its_page", "docs/api.md", "::: xlnet_jax.predict\n", "",
+           one("pages", "test_every_public_name_is_on_its_page")),
 )  # fmt: skip
 
 
@@ -608,7 +614,8 @@ def plant(mutant: Mutant, folder: str) -> str | None:
     """Copies to `folder` what the tests need, with the fault in it; why that cannot be done."""
     for name in ("xlnet_jax", "tests", "configs", "docs"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*"))
-    shutil.copy(os.path.join(ROOT, "pyproject.toml"), folder)
+    for name in ("pyproject.toml", "mkdocs.yml", "README.md"):
+        shutil.copy(os.path.join(ROOT, name), folder)
     path = os.path.join(folder, mutant.file)
     with open(path, encoding="utf-8") as file:
         source = file.read()

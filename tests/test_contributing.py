@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import runpy
 
 import pytest
 import tiny
@@ -76,15 +75,6 @@ def test_the_overview_lists_every_page():
     docs = tiny.ROOT / "docs"
     listed = re.findall(r"\]\((\w+\.md)\)", (docs / "index.md").read_text(encoding="utf-8"))
     assert {"index.md", *listed} == {page.name for page in docs.glob("*.md")}
-
-
-def test_the_pictures_of_orders_are_those_of_the_program(tmp_path):
-    pytest.importorskip("matplotlib")
-    runpy.run_path(str(tiny.ROOT / "docs" / "orders.py"))["main"](str(tmp_path))
-    for name in ("orders.svg", "filled.svg"):
-        words, known = (re.findall(r"<text[^>]*>([^<]+)", (folder / name).read_text(encoding="utf-8"))
-                        for folder in (tmp_path, tiny.ROOT / "docs"))  # fmt: skip
-        assert words == known and {"We", "people", "order reversed"} < {*words}
 
 
 def test_every_program_that_a_page_names_exists():
