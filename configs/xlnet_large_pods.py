@@ -3,10 +3,10 @@
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
-Published: the values of xlnet_large.py. Ours: only data parallelism, 8 rows per device (4 on v5p), and matrix products
-saved for the backward pass instead of recomputation of whole layers (remat). Parameters and update are not divided
-(mesh.zero1): they fit, and by the account of `compile` the step is slower with it. docs/compile.md has the results of
-the compilation for v4:8x8x4, v5e:16x16, v5p:8x8x8 and v6e:16x16. Never run: no expected result.
+Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), matrix products saved for the backward pass
+instead of recomputation of whole layers (remat), and parameters and update divided over one side of a torus of 16 x 16
+chips (mesh.fsdp): by the account of `compile` the step is faster with it. docs/performance.md has the bounds,
+docs/compile.md more topologies. Never run: no expected result.
 """
 
 from xlnet_jax import config as base
@@ -14,6 +14,6 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.start_from(__file__, "xlnet_large.py")
-    config.mesh.update(data=-1, fsdp=1, tensor=1)
+    config.mesh.update(data=-1, fsdp=16, tensor=1)
     config.model.remat = "dots"
     return config

@@ -28,6 +28,8 @@ KEYS = {
     "devices", "topology", "attention", "zero1",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
+TABLE, KERNELS = 1024 * 128, 2 * (5 * 128 * 128 + 2 * 128 * 256)
+"""Elements that are split."""
 FSDP = ("--config.mesh.fsdp=4", "--config.mesh.data=-1")
 
 
@@ -108,15 +110,16 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     for name in ("parameters", "optimizer"):
         share = result["arguments"][name] / whole["arguments"][name]
         assert 0.25 <= share < 0.27, name
-    table, kernels = 1024 * 128, 2 * (5 * 128 * 128 + 2 * 128 * 256)
-    # As bfloat16, forward and, except for some, backward.
-    assert 2 * (table + kernels) <= bytes_of(result, kind="all-gather", dtype="bf16") <= 2 * (table + 2 * kernels)
+    # Kernels in bfloat16, saved for the backward pass as remat is off; the table for the lookup in float32.
+    assert bytes_of(result, kind="all-gather", dtype="bf16") == 2 * KERNELS
+    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
     reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
     assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
-    # The kernel of the positions crosses as the gradient of its product: two parts of N = 319 distances.
-    most = parameters() + table + 2 * 2 * 319 * 128
-    assert parameters() < sum(one["bytes"] for one in reductions if one["axis"] == "fsdp") / 4 < most
-    assert parameters() / 4 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 4
+    large, own = KERNELS + TABLE, parameters()
+    assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
+    assert large / 4 <= bytes_of(result, axis="data") / 4 <= large / 4 + 16
+    # Small arrays, with the loss, over both at once.
+    assert own - large <= bytes_of(result, axis="data+fsdp") / 4 <= own - large + 64
     # Gathers of the layers in pieces, between which the layers compute; the reductions are not.
     assert 0 < result["account"]["hidden_ms"] < result["account"]["collectives_ms"] / 2
 
@@ -128,11 +131,12 @@ def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
     assert result["zero1"]["split_share"] > 0.9 and whole["zero1"] is None
     for name in ("parameters", "optimizer"):
         assert 1 / 16 <= result["arguments"][name] / whole["arguments"][name] < 0.1, name
-    assert result["gradient_bytes"] == whole["gradient_bytes"] == 4 * parameters()
-    table, kernels = 1024 * 128, 2 * (5 * 128 * 128 + 2 * 128 * 256)
-    assert bytes_of(result, kind="all-gather", dtype="bf16") == 2 * kernels
-    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * table
-    sums = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    assert whole["gradient_bytes"] == 4 * parameters()
+    assert result["gradient_bytes"] == 4 * (parameters() - KERNELS + KERNELS // 16)
+    # The compiler may gather as a sum with zeros.
+    assert bytes_of(result, dtype="bf16") == 2 * KERNELS
+    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
+    sums = [one for one in result["collectives"] if one["kind"] != "all-gather" and one["dtype"] != "bf16"]
     assert {one["dtype"] for one in sums} == {"f32"}
     assert 4 * parameters() <= bytes_of({"collectives": sums}) <= 4 * parameters() + 64
 
@@ -144,11 +148,9 @@ def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
     result = compiled(*words)
     reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
     assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
-    # The table crosses for its lookup and for the loss; the kernel of the positions: see above.
-    own = parameters(segments=False)
-    most = own + 1024 * 128 + 2 * 2 * 319 * 128
-    assert own < bytes_of({"collectives": reductions}, axis="fsdp") / 4 < most
-    assert own / 2 < bytes_of(result, axis="data") / 4 < 1.1 * own / 2
+    large = KERNELS + TABLE
+    assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
+    assert large / 2 <= bytes_of(result, axis="data") / 4 <= large / 2 + 16
 
 
 def test_two_slices_reduce_once_across_the_network_in_few_pieces():

@@ -13,6 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 from rich.console import Console
 from rich.table import Table
 
@@ -25,6 +26,7 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, tpu
 from xlnet_jax.run.programs import kept_for_absent_devices
+from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe, recipes
 from xlnet_jax.train.state import init_params
 
@@ -117,9 +119,10 @@ def at_peak(operations: float, topology: Topology) -> float:
 
 
 def gradient_bytes(trial: Trial) -> int:
-    """Float32 and sharded like the parameters, but not over `data`: part of the temporaries of a device."""
-    boxed = jax.eval_shape(lambda: init_params(trial.recipe))
-    return device_bytes(nn.meta.unbox(boxed), meshes.shardings(boxed, trial.mesh))
+    """Float32, as the backward pass has them: part of the temporaries of a device."""
+    abstract = nn.meta.unbox(jax.eval_shape(lambda: init_params(trial.recipe)))
+    *_, entry = gradients.layouts(trial.recipe, trial.mesh.shape)
+    return device_bytes(abstract, jax.tree.map(lambda spec: NamedSharding(trial.mesh, spec), entry))
 
 
 def _per_step(total: int, steps: int) -> float | int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -39,6 +40,27 @@ LossAndGradient = tuple[tuple[jax.Array, RowLosses], Any]
 
 BY_HAND = ("slices", "data", "fsdp")
 """Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
+
+
+def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
+    """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split rows; as the state has
+    them; and as the layers get them.
+
+    A layer gathers its kernels, and sums their gradients, unless it would do so more than once in a step.
+    """
+    boxed = jax.eval_shape(lambda: states.init_params(recipe))
+    whole, specs = (
+        meshes.specs(boxed, sizes),
+        meshes.specs(boxed, sizes, meshes.split_of(recipe.config.mesh, boxed, sizes)),
+    )
+    if recipe.config.train.gradient_accumulation_steps > 1 or recipe.config.model.share_layers:
+        return whole, specs, whole
+
+    def in_layer(path: tuple, whole: PartitionSpec, spec: PartitionSpec) -> PartitionSpec:
+        axis, _ = meshes.row_split(spec) or (0, None)
+        return spec if axis and _is_kernel(path) else whole
+
+    return whole, specs, jax.tree_util.tree_map_with_path(in_layer, whole, specs)
 
 
 def gather(params: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
@@ -117,21 +139,9 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
     axes = jax.tree.map(lambda _: 0, batch), recipe.row_axes, 0
     if recipe.config.compat.on("core_clip"):
         return _core_clipped(recipe, params, (batch, memory, rows_B), axes, dropout_key)
-    parts, config = recipe.config.train.gradient_accumulation_steps, recipe.config.model
-    dtype = jnp.dtype(config.compute_dtype)
+    parts, dtype = recipe.config.train.gradient_accumulation_steps, jnp.dtype(recipe.config.model.compute_dtype)
     high = accumulator(dtype)
-    boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
-    whole = meshes.specs(boxed, sizes)
-    specs = meshes.specs(boxed, sizes, meshes.split_of(recipe.config.mesh, boxed, sizes))
-    entry = whole
-    if parts == 1 and not config.share_layers:
-
-        def in_layer(path: tuple, whole: PartitionSpec, spec: PartitionSpec) -> PartitionSpec:
-            axis, _ = meshes.row_split(spec) or (0, None)
-            return spec if axis and _is_kernel(path) else whole
-
-        # Otherwise a layer would gather its kernels, and sum their gradients, more than once in a step.
-        entry = jax.tree_util.tree_map_with_path(in_layer, whole, specs)
+    whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
     entered = params if specs == whole else gather(params, specs, entry, dtype)
     # Of mesh axes that are the compiler's a shard_map says nothing.
     by_rows = jax.tree.map(_of_rows, entry)
