@@ -13,7 +13,7 @@
 #
 #   --repo=URL --commit=SHA     the code: a repository, or a git bundle here or in gs://
 #   --dir=DIR                   folder for the code (default: ~/xlnet_jax); the command runs in it, and it has configs/
-#   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
+#   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods_tpu_vm.md says how to make one)
 #   --log=FILE                  write the output also to this file (default: ~/xlnet_jax.log)
 #   --logs=gs://BUCKET/DIR      keep this log there too, as HOST/START-PART.log: parts of 4 MiB, the newest one sent again
 #                               every minute and at the end
