@@ -77,13 +77,14 @@ wait_for() { # COMMAND...
   return "$code"
 }
 
-# Ends a process and all that it has started: gcloud has its ssh.
+# Ends a process and all that it has started: gcloud has its ssh. The process first: a shell would tell of its child's end.
 end() { # PID
-  local one
-  for one in $(pgrep -P "$1"); do
+  local one children
+  children=$(pgrep -P "$1") || true
+  kill "$1" 2>/dev/null || true
+  for one in $children; do
     end "$one"
   done
-  kill "$1" 2>/dev/null || true
 }
 
 # From here a signal ends the script at once, with one line that says what goes on and how to stop it.

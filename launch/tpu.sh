@@ -91,7 +91,7 @@ check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
   # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
   ((hosts == 1)) || [[ -n $boot ]] || host+=(--once)
   # With --boot nobody waits here: every host deletes all of them, a while after its own end; the first one does it.
-  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(DRY_RUN=1 remove)")
+  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(DRY_RUN=1 remove | paste -sd';')")
   host+=(-- "${train[@]}")
   creation_flags
   if [[ -n $boot ]]; then

@@ -94,7 +94,7 @@ class Cloud:
         (self.folder / "states.json").write_text(json.dumps(states))
         (self.folder / "codes.json").write_text(json.dumps(codes))
 
-    def fails(self, **errors: list[str]) -> None:
+    def fails(self, **errors: list[str | None]) -> None:
         """Names of ERRORS for the next calls of a verb."""
         for verb, names in errors.items():
             (self.folder / f"{verb}.json").write_text(json.dumps(names))

@@ -5,8 +5,19 @@ import subprocess
 
 import pytest
 from launch_cloud import (
-    BUCKET, COMMANDS, COMPLETE, LAUNCH, LAUNCHES, READY, TPU, TRAIN, XPK, lines, manifest, pod_of,
-)  # fmt: skip
+    BUCKET,
+    COMMANDS,
+    COMPLETE,
+    LAUNCH,
+    LAUNCHES,
+    READY,
+    TPU,
+    TRAIN,
+    XPK,
+    lines,
+    manifest,
+    pod_of,
+)
 
 from xlnet_jax.aot.topology import rented
 
@@ -213,7 +224,10 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
 
     # Only the folder of the files for the hosts has another name each time, and a host of a group gets its name late.
     called = [
-        [re.sub(r"xlnet_launch\.\w+", "xlnet_launch", word).replace("xlnet-0000", "xlnet-HOST") for word in call["argv"]]
+        [
+            re.sub(r"xlnet_launch\.\w+", "xlnet_launch", word).replace("xlnet-0000", "xlnet-HOST")
+            for word in call["argv"]
+        ]
         for call in cloud.calls()
     ]
     assert changing(lines(shown.stdout)) == changing(called)

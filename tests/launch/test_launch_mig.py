@@ -89,7 +89,7 @@ def test_what_does_not_pass_ends_the_script(cloud):
 
 def test_what_an_earlier_launch_has_left_is_replaced(cloud):
     cloud.answers(["absent", "RUNNING"], [])
-    cloud.fails(create=["HAS_POLICY", "HAS_TEMPLATE"])
+    cloud.fails(create=["HAS_POLICY", None, "HAS_TEMPLATE"])
     assert cloud.run("mig.sh", *MIG, "--accelerator=v6e-16", "--boot", "--", *BUCKET).returncode == 0
     did = [
         (call["argv"][2], verb) for call, verb in zip(cloud.calls(), cloud.verbs(), strict=True) if verb != "describe"
@@ -106,7 +106,7 @@ def test_a_booted_group_deletes_itself(cloud):
     cloud.answers(["absent", "RUNNING"], [])
     assert cloud.run("mig.sh", *MIG, "--boot", "--autodelete", "--", *BUCKET).returncode == 0
     script = cloud.calls()[1]["metadata"]["startup-script"].splitlines()[1]
-    assert "instance-groups\\ managed\\ delete\\ xlnet" in script
+    assert "sleep\\ 60\\;\\ gcloud\\ compute\\ instance-groups\\ managed\\ delete\\ xlnet" in script
 
 
 @pytest.mark.parametrize("codes, rounds, end", [([42, -9], 2, 0), ([42, 2], 1, 2)])
