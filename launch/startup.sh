@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bash startup.sh --repo=URL --commit=SHA [--device=/dev/sdb --mount=/mnt/xlnet] -- train --config=... --workdir=...
 #
-# Runs on every host: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
+# Runs on every host: by hand, over ssh from tpu_vm.sh, queued_resource.sh and mig.sh, or at boot as a startup script.
 # Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), checks the host with
 # `xlnet-jax doctor`, which ends this script with 2 if something would stop a launch in three checks, a minute apart. Then
 # it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42, or a signal kills it, such as SIGKILL

@@ -1,4 +1,4 @@
-"""Every command in a fenced block of docs/pods.md is one that its program takes, by tables or its own parser."""
+"""Every command in a fenced block of pods.md and pods_mig.md is one that its program takes, by tables or its parser."""
 
 import pathlib
 import re
@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 import tables
-from launch_cloud import LAUNCH, ROOT, Cloud
+from launch_cloud import LAUNCH, LAUNCHES, READY, ROOT, Cloud
 
 from xlnet_jax import cli
 
-PAGE = (ROOT / "docs" / "pods.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("pods.md", "pods_mig.md"))
 BLOCKS = [block for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
 OTHERS = {"cat", "export", "git", "pip", "ssh-add", "tail"}
 SUBSTITUTION = r"\$\(((?:[^()]|\([^()]*\))*)\)"
@@ -83,10 +83,10 @@ def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take
     }  # fmt: skip
     text = "\n".join(BLOCKS).replace("\\\n", " ")
     lines = re.findall(r"^(launch/(\w+\.sh) .*)", text, re.MULTILINE)
-    assert {script for _, script in lines} == {"queued_resource.sh", "tpu_vm.sh", "gke.sh", "xpk.sh"}
+    assert {script for _, script in lines} == set(LAUNCHES)
     for line, script in lines:
         # As the page says, by itself; then for true, against the stubs.
-        cloud.answers(["absent", "READY" if script == "tpu_vm.sh" else "ACTIVE"], [0])
+        cloud.answers(["absent", READY.get(script, "")], [0])
         for words in ("", " --dry-run"):
             done = cloud.stub("bash", "-c", re.sub(r"( -- |$)", words + r"\1", line, count=1))
             assert done.returncode == 0, done.stderr
