@@ -44,6 +44,7 @@ while (($# > 0)); do
 done
 need cluster "$cluster" "$NAME"
 need name "$name" "$NAME"
+say_what_the_cluster_does
 if [[ -n $delete ]]; then
   run xpk workload delete --cluster="$cluster" --workload="$name" "${places[@]}"
   exit
@@ -65,9 +66,9 @@ esac
 check_train "${train[@]}"
 check_grace
 
-# xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.
+# xpk runs the command in a shell and sends SIGTERM to that shell, which becomes the trainer after the check.
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" "${kind[@]}" \
   --env=XLNET_JOB_ID="$cluster/$name" \
-  --command="exec $(quoted xlnet-jax "${train[@]}")"
+  --command="$(doctor_first) $(quoted "${train[@]}")"
