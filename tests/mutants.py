@@ -471,7 +471,7 @@ MUTANTS = (
            one("launch/launch_mig", "test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing")),
     Mutant("a_slice_is_done_when_its_hosts_are_not", "launch/mig.sh", 'wait "$one" || code=$?', 'wait "$one" || true',
            one("launch/launch_mig", "test_all_hosts_of_a_slice_begin_end_or_go_on_together")),
-    Mutant("a_template_is_of_an_earlier_launch", "launch/mig.sh", "drop_template ;;", "break ;;",
+    Mutant("a_template_is_of_an_earlier_launch", "launch/mig.sh", "drop_template ;;", "drop_policy ;;",
            one("launch/launch_mig", "test_what_an_earlier_launch_has_left_is_replaced")),
     Mutant("corpora_begin_again_every_cycle", "xlnet_jax/data/batches/cycle.py", "return corpus_B, round_B *",
            "return corpus_B, 0 * round_B *", one("data/batches/stream", "test_every_corpus_gets_its_blocks_in_order_and_its_share")),
@@ -618,7 +618,7 @@ class Verdict:
 
 def plant(mutant: Mutant, folder: str) -> str | None:
     """Copies to `folder` what the tests need, with the fault in it; why that cannot be done."""
-    for name in ("xlnet_jax", "tests", "configs", "docs"):
+    for name in ("xlnet_jax", "tests", "configs", "docs", "launch"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*"))
     shutil.copy(os.path.join(ROOT, "pyproject.toml"), folder)
     path = os.path.join(folder, mutant.file)

@@ -163,7 +163,9 @@ def test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer(cloud, script)
         (text,) = [word.removeprefix("--command=") for word in shown if word.startswith("--command=")]
         command = ["bash", "-c", text]
     (cloud.folder / "ill").write_text("x")
+    (cloud.folder / "heard").touch()  # a trainer would end at once
     assert subprocess.run(command, env=cloud.environment, timeout=60).returncode == 2
+    (cloud.folder / "heard").unlink()
     with subprocess.Popen(command, env=cloud.environment) as pod:
         wait_for(cloud.folder / "up")
         pod.terminate()

@@ -62,7 +62,8 @@ def test_hosts_that_are_gone_are_replaced_when_asked(cloud, gone):
 
 @pytest.mark.parametrize("end", ["EMPTY", "SUSPENDED", "STOPPING"])
 def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing(cloud, end):
-    cloud.answers(["absent", "EMPTY", "RUNNING", end], [255])
+    # What follows is there for a launch that would ask again.
+    cloud.answers(["absent", "EMPTY", "RUNNING", end, end, "absent", "RUNNING"], [255, 0])
     words = ["--capacity=flex-start", "--max-run-duration=3d", "--recreate"]
     done = cloud.run("mig.sh", *MIG, *words, "--", *BUCKET)
     assert done.returncode == 1 and "its flex-start time of 3d is over" in done.stderr.splitlines()[-1]
@@ -70,7 +71,7 @@ def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing(c
     asked = flags(cloud, "instance-templates")
     assert (asked["--provisioning-model"], asked["--max-run-duration"]) == ("FLEX_START", "3d")
     # Another launch finds the group at its end.
-    cloud.answers(["EMPTY"], [])
+    cloud.answers(["EMPTY", "absent", "RUNNING"], [0])
     assert "time of 3d is over" in cloud.run("mig.sh", *MIG, *words, "--", *BUCKET).stderr.splitlines()[-1]
 
 
