@@ -3,10 +3,10 @@
 #   --chips=4 [--slices=2] [--capacity=spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/gke.sh --name=xlnet --delete
 #
-# Fills in launch/gke/jobset.yaml and passes it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; any
-# other exit code ends it, except those of a killed pod. Requires kubectl with a context whose cluster has the JobSet
-# controller and a TPU node pool for every slice, an image of launch/Dockerfile, and for the work directory a bucket or a
-# PersistentVolumeClaim.
+# Fills in launch/gke/jobset.yaml and passes it to kubectl. A pod runs `xlnet-jax doctor` and then the trainer. Exit code 42
+# restarts the JobSet, all hosts of all slices; any other exit code ends it, except those of a killed pod. Requires kubectl
+# with a context whose cluster has the JobSet controller and a TPU node pool for every slice, an image of
+# launch/Dockerfile, and for the work directory a bucket or a PersistentVolumeClaim.
 #
 #   --name --namespace          of the JobSet (namespace: default)
 #   --image=IMAGE               the image to run

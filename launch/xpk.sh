@@ -3,9 +3,10 @@
 #   [--slices=2] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/xpk.sh --cluster=C --name=xlnet --delete
 #
-# Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice. Exit code 42 restarts all of
-# them, up to --max-restarts times; xpk itself adds 127 to 255. Its pods use the host network, so they have the rights of
-# the node pool's service account. Requires xpk (written for 1.16), and a cluster from `xpk cluster create`.
+# Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice: `xlnet-jax doctor`, then the
+# trainer. Exit code 42 restarts all of them, up to --max-restarts times; xpk itself adds 127 to 255. Its pods use the host
+# network, so they have the rights of the node pool's service account. Requires xpk (written for 1.16), and a cluster from
+# `xpk cluster create`.
 #
 #   --cluster --project --zone  of the cluster
 #   --name=NAME                 of the workload
