@@ -3,10 +3,10 @@
 #   --chips=4 [--slices=2] [--capacity=spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/gke.sh --name=xlnet --delete
 #
-# Fills in launch/gke/jobset.yaml and passes it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; any
-# other exit code ends it, except those of a killed pod. Requires kubectl with a context whose cluster has the JobSet
-# controller and a TPU node pool for every slice, an image of launch/Dockerfile, and for the work directory a bucket or a
-# PersistentVolumeClaim.
+# Fills in launch/gke/jobset.yaml and passes it to kubectl. A pod runs `xlnet-jax doctor` and then the trainer. Exit code 42
+# restarts the JobSet, all hosts of all slices; any other exit code ends it, except those of a killed pod. Requires kubectl
+# with a context whose cluster has the JobSet controller and a TPU node pool for every slice, an image of
+# launch/Dockerfile, and for the work directory a bucket or a PersistentVolumeClaim.
 #
 #   --name --namespace          of the JobSet (namespace: default)
 #   --image=IMAGE               the image to run
@@ -55,6 +55,7 @@ while (($# > 0)); do
 done
 need name "$name" "$NAME"
 need namespace "$namespace" "$NAME"
+say_what_the_cluster_does
 if [[ -n $delete ]]; then
   run kubectl --namespace="$namespace" delete jobset "$name" --ignore-not-found
   exit
@@ -102,13 +103,18 @@ check_train "${train[@]}"
 check_grace
 
 # A JSON list, which is also valid YAML.
-args=""
-for word in "${train[@]}"; do
-  [[ $word != *[[:cntrl:]]* ]] || refuse "the command contains a control character"
-  word=${word//\\/\\\\}
-  args+=", \"${word//\"/\\\"}\""
-done
+list() {
+  local word list=""
+  for word; do
+    [[ $word != *[[:cntrl:]]* ]] || refuse "the command contains a control character"
+    word=${word//\\/\\\\}
+    list+=", \"${word//\"/\\\"}\""
+  done
+  echo "[${list:2}]"
+}
 
+command=$(list bash -c "$(doctor_first)"' "$@"' xlnet-jax)
+args=$(list "${train[@]}")
 manifest=$(<"$HERE/gke/jobset.yaml")
 fill() {
   if [[ -z $2 ]]; then
@@ -136,7 +142,8 @@ fill METADATA_SERVER "${account:+iam.gke.io/gke-metadata-server-enabled: \"true\
 fill MAX_RESTARTS "$restarts"
 fill GRACE "$grace"
 fill CAPACITY "$nodes"
-fill ARGS "[${args:2}]"
+fill COMMAND "$command"
+fill ARGS "$args"
 
 if [[ -n $only_print ]]; then
   echo "$manifest"

@@ -28,13 +28,17 @@ need repository "$repository" "[-a-z0-9]+-docker\.pkg\.dev/$WORD/$WORD"
 sha=$(git -C "$ROOT" rev-parse --verify --quiet "$commit^{commit}") || refuse "--commit=$commit: no such commit in $ROOT"
 image=$repository/xlnet_jax:$sha
 
+say_at_signals "the build ends, unless docker builds elsewhere; layers that are pushed stay in $repository; the same command goes on"
 run gcloud auth configure-docker "${repository%%/*}" --quiet
 # The machines of TPUs are amd64, whatever this one is. The archive on standard input is the build's context.
 archive=(git -C "$ROOT" archive "$sha")
 build=(docker buildx build --platform=linux/amd64 --file=launch/Dockerfile --tag="$image" --push -)
+push() {
+  "${archive[@]}" | "${build[@]}"
+}
 if [[ -n $DRY_RUN ]]; then
   echo "$(quoted "${archive[@]}") | $(quoted "${build[@]}")"
 else
-  "${archive[@]}" | "${build[@]}"
+  wait_for push
 fi
 echo "$image"

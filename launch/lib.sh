@@ -62,8 +62,44 @@ run() {
   if [[ -n $DRY_RUN ]]; then
     quoted "$@"
   else
-    "$@"
+    wait_for "$@"
   fi
+}
+
+# Runs a command so that a signal to this script acts at once.
+child=""
+wait_for() { # COMMAND...
+  local code=0
+  "$@" <&0 &
+  child=$!
+  wait "$child" || code=$?
+  child=""
+  return "$code"
+}
+
+# Ends a process and all that it has started: gcloud has its ssh. The process first: a shell would tell of its child's end.
+end() { # PID
+  local one children
+  children=$(pgrep -P "$1") || true
+  kill "$1" 2>/dev/null || true
+  for one in $children; do
+    end "$one"
+  done
+}
+
+# From here a signal ends the script at once, with one line that says what goes on and how to stop it.
+say_at_signals() { # MESSAGE
+  leaves=$1
+  trap 'interrupted SIGINT 130' INT
+  trap 'interrupted SIGTERM 143' TERM
+  trap 'interrupted SIGHUP 129' HUP
+}
+
+interrupted() { # SIGNAL CODE
+  trap '' INT TERM HUP
+  [[ -z $child ]] || end "$child"
+  note "ended by $1: $leaves"
+  exit "$2"
 }
 
 # need NAME VALUE PATTERN: an option that must be given and match the pattern.
@@ -105,7 +141,7 @@ rented() { # SHAPE|CHIPS LARGEST SHAPES...
 hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those of xpk
   local size=${3##*-} cores="" single largest joined shapes chips
   read -r _ _ _ _ cores single largest joined _ shapes < <(rows_of "$2" "${3%-*}") || true
-  [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ ]] ||
+  [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ && ($2 == 3 || $size != *x*) ]] ||
     refuse "--$1=$3: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
   [[ $size == *x* ]] || size=$((size % cores ? 0 : size / cores))
   # shellcheck disable=SC2086 # the shapes are words
@@ -156,6 +192,24 @@ check_train() {
 # The trainer warns if a save takes longer than this.
 pass_grace() { # SECONDS
   train=(train "--config.checkpoint.grace_seconds=$1" "${train[@]:1}")
+}
+
+# The check of startup.sh in a pod: only 2 would stop the launch. The shell that runs it becomes the trainer, which gets
+# SIGTERM then; before, the pod ends as one that was killed, and restarts.
+doctor_first() {
+  local check=(doctor) word
+  for word in "${train[@]}"; do
+    case $word in
+      --workdir=*) check+=("$word") ;;
+      --config.data.corpus=*) check+=("--corpus=${word#*=}") ;;
+    esac
+  done
+  echo "trap 'exit 143' TERM; xlnet-jax $(quoted "${check[@]}") || [ \$? != 2 ] || exit 2; exec xlnet-jax"
+}
+
+# A signal to a script that only asks a cluster.
+say_what_the_cluster_does() {
+  say_at_signals "if $name is in the cluster already, it goes on there, and its nodes cost money; --delete deletes it"
 }
 
 # For GKE: `grace` is the time of the pod and of the trainer. A Spot node gives 15 seconds, and with

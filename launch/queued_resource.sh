@@ -82,11 +82,15 @@ create() {
     ${valid_until:+--valid-until-duration="$valid_until"} "${creation[@]}" --quiet
 }
 
+look() {
+  state_of state.state
+}
+
 # Ensures that the request exists and is ACTIVE. The states are those of QueuedResourceState in the API v2.
 ready() {
   local before=""
   while true; do
-    state_of state.state
+    look
     [[ $state == "$before" || $state == absent ]] || note "$name is $state"
     before=$state
     case $state in
@@ -98,10 +102,7 @@ ready() {
         wait_for sleep "$poll"
         ;;
       SUSPENDED)
-        if [[ $capacity == flex-start ]]; then
-          remove
-          finish 1 "$name is SUSPENDED and was deleted: its flex-start time of $max_run is over; the same command asks for it again"
-        fi
+        [[ $capacity != flex-start ]] || time_is_over
         [[ -n $recreate ]] || finish 1 "$name is SUSPENDED: its machines are gone; --recreate creates it again"
         remove
         ;;
@@ -129,4 +130,4 @@ if [[ -n $DRY_RUN ]]; then
   exit
 fi
 
-train_until_the_end state.state
+train_until_the_end

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bash startup.sh --repo=URL --commit=SHA [--device=/dev/sdb --mount=/mnt/xlnet] -- train --config=... --workdir=...
 #
-# Runs on every host: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
+# Runs on every host: by hand, over ssh from tpu_vm.sh, queued_resource.sh and mig.sh, or at boot as a startup script.
 # Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), checks the host with
 # `xlnet-jax doctor`, which ends this script with 2 if something would stop a launch in three checks, a minute apart. Then
 # it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42, or a signal kills it, such as SIGKILL
@@ -9,11 +9,11 @@
 # exit code of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script
 # ends with 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the
 # host is a line in the log.
-# Requires git, pip of any Python 3 (uv brings Python 3.12), sudo for the disk, gcloud for gs://.
+# Requires git, Python 3 (uv brings Python 3.12), sudo for the disk and for a missing pip, gcloud for gs://.
 #
 #   --repo=URL --commit=SHA     the code: a repository, or a git bundle here or in gs://
 #   --dir=DIR                   folder for the code (default: ~/xlnet_jax); the command runs in it, and it has configs/
-#   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
+#   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods_tpu_vm.md says how to make one)
 #   --log=FILE                  write the output also to this file (default: ~/xlnet_jax.log)
 #   --logs=gs://BUCKET/DIR      keep this log there too, as HOST/START-PART.log: parts of 4 MiB, the newest one sent again
 #                               every minute and at the end
@@ -230,6 +230,9 @@ install_commit() {
   run git init --quiet "$dir"
   retry git -C "$dir" fetch --quiet --force "$repo" HEAD "+refs/heads/*:refs/remotes/origin/*" "+refs/tags/*:refs/tags/*"
   run git -C "$dir" checkout --quiet --force "$commit"
+  # The images of Compute Engine may have no pip.
+  [[ -n $dry ]] || python3 -m pip --version >/dev/null 2>&1 ||
+    retry sudo sh -c 'apt-get update --quiet && apt-get install --quiet --yes python3-pip'
   # Newer systems need this variable; an older pip ignores it.
   retry env PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user "uv==$UV"
   retry python3 -m uv venv --quiet --clear --python=3.12 "$dir/.venv"

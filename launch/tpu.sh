@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # source launch/tpu.sh
 #
-# What tpu_vm.sh and queued_resource.sh share: options, retries of gcloud, and training until the end. Reading this file
-# runs no command. The script sets `group` (tpu-vm or queued-resources), `ready_state` and `force`, and has the functions
-# `other_option` and `ready`.
+# What tpu_vm.sh, queued_resource.sh and mig.sh share: options, retries of gcloud, and training until the end. Reading this
+# file runs no command. The script sets `ready_state` and has the functions `other_option`, `look`, which sets `state`, and
+# `ready`, which ensures that the machines are there. The first two also set `group` (tpu-vm or queued-resources) and
+# `force`; mig.sh has functions of its own in place of the last ones here, which are those of the Cloud TPU API.
 # shellcheck disable=SC2034,SC2154 # variables of lib.sh and of the script
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# The common options of tpu_vm.sh and queued_resource.sh; unknown options go to `other_option` of the script.
+# The common options; unknown options go to `other_option` of the script.
 runtime="" repo="" commit="" staging="" disk="" internal_ips="" iap="" recreate="" give_up="" autodelete="" logs="" env=""
-boot="" price="" poll=30 files=() all_hosts=() child=""
+boot="" price="" poll=30 files=() all_hosts=() creation=()
 
 parse_tpu_options() {
   (($# > 0)) || refuse "no options; see --help"
@@ -52,18 +53,22 @@ parse_tpu_options() {
 }
 
 # After the options are known, for everything but --delete.
-check_tpu_options() { # SLICES KINDS of capacity
+check_tpu_options() { # SLICES KINDS of capacity [COLUMN of the table of slices]
+  local column=${3:-2} cores size
   need accelerator "$accelerator" "$NAME"
   need repo "$repo" ".+"
   [[ -d $repo || $repo == *:* ]] || refuse "--repo=$repo is neither a folder here nor an address"
   need commit "$commit" "[0-9a-f]{7,40}"
   need poll "$poll" "0|$NUMBER"
   [[ -z $price ]] || need price-per-chip-hour "$price" "[0-9]+(\.[0-9]+)?"
-  [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is available on GKE: use launch/gke.sh or launch/xpk.sh"
-  hosts=$(hosts_of accelerator 2 "$accelerator" "$1")
-  check_capacity 2 "${accelerator%-*}" "$2"
-  read -r _ _ _ _ chips _ < <(rows_of 2 "${accelerator%-*}")
-  chips=$(($1 * ${accelerator##*-} / chips))
+  [[ $column == 3 || $accelerator != tpu7x-* ]] ||
+    refuse "--accelerator=$accelerator: the Cloud TPU API has no TPU7x: use launch/mig.sh, or launch/gke.sh or launch/xpk.sh on GKE"
+  hosts=$(hosts_of accelerator "$column" "$accelerator" "$1")
+  check_capacity "$column" "${accelerator%-*}" "$2"
+  read -r _ _ _ _ cores _ < <(rows_of "$column" "${accelerator%-*}")
+  size=${accelerator##*-}
+  [[ $size == *x* ]] || size=$((size / cores))
+  chips=$(($1 * ${size//x/*}))
   [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
     "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"
@@ -86,18 +91,9 @@ check_tpu_options() { # SLICES KINDS of capacity
   # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
   ((hosts == 1)) || [[ -n $boot ]] || host+=(--once)
   # With --boot nobody waits here: every host deletes all of them, a while after its own end; the first one does it.
-  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(
-    quoted gcloud compute tpus "$group" delete "$name" "${place[@]}" "${force[@]}" --quiet
-  )")
+  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(DRY_RUN=1 remove | paste -sd';')")
   host+=(-- "${train[@]}")
-  # Flags that both create commands accept.
-  creation=()
-  [[ $capacity != spot ]] || creation+=(--spot)
-  [[ -z $disk ]] || creation+=(--data-disk="mode=read-write,source=$disk")
-  [[ -z $service_account ]] || creation+=(--service-account="$service_account" --scopes=cloud-platform)
-  [[ -z $network ]] || creation+=(--network="$network")
-  [[ -z $subnetwork ]] || creation+=(--subnetwork="$subnetwork")
-  [[ -z $internal_ips ]] || creation+=(--internal-ips)
+  creation_flags
   if [[ -n $boot ]]; then
     # The metadata server passes no arguments to a script: the script sets its own.
     if [[ -z $DRY_RUN ]]; then
@@ -141,8 +137,10 @@ stage() {
 
 # Failures of gcloud that a retry does not change: rights, sign-in, a wrong request, a quota of zero. Everything else is
 # retried: a stock-out, UNAVAILABLE, a quota that others use up, a broken connection.
-PERMANENT='PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|UNIMPLEMENTED|"code": (3|7|12|16),|Limit: 0 '
+PERMANENT='PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|UNIMPLEMENTED|"code": (3|7|12|16),|Limit: 0(\.0)? '
 PERMANENT+='|invalid_grant|Reauthentication|active account|SSH Key is not present'
+# In the words of Compute Engine.
+PERMANENT+="|Required '[^']*' permission|Invalid value for field|PERMISSIONS_ERROR"
 
 # Runs gcloud and keeps its output, or its error as one line, in `answer`. A permanent failure ends the script.
 attempt() { # GCLOUD...
@@ -157,36 +155,15 @@ attempt() { # GCLOUD...
   answer="gcloud: ${answer#*ERROR: }"
   ((code != 2)) || refuse "$answer"
   ((code != 127)) || fail "gcloud is not installed, or not on PATH"
-  if [[ $answer =~ $PERMANENT || ("$*" == *" create "* && $answer == *NOT_FOUND*) ]]; then
+  if [[ $answer =~ $PERMANENT ]] || { [[ "$*" == *" create "* ]] && missing; }; then
     fail "$answer"
   fi
   return 1
 }
 
-# Runs a command so that a signal to this script acts at once.
-wait_for() { # COMMAND...
-  local code=0
-  "$@" <&0 &
-  child=$!
-  wait "$child" || code=$?
-  child=""
-  return "$code"
-}
-
-# Ends a process and all that it has started: gcloud has its ssh.
-end() { # PID
-  local one
-  for one in $(pgrep -P "$1"); do
-    end "$one"
-  done
-  kill "$1" 2>/dev/null || true
-}
-
-interrupted() { # SIGNAL CODE
-  trap '' INT TERM HUP
-  [[ -z $child ]] || end "$child"
-  note "ended by $1: $name stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
-  exit "$2"
+# Whether the last answer says that there is no such thing.
+missing() {
+  [[ $answer == *NOT_FOUND* || $answer == *" was not found"* ]]
 }
 
 # The account at the end: seconds by state, of which all but waiting cost money.
@@ -222,24 +199,28 @@ back_off() { # REASON
   wait_for sleep "$pause"
 }
 
-# Sets `state` to a field of the resource, or to `absent` if it does not exist. Failures of the question itself are a row
-# of their own: days can pass in the queue between two of them.
-state_of() { # FIELD
+# Asks until there is an answer; `absent` if there is no such thing. Failures of the question itself are a row of their own:
+# days can pass in the queue between two of them.
+ask() { # GCLOUD...
   local before=$failures since=$failing_since
-  until attempt gcloud compute tpus "$group" describe "$name" "${place[@]}" --format="value($1)" ||
-    [[ $answer == *NOT_FOUND* ]]; do
+  until attempt "$@" || missing; do
     back_off "$answer"
   done
   failures=$before failing_since=$since
-  if [[ $answer == *NOT_FOUND* ]]; then state=absent; else state=${answer##*$'\n'}; fi
+  if missing; then answer=absent; fi
 }
 
-remove() {
-  refused=0
-  until attempt gcloud compute tpus "$group" delete "$name" "${place[@]}" "${force[@]}" --quiet ||
-    [[ $answer == *NOT_FOUND* ]]; do
+# Deletes what may be gone already.
+drop() { # GCLOUD...
+  until attempt "$@" || missing; do
     back_off "$answer"
   done
+}
+
+# Flex-start whose time is over: asking again by itself could go on for ever.
+time_is_over() {
+  remove
+  finish 1 "$name is $state and was deleted: its flex-start time of $max_run is over; the same command asks for it again"
 }
 
 # The end. With --autodelete the machines go first, however often that takes.
@@ -265,15 +246,9 @@ unreachable() { # REASON
   back_off "$1"
 }
 
-# The commands that copy the files to all hosts, and run startup.sh there. Each host writes its own exit code to a file:
-# the code of gcloud is that of one host, of ssh, or of gcloud itself.
-host_commands() {
-  # In gcloud 528 only the alpha command for single TPU VMs has IAP.
-  local tpus=(gcloud compute tpus "$group") where=("${place[@]}" "${all_hosts[@]}" --quiet)
-  [[ -z $iap ]] || where+=(--tunnel-through-iap)
-  [[ -z $iap || $group != tpu-vm ]] || tpus=(gcloud alpha compute tpus "$group")
-  scp=("${tpus[@]}" scp "${files[@]}" "$name:" "${where[@]}")
-  ssh=("${tpus[@]}" ssh "$name" "${where[@]}")
+# What runs startup.sh over `ssh`. Each host writes its own exit code to a file: the code of gcloud is that of one host, of
+# ssh, or of gcloud itself.
+start_command() {
   # shellcheck disable=SC2016 # the host's $?
   start=("${ssh[@]}" --ssh-flag="-o ServerAliveInterval=30" --command="rm -f xlnet_code; bash xlnet_startup.sh $(
     quoted "${host[@]}"
@@ -282,7 +257,7 @@ host_commands() {
 
 # For --dry-run: what follows when the machines are ready.
 show_training() {
-  host_commands
+  host_commands "$name-HOST"
   [[ -z $boot ]] || return 0
   quoted "${scp[@]}"
   quoted "${start[@]}"
@@ -300,7 +275,7 @@ goes_on() { # CODE
 # whose trainer a signal ended.
 code_of_hosts() {
   local codes=() one
-  mapfile -t codes < <("${ssh[@]}" --command="sed s/^/xlnet_code=/ xlnet_code" 2>/dev/null | sed -n 's/.*xlnet_code=\([0-9]\+\).*/\1/p')
+  mapfile -t codes < <(on_hosts ssh --command="sed s/^/xlnet_code=/ xlnet_code" 2>/dev/null | sed -n 's/.*xlnet_code=\([0-9]\+\).*/\1/p')
   code=255
   if ((hosts == 1 && ${#codes[@]})); then
     code=${codes[0]}
@@ -316,27 +291,24 @@ code_of_hosts() {
 }
 
 # Trains until the end and exits with the code of the training. After 42, interrupted and saved, it trains again; what
-# breaks in between is retried. Requires `group`, `ready_state` and `ready`, which ensures it.
-train_until_the_end() { # FIELD of the state
+# breaks in between is retried.
+train_until_the_end() {
   local began code killed deaths=0
-  host_commands
-  trap 'interrupted SIGINT 130' INT
-  trap 'interrupted SIGTERM 143' TERM
-  trap 'interrupted SIGHUP 129' HUP
+  say_at_signals "$name stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
   while true; do
     ready
     [[ -z $boot ]] || exit 0
     enter set-up
-    if ! attempt "${scp[@]}"; then
+    if ! attempt on_hosts scp; then
       unreachable "$answer"
       continue
     fi
     began=$SECONDS code=0 killed=""
     enter training
-    wait_for "${start[@]}" || code=$?
+    wait_for on_hosts start || code=$?
     enter restarting
     if ((code != 0)); then
-      state_of "$1"
+      look
       # A preempted machine knows no code any more.
       if [[ $state == "$ready_state" ]]; then code_of_hosts; else code=254; fi
     fi
@@ -352,4 +324,45 @@ train_until_the_end() { # FIELD of the state
       *) finish "$code" "the training ended with $code" ;;
     esac
   done
+}
+
+# What follows is for `gcloud compute tpus`.
+
+# Flags that both create commands accept.
+creation_flags() {
+  [[ $capacity != spot ]] || creation+=(--spot)
+  [[ -z $disk ]] || creation+=(--data-disk="mode=read-write,source=$disk")
+  [[ -z $service_account ]] || creation+=(--service-account="$service_account" --scopes=cloud-platform)
+  [[ -z $network ]] || creation+=(--network="$network")
+  [[ -z $subnetwork ]] || creation+=(--subnetwork="$subnetwork")
+  [[ -z $internal_ips ]] || creation+=(--internal-ips)
+}
+
+# Sets `state` to a field of the resource, or to `absent` if it does not exist.
+state_of() { # FIELD
+  ask gcloud compute tpus "$group" describe "$name" "${place[@]}" --format="value($1)"
+  state=${answer##*$'\n'}
+}
+
+remove() {
+  refused=0
+  drop gcloud compute tpus "$group" delete "$name" "${place[@]}" "${force[@]}" --quiet
+}
+
+# The commands that copy the files to all hosts, and run startup.sh there.
+host_commands() {
+  # In gcloud 528 only the alpha command for single TPU VMs has IAP.
+  local tpus=(gcloud compute tpus "$group") where=("${place[@]}" "${all_hosts[@]}" --quiet)
+  [[ -z $iap ]] || where+=(--tunnel-through-iap)
+  [[ -z $iap || $group != tpu-vm ]] || tpus=(gcloud alpha compute tpus "$group")
+  scp=("${tpus[@]}" scp "${files[@]}" "$name:" "${where[@]}")
+  ssh=("${tpus[@]}" ssh "$name" "${where[@]}")
+  start_command
+}
+
+# Runs a command of host_commands: gcloud reaches all hosts with it.
+on_hosts() { # scp|ssh|start [WORD...]
+  host_commands
+  local -n words=$1
+  "${words[@]}" "${@:2}"
 }

@@ -58,10 +58,14 @@ create() {
     "${creation[@]}" --quiet
 }
 
+look() {
+  state_of state
+}
+
 # Ensures that the machine exists and is ready.
 ready() {
   while true; do
-    state_of state
+    look
     case $state in
       READY) return ;;
       absent) enter waiting && { create || back_off "$answer"; } ;;
@@ -86,4 +90,4 @@ if [[ -n $DRY_RUN ]]; then
   exit
 fi
 
-train_until_the_end state
+train_until_the_end

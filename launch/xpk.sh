@@ -3,9 +3,10 @@
 #   [--slices=2] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/xpk.sh --cluster=C --name=xlnet --delete
 #
-# Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice. Exit code 42 restarts all of
-# them, up to --max-restarts times; xpk itself adds 127 to 255. Its pods use the host network, so they have the rights of
-# the node pool's service account. Requires xpk (written for 1.16), and a cluster from `xpk cluster create`.
+# Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice: `xlnet-jax doctor`, then the
+# trainer. Exit code 42 restarts all of them, up to --max-restarts times; xpk itself adds 127 to 255. Its pods use the host
+# network, so they have the rights of the node pool's service account. Requires xpk (written for 1.16), and a cluster from
+# `xpk cluster create`.
 #
 #   --cluster --project --zone  of the cluster
 #   --name=NAME                 of the workload
@@ -44,6 +45,7 @@ while (($# > 0)); do
 done
 need cluster "$cluster" "$NAME"
 need name "$name" "$NAME"
+say_what_the_cluster_does
 if [[ -n $delete ]]; then
   run xpk workload delete --cluster="$cluster" --workload="$name" "${places[@]}"
   exit
@@ -65,9 +67,9 @@ esac
 check_train "${train[@]}"
 check_grace
 
-# xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.
+# xpk runs the command in a shell and sends SIGTERM to that shell, which becomes the trainer after the check.
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" "${kind[@]}" \
   --env=XLNET_JOB_ID="$cluster/$name" \
-  --command="exec $(quoted xlnet-jax "${train[@]}")"
+  --command="$(doctor_first) $(quoted "${train[@]}")"

@@ -459,8 +459,22 @@ MUTANTS = (
            one("multiprocess/rendezvous", "test_a_cluster_is_detected")),
     Mutant("a_whole_array_goes_back_into_the_queue", "launch/slurm.sbatch", "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
            "job=$SLURM_ARRAY_JOB_ID", one("launch/launch_jobs", "test_a_slurm_job_goes_back_into_the_queue_on_42")),
+    Mutant("a_page_leaves_a_node_pool_behind", "docs/pods_gke.md", "node-pools delete xlnet-1", "node-pools list # xlnet-1",
+           one("launch/pods_page", "test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs")),
+    Mutant("an_older_program_makes_the_tables", "tests/launch/reference/make.py", "if numbers(version[0]) < numbers(row[1])",
+           "if version[0] < row[1]", one("launch/reference", "test_a_table_is_made_again_from_a_program_that_is_not_older")),
+    Mutant("a_switch_with_a_default_takes_a_value", "tests/launch/reference/make.py", '("=true", "=false")', '("=true",)',
+           one("launch/reference", "test_a_table_is_made_again_from_a_program_that_is_not_older")),
     Mutant("the_trainer_knows_another_grace_time_than_its_pod", "launch/lib.sh", 'pass_grace "$grace"', "pass_grace 600",
            one("launch/launch_jobs", "test_one_grace_time_of_spot_nodes_reaches_node_pod_and_trainer")),
+    Mutant("a_pod_that_the_doctor_refuses_trains", "launch/lib.sh", "|| exit 2; exec", "|| true; exec",
+           one("launch/launch_jobs", "test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer")),
+    Mutant("flex_start_is_asked_for_again", "launch/mig.sh", "[[ $capacity != flex-start ]] || time_is_over", "true",
+           one("launch/launch_mig", "test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing")),
+    Mutant("a_slice_is_done_when_its_hosts_are_not", "launch/mig.sh", 'wait "$one" || code=$?', 'wait "$one" || true',
+           one("launch/launch_mig", "test_all_hosts_of_a_slice_begin_end_or_go_on_together")),
+    Mutant("a_template_is_of_an_earlier_launch", "launch/mig.sh", "drop_template ;;", "drop_policy ;;",
+           one("launch/launch_mig", "test_what_an_earlier_launch_has_left_is_replaced")),
     Mutant("corpora_begin_again_every_cycle", "xlnet_jax/data/batches/cycle.py", "return corpus_B, round_B *",
            "return corpus_B, 0 * round_B *", one("data/batches/stream", "test_every_corpus_gets_its_blocks_in_order_and_its_share")),
     Mutant("rows_in_the_order_of_their_corpora", "xlnet_jax/data/batches/mixture.py",
@@ -612,7 +626,7 @@ class Verdict:
 
 def plant(mutant: Mutant, folder: str) -> str | None:
     """Copies to `folder` what the tests need, with the fault in it; why that cannot be done."""
-    for name in ("xlnet_jax", "tests", "configs", "docs"):
+    for name in ("xlnet_jax", "tests", "configs", "docs", "launch"):
         shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*"))
     for name in ("pyproject.toml", "mkdocs.yml", "README.md"):
         shutil.copy(os.path.join(ROOT, name), folder)

@@ -13,19 +13,24 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
 STUBS = ROOT / "tests" / "launch" / "stubs"
-COMMANDS = ("tpu_vm.sh", "queued_resource.sh", "gke.sh", "xpk.sh", "startup.sh")
+LAUNCHES = ("tpu_vm.sh", "queued_resource.sh", "mig.sh", "gke.sh", "xpk.sh")
+COMMANDS = (*LAUNCHES, "startup.sh")
 TRAIN = ["train", "--config=configs/xlnet_base.py", "--workdir=/mnt/xlnet/run",
          "--config.data.corpus=/mnt/xlnet/it's a"]  # fmt: skip
 BUCKET = ["train", "--config=configs/xlnet_base.py", "--workdir=gs://bucket/run"]
 WHERE = ["--name=xlnet", "--zone=us-east5-b"]
 CODE = ["--repo=https://example.org/it.git", "--commit=abcdef1"]
 TPU = [*WHERE, "--accelerator=v6e-8", *CODE, "--poll=0"]
+MIG = [*TPU, "--project=p"]
 GKE = [
     "--name=xlnet", "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1", "--accelerator=tpu-v6e-slice", "--topology=2x4",
     "--chips=8", "--claim=xlnet-work",
 ]  # fmt: skip
 XPK = ["--cluster=tpus", "--name=xlnet", "--tpu-type=v6e-4", "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1"]
-COMPLETE = {"tpu_vm.sh": TPU, "queued_resource.sh": TPU, "gke.sh": GKE, "xpk.sh": XPK, "startup.sh": CODE}
+COMPLETE = {
+    "tpu_vm.sh": TPU, "queued_resource.sh": TPU, "mig.sh": MIG, "gke.sh": GKE, "xpk.sh": XPK, "startup.sh": CODE,
+}  # fmt: skip
+READY = {"tpu_vm.sh": "READY", "queued_resource.sh": "ACTIVE", "mig.sh": "RUNNING"}
 
 ERRORS = dict(
     line.split(" ", 1)
@@ -89,7 +94,7 @@ class Cloud:
         (self.folder / "states.json").write_text(json.dumps(states))
         (self.folder / "codes.json").write_text(json.dumps(codes))
 
-    def fails(self, **errors: list[str]) -> None:
+    def fails(self, **errors: list[str | None]) -> None:
         """Names of ERRORS for the next calls of a verb."""
         for verb, names in errors.items():
             (self.folder / f"{verb}.json").write_text(json.dumps(names))
@@ -110,7 +115,10 @@ class Cloud:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def verbs(self) -> list[str]:
-        return [[word for word in call["argv"] if word != "alpha"][4] for call in self.calls()]
+        """Of gcloud. Where mig.sh looks at a group, it lists its hosts."""
+        verbs = ("describe", "list-instances", "create", "delete", "scp", "ssh")
+        found = [next(word for word in call["argv"] if word in verbs) for call in self.calls()]
+        return ["describe" if verb == "list-instances" else verb for verb in found]
 
     def trainer(self, home: pathlib.Path, code: str) -> None:
         """Puts a trainer where startup.sh would have installed one; its body is Python."""

@@ -4,7 +4,20 @@ import re
 import subprocess
 
 import pytest
-from launch_cloud import BUCKET, COMMANDS, COMPLETE, LAUNCH, TPU, TRAIN, XPK, lines, manifest, pod_of
+from launch_cloud import (
+    BUCKET,
+    COMMANDS,
+    COMPLETE,
+    LAUNCH,
+    LAUNCHES,
+    READY,
+    TPU,
+    TRAIN,
+    XPK,
+    lines,
+    manifest,
+    pod_of,
+)
 
 from xlnet_jax.aot.topology import rented
 
@@ -51,6 +64,9 @@ SEVERAL = [
     ("queued_resource.sh", ["--accelerator=v5litepod-256"], 64),
     ("queued_resource.sh", ["--slices=2"], 2),
     ("queued_resource.sh", ["--accelerator=v5p-128", "--slices=3"], 48),
+    ("mig.sh", ["--accelerator=v6e-256"], 64),
+    ("mig.sh", ["--accelerator=v5p-16"], 2),
+    ("mig.sh", ["--accelerator=tpu7x-4x4x8"], 32),
     ("gke.sh", ["--chips=4", "--topology=4x4"], 4),
     ("gke.sh", ["--accelerator=tpu-v5p-slice", "--chips=4", "--topology=2x2x4", "--slices=2"], 8),
     ("xpk.sh", ["--tpu-type=v4-16"], 2),
@@ -80,7 +96,12 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
     "script, words, said",
     [
         ("tpu_vm.sh", ["--accelerator=v6e-16", "--disk=projects/p/zones/z/disks/d"], "only one host may write"),
-        ("tpu_vm.sh", ["--accelerator=tpu7x-8"], "GKE"),
+        ("tpu_vm.sh", ["--accelerator=tpu7x-8"], "launch/mig.sh"),
+        ("tpu_vm.sh", ["--accelerator=v6e-4x4"], "not a type"),
+        ("mig.sh", ["--accelerator=v5litepod-16"], "v5p, v6e and tpu7x"),
+        ("mig.sh", ["--accelerator=v6e-512"], "up to 256 chips"),
+        ("mig.sh", ["--capacity=calendar=r"], "mig.sh has on-demand, spot, flex-start, reservation"),
+        ("mig.sh", ["--capacity=flex-start", "--max-run-duration=1w"], "--max-run-duration=1w"),
         ("queued_resource.sh", ["--accelerator=v3-32", "--slices=2"], "v4 and later"),
         ("gke.sh", ["--topology=2x4", "--slices=2"], "slices of several hosts only"),
         ("gke.sh", ["--topology=2x2", "--chips=8"], "4 chips"),
@@ -104,8 +125,8 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("tpu_vm.sh", ["--repo=no/such"], "--repo=no/such"),
         ("tpu_vm.sh", ["--poll=09"], "--poll=09"),
         ("tpu_vm.sh", ["--give-up-after=08m"], "--give-up-after=08m"),
-        *((script, ["--name=" + 64 * "x"], "--name=xxx") for script in COMMANDS[:4]),
-        *((script, ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket") for script in COMMANDS[:4]),
+        *((script, ["--name=" + 64 * "x"], "--name=xxx") for script in LAUNCHES),
+        *((script, ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket") for script in LAUNCHES),
         # On the host network pods have the identity of the node, and otherwise their own.
         ("gke.sh", ["--service-account=xlnet"], "--network=pod"),
         ("gke.sh", ["--network=host", "--service-account=xlnet"], "--network=pod"),
@@ -118,15 +139,15 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("queued_resource.sh", ["--accelerator=v4-8", "--capacity=flex-start"], "v5e and later"),
         ("gke.sh", ["--accelerator=tpu-v4-podslice", "--topology=2x2x1", "--chips=4", "--capacity=flex-start"], "v5e"),
         ("xpk.sh", ["--tpu-type=v4-8", "--capacity=flex-start"], "v5e and later"),
-        *((script, ["--capacity=cheap"], "--capacity=cheap") for script in COMMANDS[:4]),
-        *((script, ["--capacity=reservation="], "has no value") for script in COMMANDS[:4]),
+        *((script, ["--capacity=cheap"], "--capacity=cheap") for script in LAUNCHES),
+        *((script, ["--capacity=reservation="], "has no value") for script in LAUNCHES),
         ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=1w"], "--max-run-duration=1w"),
         ("gke.sh", ["--capacity=spot", "--grace=106"], "launch/gke/spot_nodes.yaml"),
         ("xpk.sh", ["--capacity=spot", "--grace=300"], "launch/gke/spot_nodes.yaml"),
         # What the trainer would refuse.
         *(
             (script, ["--", "train", "--config=c", f"--workdir={place}"], f"--workdir={place}")
-            for script in COMMANDS[:4]
+            for script in LAUNCHES
             for place in ("run", "s3://bucket/run", "gs://bucket", "gs://")
         ),
     ],
@@ -158,6 +179,7 @@ done"""
     assert set(done.stdout.splitlines()) == expected and 15 < len(expected) < len(asked)
 
 
+GROUP = "gcloud compute instance-groups managed create x --zone=z --size=2 --template=x --quiet"
 CREATE = "gcloud compute tpus tpu-vm create x --zone=z --version=v --quiet"
 VARIANTS = [
     (
@@ -173,6 +195,9 @@ VARIANTS = [
     ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=3d"]),
     ("queued_resource.sh", ["--capacity=calendar=r"]),
     ("queued_resource.sh", ["--delete"]),
+    ("mig.sh", ["--capacity=spot", "--internal-ips", "--subnetwork=s", "--tunnel-through-iap", "--autodelete"]),
+    ("mig.sh", ["--capacity=reservation=r", "--disk=projects/p/zones/z/disks/d"]),
+    ("mig.sh", ["--delete"]),
     ("gke.sh", ["--capacity=spot", "--grace=105"]),
     ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]),
     ("gke.sh", ["--delete"]),
@@ -190,16 +215,21 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
     shown = cloud.run(script, *words, "--dry-run", "--", *TRAIN)
     assert (shown.returncode, shown.stderr) == (0, "") and not cloud.calls()
     # The same without --dry-run: the stubs accept these very commands. Looks at the state may be more.
-    states = ["absent", "READY" if script == "tpu_vm.sh" else "ACTIVE"]
-    cloud.answers(states, [0])
+    cloud.answers(["absent", READY.get(script, "")], [0])
     done = cloud.run(script, *words, "--", *TRAIN)
     assert done.returncode == 0, done.stderr
 
     def changing(calls):
-        return [call for call in calls if "describe" not in call]
+        return [call for call in calls if not {"describe", "list-instances"} & set(call)]
 
-    # Only the folder of the files for the hosts has another name each time.
-    called = [[re.sub(r"xlnet_launch\.\w+", "xlnet_launch", word) for word in call["argv"]] for call in cloud.calls()]
+    # Only the folder of the files for the hosts has another name each time, and a host of a group gets its name late.
+    called = [
+        [
+            re.sub(r"xlnet_launch\.\w+", "xlnet_launch", word).replace("xlnet-0000", "xlnet-HOST")
+            for word in call["argv"]
+        ]
+        for call in cloud.calls()
+    ]
     assert changing(lines(shown.stdout)) == changing(called)
     assert lines(shown.stdout)
 
@@ -213,6 +243,8 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
         (f"{CREATE} y", 2, "names"),
         ("gcloud compute tpus queued-resource list", 2, "no such command"),
         ("gcloud compute tpus queued-resources describe x --zone=z --format=value(state)", 2, "state"),
+        (f"{GROUP} --workload-policy=xlnet --target-size-policy-mode=bulk", 2, "--workload-policy"),
+        (f"{GROUP} --workload-policy=projects/p/regions/r/resourcePolicies/x", 2, "--target-size-policy-mode"),
         ("kubectl apply --fielname=-", 1, "unknown flag: --fielname"),
         ("kubectl apply", 1, "must specify one of -f and -k"),
         ("kubectl delete jobsets x", 1, "doesn't have a resource type"),

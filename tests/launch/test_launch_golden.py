@@ -1,5 +1,6 @@
 """What the scripts show with --dry-run, as committed in tests/launch/golden; and the image that is pushed."""
 
+import difflib
 import os
 import re
 import subprocess
@@ -16,57 +17,105 @@ RUN = (
 REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
 POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
-IRONWOOD = f"{IMAGE} --accelerator=tpu7x --topology=4x4x4 --chips=4"
+TPUS = f"--name=xlnet --zone=us-east5-b {CODE}"
+# Words that all rows of a table have, the slices, and the kinds of capacity.
+FOUR = ["on-demand", "spot", "flex-start", "reservation=mine"]
+TABLES = {
+    "tpu_vm.sh": (
+        f"{TPUS} --dry-run",
+        ["--accelerator=v5litepod-256", "--accelerator=v6e-256", "--accelerator=v5p-1024"],
+        ["on-demand", "spot"],
+    ),
+    "queued_resource.sh": (
+        f"{TPUS} --dry-run",
+        [
+            "--accelerator=v5litepod-256", "--accelerator=v6e-256", "--accelerator=v6e-256 --slices=4",
+            "--accelerator=v5p-1024",
+        ],
+        [*FOUR, "calendar=mine"],
+    ),
+    "mig.sh": (
+        f"{TPUS} --project=my-project --dry-run",
+        ["--accelerator=v6e-256", "--accelerator=v5p-1024", "--accelerator=tpu7x-128"],
+        FOUR,
+    ),
+    "gke.sh": (
+        f"{IMAGE} --chips=4 --print",
+        [
+            "--accelerator=tpu-v5-lite-podslice --topology=16x16", "--accelerator=tpu-v6e-slice --topology=16x16",
+            "--accelerator=tpu-v6e-slice --topology=16x16 --slices=4", "--accelerator=tpu-v5p-slice --topology=8x8x8",
+            "--accelerator=tpu7x --topology=4x4x4",
+        ],
+        FOUR,
+    ),
+    "xpk.sh": (
+        f"{IMAGE} --cluster=tpus --dry-run",
+        [
+            "--tpu-type=v5litepod-256", "--tpu-type=v6e-256", "--tpu-type=v6e-256 --slices=4", "--tpu-type=v5p-1024",
+            "--tpu-type=tpu7x-128",
+        ],
+        FOUR,
+    ),
+}  # fmt: skip
 SHOWN = {
     "tpu_vm.sh": [
         f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
         f"{RUN} --boot --dry-run -- {TRAIN}",
         f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
     ],
-    "queued_resource.sh": [
-        *(
-            f"--name=xlnet --zone=us-east5-b {kind} --capacity={capacity} {CODE} --dry-run -- {TRAIN}"
-            for kind, capacities in {
-                "--accelerator=v5litepod-256": ["on-demand", "flex-start --max-run-duration=3d"],
-                "--accelerator=v6e-256": ["spot", "calendar=mine"],
-                "--accelerator=v6e-256 --slices=4": ["reservation=mine"],
-                "--accelerator=v5p-1024": ["on-demand", "reservation=mine"],
-            }.items()
-            for capacity in capacities
-        ),
-        f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
+    "queued_resource.sh": [f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}"],
+    "mig.sh": [
+        f"{RUN} --project=my-project --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
+        f"{RUN} --project=my-project --boot --dry-run -- {TRAIN}",
+        "--name=xlnet --project=my-project --zone=us-east5-b --delete --dry-run",
     ],
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [
         f"{POOL} --slices=2 --capacity=spot --dry-run -- {TRAIN}",
-        f"{POOL} --slices=2 --capacity=spot --print -- {TRAIN}",
-        f"{POOL} --network=pod --service-account=xlnet --claim=w --print -- {TRAIN}",
-        f"{POOL} --queue=xlnet --capacity=reservation=mine --print -- {TRAIN}",
-        f"{IRONWOOD} --capacity=spot --grace=105 --print -- {TRAIN}",
+        f"{POOL} --network=pod --service-account=xlnet --claim=w --queue=xlnet --capacity=spot --grace=105 --print "
+        f"-- {TRAIN}",
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
-        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --capacity=spot --dry-run -- {TRAIN}",
-        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --dry-run -- {TRAIN}",
-        f"{IMAGE} --cluster=tpus --tpu-type=tpu7x-128 --capacity=flex-start --dry-run -- {TRAIN}",
-        f"{IMAGE} --cluster=tpus --tpu-type=v5p-1024 --capacity=reservation=mine --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --storage=w --grace=105 --capacity=spot --dry-run "
+        f"-- {TRAIN}",
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
     "slurm.sbatch": [f"--dry-run {TRAIN}"],
 }
 
 
+def shown_by(cloud, script: str, words: str) -> str:
+    done = cloud.run(script, *words.split())
+    assert (done.returncode, done.stderr) == (0, "") and not cloud.calls()
+    return done.stdout
+
+
+def differences(first: str, other: str) -> str:
+    """The flags and the lines that are not in both."""
+    both = (re.sub(r"(?<!\\) (?=--)", "\n", text).splitlines(keepends=True) for text in (first, other))
+    return "".join(line for line in difflib.ndiff(*both) if line[0] in "-+")
+
+
 @pytest.mark.parametrize("script", SHOWN)
 def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, script):
-    """Rewritten by: GOLDEN=write pytest tests/launch/test_launch_golden.py"""
+    """Rewritten by: GOLDEN=write pytest tests/launch/test_launch_golden.py
+
+    Of the rows of a table after the first one, the file has what differs from the first.
+    """
     cloud.environment |= {"TMPDIR": "/tmp", "HF_TOKEN": "a secret"}
     head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
-    shown = ""
-    for words in SHOWN[script]:
-        done = cloud.run(script, *words.split())
-        assert (done.returncode, done.stderr) == (0, "") and not cloud.calls()
-        shown += f"$ launch/{script} {words}\n{done.stdout}\n"
+    shown = "".join(f"$ launch/{script} {words}\n{shown_by(cloud, script, words)}\n" for words in SHOWN[script])
+    same, slices, capacities = TABLES.get(script, ("", [], []))
+    first = ""
+    for row in [f"{kind} --capacity={capacity}" for kind in slices for capacity in capacities]:
+        output = shown_by(cloud, script, f"{same} {row} -- {TRAIN}")
+        if first:
+            shown += f"$ ... {row}\n{differences(first, output)}\n"
+        else:
+            first = output
+            shown += f"$ launch/{script} {same} {row} -- {TRAIN}\n{output}\n"
     for text, name in {str(ROOT): "CHECKOUT", head.strip(): "COMMIT", f"chown {os.getuid()} ": "chown USER "}.items():
         shown = shown.replace(text, name)
     path = ROOT / "tests" / "launch" / "golden" / f"{script.partition('.')[0]}.txt"

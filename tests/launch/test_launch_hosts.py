@@ -228,7 +228,7 @@ def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
     for _ in range(2):
         assert cloud.run("startup.sh", *CODE, "--", *TRAIN).returncode == 0
     asked = (cloud.folder / "asked").read_text().splitlines()
-    assert [line.split()[0] for line in asked] == ["git"] * 3 + ["python3"] * 3
+    assert [line.split()[0] for line in asked] == ["git"] * 3 + ["python3"] * 4
     assert asked[0] == f"git init --quiet {home}"
 
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 from jax._src.clusters import cloud_tpu_cluster
-from launch_cloud import BUCKET, GKE, LAUNCH, ROOT, STUBS, TRAIN, manifest, pod_of
+from launch_cloud import BUCKET, GKE, LAUNCH, ROOT, SAVES, STUBS, TRAIN, XPK, manifest, pod_of, wait_for
 
 
 def validator() -> jsonschema.Draft202012Validator:
@@ -149,6 +149,31 @@ def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
     kept = {line[1:] for line in (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {word for name, words in steps if name == "COPY" for word in words.split()[:-1]}
     assert copied == kept and all((ROOT / word).exists() for word in copied)
+
+
+@pytest.mark.parametrize("script", ["gke.sh", "xpk.sh"])
+def test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer(cloud, script):
+    cloud.trainer(cloud.home, SAVES)
+    cloud.tools({"xlnet-jax": f'echo "$*" >>{cloud.folder}/told\nexec {cloud.home}/xlnet_jax/.venv/bin/xlnet-jax "$@"'})
+    if script == "gke.sh":
+        container = pod_of(yaml.safe_load(cloud.run(script, *GKE, "--print", "--", *TRAIN).stdout))["containers"][0]
+        command = [*container["command"], *container["args"]]
+    else:
+        shown = shlex.split(cloud.run(script, *XPK, "--dry-run", "--", *TRAIN).stdout)
+        (text,) = [word.removeprefix("--command=") for word in shown if word.startswith("--command=")]
+        command = ["bash", "-c", text]
+    (cloud.folder / "ill").write_text("x")
+    (cloud.folder / "heard").touch()  # a trainer would end at once
+    assert subprocess.run(command, env=cloud.environment, timeout=60).returncode == 2
+    (cloud.folder / "heard").unlink()
+    with subprocess.Popen(command, env=cloud.environment) as pod:
+        wait_for(cloud.folder / "up")
+        pod.terminate()
+        assert pod.wait(30) == 42
+    check = "doctor --workdir=/mnt/xlnet/run --corpus=/mnt/xlnet/it's a"
+    trained = " ".join(["train", "--config.checkpoint.grace_seconds=600", *TRAIN[1:]])
+    assert (cloud.folder / "told").read_text().splitlines() == [check, check, trained]
+    assert cloud.heard() == ["SIGTERM", "saved"]
 
 
 def test_gke_wants_a_claim_only_for_a_folder(cloud):

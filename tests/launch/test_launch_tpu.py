@@ -7,7 +7,22 @@ import signal
 import subprocess
 
 import pytest
-from launch_cloud import BUCKET, CODES, ERRORS, LAUNCH, ROOT, SAVES, TPU, TRAIN, WHERE, wait_for
+from launch_cloud import (
+    BUCKET,
+    CODES,
+    ERRORS,
+    GKE,
+    LAUNCH,
+    MIG,
+    READY,
+    ROOT,
+    SAVES,
+    TPU,
+    TRAIN,
+    WHERE,
+    XPK,
+    wait_for,
+)
 
 TPU_VM, QUEUE = ("tpu_vm.sh", "READY"), ("queued_resource.sh", "ACTIVE")
 
@@ -199,24 +214,42 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     assert "xlnet-jax ended with 0" in (host / "xlnet_jax.log").read_text()
 
 
-@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(cloud, name, code):
-    cloud.trainer(cloud.folder / "host0-0", SAVES)
-    cloud.answers(["READY"], [])
-    command = [LAUNCH / "tpu_vm.sh", *TPU, "--", *BUCKET]
+STAYS = "xlnet stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
+GOES_ON = "if xlnet is in the cluster already, it goes on there, and its nodes cost money; --delete deletes it"
+PUSHED = "the build ends, unless docker builds elsewhere; layers that are pushed stay in r-docker.pkg.dev/p/x; "
+BUILDS = ["--repository=r-docker.pkg.dev/p/x"]
+
+
+@pytest.mark.parametrize(
+    "script, words, name, code, left",
+    [
+        ("tpu_vm.sh", TPU, "SIGINT", 130, STAYS),
+        ("tpu_vm.sh", TPU, "SIGTERM", 143, STAYS),
+        ("mig.sh", MIG, "SIGTERM", 143, STAYS),
+        ("gke.sh", GKE, "SIGINT", 130, GOES_ON),
+        ("gke.sh", [*GKE, "--delete"], "SIGTERM", 143, GOES_ON),
+        ("xpk.sh", XPK, "SIGTERM", 143, GOES_ON),
+        ("image.sh", BUILDS, "SIGTERM", 143, f"{PUSHED}the same command goes on"),
+    ],
+)
+def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(cloud, script, words, name, code, left):
+    waits = f"touch {cloud.folder}/up\nsleep 30\ntouch {cloud.folder}/over"
+    if script in READY:
+        cloud.trainer(cloud.folder / "host0-0", SAVES)
+        cloud.answers([READY[script]], [])
+    else:
+        cloud.tools(dict.fromkeys(("kubectl", "xpk", "docker"), waits) | {"gcloud": ""})
+    command = [LAUNCH / script, *words, *([] if script == "image.sh" else ["--", *BUCKET])]
     # A shell without job control starts what is in the background with SIGINT ignored, and bash cannot trap that.
-    script = subprocess.Popen(
+    process = subprocess.Popen(
         ["env", "--default-signal", *command], env=cloud.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
     wait_for(cloud.folder / "up")
-    os.kill(script.pid, signal.Signals[name])
-    _, said = script.communicate(timeout=30)
-    assert script.returncode == code
-    assert said.splitlines() == [
-        f"tpu_vm.sh: ended by {name}: xlnet stays, with what runs or waits there, and costs money; "
-        "the same command follows it, --delete deletes it"
-    ]
+    os.kill(process.pid, signal.Signals[name])
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert said.splitlines() == [f"{script}: ended by {name}: {left}"]
 
 
 def test_the_account_at_the_end_has_the_time_by_state_preemptions_and_the_cost(cloud):

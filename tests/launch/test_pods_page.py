@@ -1,17 +1,32 @@
-"""Every command in a fenced block of docs/pods.md is one that its program takes, by tables or its own parser."""
+"""Every command in a fenced block of docs/pods*.md is one that its program takes, by tables or its own parser, and a
+newcomer can run those of his route in their order."""
 
+import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 import tables
-from launch_cloud import LAUNCH, ROOT, Cloud
+from launch_cloud import LAUNCH, LAUNCHES, ROOT, STUBS, Cloud
 
 from xlnet_jax import cli
 
-PAGE = (ROOT / "docs" / "pods.md").read_text()
-BLOCKS = [block for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
+PAGES = {
+    name: (ROOT / "docs" / f"{name}.md").read_text()
+    for name in ("pods", "pods_tpu_vm", "pods_mig", "pods_gke", "pods_gpu")
+}
+
+
+def blocks_of(text: str) -> list[str]:
+    """The fenced commands, without comments."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [re.sub(r"(?m)(^|\s)#\s.*$", "", block) for block in blocks]
+
+
+BLOCKS = [block for text in PAGES.values() for block in blocks_of(text)]
 OTHERS = {"cat", "export", "git", "pip", "ssh-add", "tail"}
 SUBSTITUTION = r"\$\(((?:[^()]|\([^()]*\))*)\)"
 
@@ -30,7 +45,7 @@ def commands_of(block: str) -> list[list[str]]:
     return [command for command in found if command]
 
 
-COMMANDS = [command for block in BLOCKS for command in commands_of(re.sub(r"(?m)(^|\s)#\s.*$", "", block))]
+COMMANDS = [command for block in BLOCKS for command in commands_of(block)]
 
 
 def refusal(command: list[str]) -> str:
@@ -65,7 +80,7 @@ def test_every_command_of_the_page_is_taken_by_its_program():
         "gcloud auth login", "gcloud services enable", "gcloud auth application-default login",
         "gcloud storage buckets create", "gcloud iam service-accounts create", "gcloud beta quotas info list",
         "gcloud billing budgets create", "gcloud compute tpus queued-resources list", "xlnet-jax compile",
-        "xlnet-jax train", "launch/queued_resource.sh", "gcloud storage cat", "launch/tpu_vm.sh",
+        "xlnet-jax train", "launch/queued_resource.sh", "gcloud storage cat", "launch/tpu_vm.sh", "launch/mig.sh",
         "gcloud artifacts repositories create", "launch/image.sh",
         "gcloud container clusters create", "kubectl apply", "gcloud container node-pools create", "launch/gke.sh",
         "kubectl logs", "gcloud container clusters delete", "xpk cluster create", "launch/xpk.sh", "xpk cluster delete",
@@ -83,14 +98,88 @@ def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take
     }  # fmt: skip
     text = "\n".join(BLOCKS).replace("\\\n", " ")
     lines = re.findall(r"^(launch/(\w+\.sh) .*)", text, re.MULTILINE)
-    assert {script for _, script in lines} == {"queued_resource.sh", "tpu_vm.sh", "gke.sh", "xpk.sh"}
-    for line, script in lines:
-        # As the page says, by itself; then for true, against the stubs.
-        cloud.answers(["absent", "READY" if script == "tpu_vm.sh" else "ACTIVE"], [0])
-        for words in ("", " --dry-run"):
-            done = cloud.stub("bash", "-c", re.sub(r"( -- |$)", words + r"\1", line, count=1))
-            assert done.returncode == 0, done.stderr
-    assert len(cloud.calls()) > len(lines)
+    assert {script for _, script in lines} == set(LAUNCHES)
+    for line, _ in lines:
+        done = cloud.stub("bash", "-c", re.sub(r"( -- |$)", r" --dry-run\1", line, count=1))
+        assert done.returncode == 0, done.stderr
+    assert cloud.calls() == []
+
+
+# A person answers the questions of gcloud, and sees machines come and go.
+PERSON = """
+case "$*" in
+  "projects describe"*) echo 123456; exit;;
+  "compute tpus locations list" | *"managed list "*) exit;;  # without --zone, which the stub wants of scripts
+  *list-instances*--format=*) ;;
+  *list-instances*) exit;;  # the person looked while there were some
+esac
+{stubs}/gcloud "$@" --quiet || exit
+case "$*" in
+  *queued-resources*create*) echo '["ACTIVE"]' >{folder}/states.json;;
+  *tpu-vm*create*) echo '["READY"]' >{folder}/states.json;;
+  *groups*managed*create*) echo '["RUNNING"]' >{folder}/states.json;;
+  *tpus*delete* | *groups*managed*delete*) echo '["absent"]' >{folder}/states.json;;
+esac"""
+KEPT = ("buckets", "service-accounts", "repositories", "budgets", "nats", "kubectl_serviceaccount")
+"""What costs little and stays, or goes with its router or cluster."""
+
+
+def part(page: str, first: str, last: str = "$") -> str:
+    found = re.search(rf"(?ms)^## {first}$.*?(?=^## {last}$|\Z)", PAGES[page])
+    assert found, (page, first)
+    return found[0]
+
+
+ROUTES = {
+    "TPU VM": part("pods_tpu_vm", "Without the queue", "The queue, and several slices"),
+    "queued resource": part("pods_tpu_vm", "With the queue", "Without the queue")
+    + part("pods_tpu_vm", "The queue, and several slices"),
+    "Compute Engine": PAGES["pods_mig"],
+    "GKE": part("pods_gke", "With gke.sh", "With Cluster Toolkit"),
+    "Cluster Toolkit, xpk": blocks_of(PAGES["pods_gke"])[0].join(["```bash\n", "```\n"])
+    + part("pods_gke", "With Cluster Toolkit"),
+}
+
+
+@pytest.mark.parametrize(
+    "route", [one if one in ("TPU VM", "GKE") else pytest.param(one, marks=pytest.mark.slow) for one in ROUTES]
+)
+def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs(tmp_path, route):
+    cloud = Cloud(tmp_path)
+    cloud.tools(
+        {"gcloud": PERSON.format(stubs=STUBS, folder=tmp_path)}
+        | dict.fromkeys(("xlnet-jax", "ssh-add", "pip", "gcluster"), "exit 0")
+    )
+    cloud.environment["PATH"] = f"{tmp_path}/bin:{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    commands = "".join(blocks_of(PAGES["pods"]) + blocks_of(ROUTES[route]))
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", commands],
+        cwd=ROOT, env=cloud.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    there, gone = set(), set()
+    for call in cloud.calls():
+        command, words, given = tables.parse(call["argv"])
+        jobset = re.search(r"kind: JobSet\nmetadata:\n  name: (\S+)", call.get("stdin", ""))
+        if not jobset and not re.search("_(create|delete)(_|$)", command):
+            continue
+        new = jobset is not None or "_create" in command
+        kind = "jobset" if jobset else re.sub("_create|_delete|_alpha|_workload-policy", "", command)
+        name = jobset[1] if jobset else (words or given.get("--workload") or given.get("--cluster") or [""])[-1]
+        thing = ("jobset" if command == "kubectl_delete" else kind, name)
+        if not new and "_compute_" in command and thing in gone:
+            continue  # the page: delete, if --autodelete did not
+        assert (thing in there) != new, f"{thing} is {'there already' if new else 'not there'}: {call['argv']}"
+        (there.add if new else there.remove)(thing)
+        (gone.discard if new else gone.add)(thing)
+    assert [thing for thing in there if not thing[0].endswith(KEPT)] == []
+    assert gone
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("pods*.md")), ids=lambda page: page.stem)
+def test_a_page_is_short(page):
+    assert len(page.read_text().split()) <= 2500
+    assert page.stem in PAGES or not blocks_of(page.read_text())
 
 
 @pytest.mark.parametrize(
