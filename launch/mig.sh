@@ -155,21 +155,25 @@ together=()
 ((hosts == 1)) || together+=(--workload-policy="projects/$project/regions/$region/resourcePolicies/$name")
 
 create_all() {
-  ((hosts == 1)) || attempt gcloud compute resource-policies create workload-policy "$name" "${regionally[@]}" \
+  ((hosts == 1)) || made gcloud compute resource-policies create workload-policy "$name" "${regionally[@]}" \
     --type=HIGH_THROUGHPUT --accelerator-topology="$(topology)" || return
-  attempt gcloud compute instance-templates create "$name" --project="$project" "${creation[@]}" --quiet || return
+  made gcloud compute instance-templates create "$name" --project="$project" "${creation[@]}" --quiet || return
   attempt gcloud compute instance-groups managed create "$name" "${place[@]}" --template="$name" --size="$hosts" \
     --default-action-on-vm-failure=do-nothing "${together[@]}" --quiet
 }
 
-# A template or policy that an earlier launch has left may be for other options.
+ours=""
+made() { # GCLOUD...
+  attempt "$@" || [[ -n $ours && $answer == *" already exists"* ]]
+}
+
+# A template or policy that an earlier launch has left may be for other options: it goes, once.
 create() {
   until create_all; do
-    case $answer in
-      *instanceTemplates/*" already exists"*) drop_template ;;
-      *resourcePolicies/*" already exists"*) drop_policy ;;
-      *) return 1 ;;
-    esac
+    [[ -z $ours && $answer == *" already exists"* && $answer != *instanceGroupManagers* ]] || return
+    drop_template
+    drop_policy
+    ours=1
   done
 }
 

@@ -473,7 +473,7 @@ MUTANTS = (
            one("launch/launch_mig", "test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing")),
     Mutant("a_slice_is_done_when_its_hosts_are_not", "launch/mig.sh", 'wait "$one" || code=$?', 'wait "$one" || true',
            one("launch/launch_mig", "test_all_hosts_of_a_slice_begin_end_or_go_on_together")),
-    Mutant("a_template_is_of_an_earlier_launch", "launch/mig.sh", "drop_template ;;", "drop_policy ;;",
+    Mutant("a_template_is_of_an_earlier_launch", "launch/mig.sh", "[[ -n $ours && $answer", "[[ $answer",
            one("launch/launch_mig", "test_what_an_earlier_launch_has_left_is_replaced")),
     Mutant("corpora_begin_again_every_cycle", "xlnet_jax/data/batches/cycle.py", "return corpus_B, round_B *",
            "return corpus_B, 0 * round_B *", one("data/batches/stream", "test_every_corpus_gets_its_blocks_in_order_and_its_share")),
