@@ -591,6 +591,14 @@ MUTANTS = (
            "least, *larger = _PIECES[::-1] if", one("data/prepare/prepare_resume", "test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives")),
     Mutant("mean_is_a_sum", "xlnet_jax/commands/texts.py", "float(log_prob_U.mean())", "float(log_prob_U.sum())",
            one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library")),
+    Mutant("option_without_its_line", "xlnet_jax/verbs.py", 'option("--branch", "start from', 'option("--leaf", "start from',
+           one("reference", "test_the_page_of_the_commands_is_the_code")),
+    Mutant("metric_without_its_line", STEP, '"grad_norm": grad_norm,', '"grad_norm": grad_norm, "norm": grad_norm,',
+           one("train/loop", "test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice")),
+    Mutant("two_bars_in_training", "xlnet_jax/train/evaluation.py", "total if hooks is NO_HOOKS else 0", "total",
+           one("run/progress", "test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_the_run")),
+    Mutant("every_refusal_is_too_little_text", "xlnet_jax/data/tokenizer.py", 'if "size too high" in reason else',
+           "if reason else", one("data/tokenizer", "test_vocabulary_that_does_not_fit")),
 )  # fmt: skip
 
 

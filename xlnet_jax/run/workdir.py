@@ -1,7 +1,7 @@
 """The work directory of a run: its resolved configuration, its tokenizer, and what may change on resume.
 
 `config.json` is the identity of the run, and with `tokenizer/` a checkpoint can be used without the corpus.
-docs/training.md lists all files.
+docs/metrics.md lists all files.
 """
 
 from __future__ import annotations
