@@ -1,5 +1,6 @@
 # Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
-# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow; .venv-wheel what a user gets.
+# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow; .venv-wheel what a user gets;
+# .venv-3.12 and .venv-3.13 the other Pythons, as python3.12 and python3.13 on the PATH.
 PYTHON ?= python3
 # For example: make test PYTEST_FLAGS="-k stream" WORKERS=4
 PYTEST_FLAGS ?=
@@ -8,7 +9,7 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-ci \
+.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-ci test-pythons \
   mutants prove lint format bench docs constraints clean
 
 BIN := .venv/bin
@@ -68,6 +69,11 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	.venv-peers4/bin/pip install --quiet --editable '.[quickstart,dev,peers4,tf]'
 	touch $@
 
+.venv-3.%/dev.stamp: $(VERSIONS)
+	python3.$* -m venv .venv-3.$*
+	.venv-3.$*/bin/pip install --quiet --constraint constraints.txt --editable '.[quickstart,dev]'
+	touch $@
+
 # The sdist, from it the wheel, and nothing else of ours.
 .venv-wheel/wheel.stamp: .venv/dev.stamp README.md $(shell find xlnet_jax configs -name '*.py')
 	rm -rf .venv-wheel
@@ -114,10 +120,16 @@ test-wheel: .venv-wheel/wheel.stamp ## the quick start and the Python of README.
 
 test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel ## all of these, as .ci/run does
 
+# These have the newest jax, which Python 3.11 no longer gets.
+test-pythons: .venv-3.12/dev.stamp .venv-3.13/dev.stamp ## `make test` with Python 3.12 and 3.13
+	for python in 3.12 3.13; do \
+	  .venv-$$python/bin/pytest -q $(PARALLEL) -m "not slow and not prove" $(PYTEST_FLAGS); \
+	done
+
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
+prove: .venv/peers.stamp .venv/tpu.stamp .venv-peers4/peers4.stamp test-pythons ## before a release: mutants, chaos, full matrices, long fuzzing, all Pythons; hours
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
 	$(PYTEST) $(PARALLEL) --ignore=tests/test_chaos.py -m prove $(PYTEST_FLAGS)

@@ -5,6 +5,7 @@ import os
 import signal
 
 import compiling
+import documented
 import fake_gcs
 import jax
 import pytest
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user"))
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
+    documented.check_every_line()
 
 
 @pytest.fixture(autouse=True)

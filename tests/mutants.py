@@ -613,6 +613,14 @@ MUTANTS = (
            one("pages", "test_the_navigation_has_four_groups_and_every_page_once")),
     Mutant("public_name_without_its_page", "docs/api.md", "::: xlnet_jax.predict\n", "",
            one("pages", "test_every_public_name_is_on_its_page")),
+    Mutant("option_without_its_line", "xlnet_jax/verbs.py", 'option("--branch", "start from', 'option("--leaf", "start from',
+           one("reference", "test_the_page_of_the_commands_is_the_code")),
+    Mutant("metric_without_its_line", STEP, '"grad_norm": grad_norm,', '"grad_norm": grad_norm, "norm": grad_norm,',
+           one("train/loop", "test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice")),
+    Mutant("two_bars_in_training", "xlnet_jax/train/evaluation.py", "total if hooks is NO_HOOKS else 0", "total",
+           one("run/progress", "test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_the_run")),
+    Mutant("every_refusal_is_too_little_text", "xlnet_jax/data/tokenizer.py", 'if "size too high" in reason else',
+           "if reason else", one("data/tokenizer", "test_vocabulary_that_does_not_fit")),
 )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import logging
 import os
 import re
 import resource
+import shutil
 import sys
+import textwrap
 import traceback
 from typing import Any, NoReturn
 
@@ -21,7 +23,7 @@ from xlnet_jax import __version__, messages
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
 from xlnet_jax.options import call, unknown
-from xlnet_jax.verbs import VERBS
+from xlnet_jax.verbs import TOPICS, VERBS
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
 """Help and example of verbs of two words, by the first word."""
@@ -166,9 +168,12 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs, each with an example."""
-    parser = _Parser(prog="xlnet-jax", description="Pretrain XLNet in JAX.")
+    parser = _Parser(prog="xlnet-jax", usage="xlnet-jax [-h] [--version] COMMAND ...",
+                     description="Pretrain XLNet in JAX.", epilog=_listed(shutil.get_terminal_size().columns - 2),
+                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=parser.prog,
+                                     help=argparse.SUPPRESS)  # fmt: skip
     groups = {"": commands}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
@@ -181,6 +186,21 @@ def make_parser() -> argparse.ArgumentParser:
         for option in verb.options:
             sub.add_argument(option.name, **option.keywords)
     return parser
+
+
+def help_of(name: str) -> str:
+    """The sentence of a verb, or of a group of verbs."""
+    return GROUPS[name][0] if name in GROUPS else next(verb.help for verb in VERBS if verb.name == name)
+
+
+def _listed(columns: int) -> str:
+    """The commands by topic, which argparse cannot do: it would list them in one row."""
+    lines = []
+    for topic, names in TOPICS.items():
+        lines.append(f"{chr(10) * bool(lines)}{topic}:")
+        lines += [textwrap.fill(help_of(name), columns, initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+                  for name in names]  # fmt: skip
+    return "\n".join(lines)
 
 
 def _help(text: str, example: str) -> dict[str, Any]:

@@ -15,6 +15,14 @@ from xlnet_jax.options import Option, Verb, count, declared, lazily, option
 MOST_ROWS = 2**22
 """Of a batch."""
 
+TOPICS = {
+    "data": ("prepare", "corpus", "inspect"),
+    "train": ("quickstart", "configure", "train", "finetune", "evaluate", "compare"),
+    "use": ("fill", "generate", "score", "predict", "export", "import"),
+    "operate": ("doctor", "compile"),
+}
+"""What `--help` and docs/cli.md list together: the first words of the verbs."""
+
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     from xlnet_jax.aot import topology as topologies

@@ -159,13 +159,16 @@ def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
         assert f"input {path}: a pipe or a device, not a file; copy the text to a file" in capsys.readouterr().err
 
 
-def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):
+def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, monkeypatch, capsys):
     picture, words = tmp_path / "masks.png", ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]
     assert main([*words, f"--output={picture}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert {len(shown[name]) for name in ("tokens", "segments", "rank", "pieces")} == {tiny.config().data.segment_len}
     assert len(shown["targets"]) == 6 and shown["pieces"][-1] == "<cls>" and shown["continues"]
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main([*words, f"--output={picture}"]) == 2
+    assert "--output needs matplotlib: run `pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)])
@@ -215,6 +218,7 @@ def verb(monkeypatch):
     """Puts a verb `x` in the place of all others: `verb(run, show)`."""
 
     def put(run, show=print_lines):
+        monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
         monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run, show=show),))
 
     return put

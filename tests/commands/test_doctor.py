@@ -107,6 +107,9 @@ def test_devices(monkeypatch):
     assert examined(doctor.devices)[0] == "warning"
     monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("probe", 100)))
     assert "no device within 100 s" in examined(doctor.devices)[1]
+    ended = subprocess.CompletedProcess("probe", 1, "", "Traceback\nxlnet_jax.errors.BadInput: no such platform\n")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: ended)
+    assert examined(doctor.devices) == ("stop", "JAX finds no device: no such platform")
 
 
 @pytest.mark.slow

@@ -202,10 +202,19 @@ def test_long_lines_are_trained_on(tmp_path):
     assert Tokenizer(str(tmp_path / "a")).vocab_size == 150
 
 
-@pytest.mark.parametrize(("size", "message"), [(30_000, "too high .* <= "), (20, "smaller than required_chars")])
-def test_vocabulary_that_does_not_fit(tmp_path, size, message):
-    with pytest.raises(BadInput, match=f"--vocab_size={size}: .*{message}"):
-        train_tokenizer(["some words, here and there"], str(tmp_path / "a"), size, seed=0, threads=1)
+@pytest.mark.parametrize(
+    ("text", "size", "message", "kind"),
+    [
+        ("some words, here and there", 30_000, "too high .* <= ", module.TooLittleText),
+        # These no smaller vocabulary mends.
+        ("some words, here and there", 20, "smaller than required_chars", BadInput),
+        ("", 100, "INTERNAL: .*sentences_.empty", BadInput),
+    ],
+)
+def test_vocabulary_that_does_not_fit(tmp_path, text, size, message, kind):
+    with pytest.raises(BadInput, match=f"--vocab_size={size}: .*{message}") as raised:
+        train_tokenizer([text], str(tmp_path / "a"), size, seed=0, threads=1)
+    assert raised.type is kind
     assert not os.listdir(tmp_path)
 
 

@@ -113,10 +113,23 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.jsonl", r'{"text": "a\ud800", "label": 1}', "", "row 1: not JSON ('utf-8' codec can't encode"),
         ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
-        ("multiple_choice", "a.jsonl", RACE % "[]", "", "row 1: 1 que"),
+        (
+            "multiple_choice",
+            "a.jsonl",
+            RACE % "[]",
+            "",
+            "1 questions, 0 lists of options and 1 answers; they must be equal",
+        ),
         ("question_answering", "a.json", _squad("a dog", ("Who?", [GOOD])), "", "question 0: the answer 'cat'"),
         ("question_answering", "a.json", '{"data": [{"paragraphs": [{"qas": 3}]}]}', "", "paragraph 1: not as in SQ"),
         ("token_classification", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
+        (
+            "token_classification",
+            "a.jsonl",
+            '{"tokens": ["a", "b"], "tags": ["O"]}',
+            "",
+            "row 1: 2 words and 1 tags; every word needs one",
+        ),
         ("token_classification", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
     ],
 )
@@ -132,6 +145,17 @@ def test_a_word_or_an_option_that_is_no_text():
     """A number or null in a list of JSON."""
     with pytest.raises(BadInput, match="a.jsonl, row 1: '5' is not a text"):
         rows_of(SimpleNamespace(texts=(1, 2)), [Example(("a", 5), None, "a.jsonl, row 1")])  # type: ignore[arg-type]
+
+
+def test_two_files_of_lines_that_do_not_belong_together(tmp_path):
+    config = Config().changed(finetune={"task": "text_to_text"})
+    one, two = _write(tmp_path, "one.txt", "a\nb\n"), _write(tmp_path, "two.txt", "c\n")
+    for source, message in (
+        (one, "one.txt: name two files of lines, SOURCES,TARGETS, or"),
+        (f"{one},{two}", f"{one} has 2 lines and {two} 1; line by line they belong together"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            list(readers.records(config, source))
 
 
 def test_what_is_not_there(tmp_path):

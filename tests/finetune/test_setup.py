@@ -14,7 +14,7 @@ from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import prepare
+from xlnet_jax.finetune.setup import _joined, prepare
 from xlnet_jax.train.state import init_params
 
 ARCHITECTURE = dict(
@@ -91,3 +91,11 @@ def test_a_published_recipe_loads_and_says_how_it_is_run_and_what_to_expect(path
     assert f"--config=configs/finetune/{path.name} " in text and "not measured" in text.replace("\n", " ")
     wanted = "mnli qqp sst2 cola stsb mrpc rte squad2 squad2_base race imdb yelp5"
     assert {path.stem for path in RECIPES} >= set(wanted.split())
+
+
+def test_a_label_that_cannot_be_a_name():
+    for label, message in (("a,b", "the label 'a,b' has a comma, or spaces around it; rename it"),
+                           ("x" * 1001, "has 1001 characters; name its column with finetune.columns")):  # fmt: skip
+        with pytest.raises(BadInput, match=message):
+            _joined({"b", label})
+    assert _joined({"10", "9", "b"}) == "b,9,10"

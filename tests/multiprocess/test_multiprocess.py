@@ -190,7 +190,6 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     assert all("resuming at step 4" in err for _, err in ended.values())
     assert_same_run(lines(four), lines(alone))
     whole = evaluated(alone, count=1, cache=cache)
-    assert evaluated(alone, count=4, cache=cache) == pytest.approx(whole, rel=1e-6)
     assert evaluated(four, *split, count=2, cache=cache)["heldout_loss"] == pytest.approx(
         whole["heldout_loss"], abs=1e-5
     )
@@ -198,8 +197,7 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     some = ["--blocks=5", "--batch_size=4"]
     one = evaluated(alone, *some, count=1, cache=cache)
     assert one["heldout_loss"] != whole["heldout_loss"]
-    for count, devices in ((1, 4), (4, 1)):
-        assert evaluated(alone, *some, count=count, devices=devices, cache=cache) == pytest.approx(one, rel=1e-6)
+    assert evaluated(alone, *some, count=4, cache=cache) == pytest.approx(one, rel=1e-6)
 
 
 @pytest.mark.slow

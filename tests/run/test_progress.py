@@ -17,6 +17,7 @@ from xlnet_jax.messages import progress_bar
 from xlnet_jax.run import progress
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
+from xlnet_jax.train import evaluation
 
 
 class Nothing:
@@ -77,3 +78,26 @@ def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
             os.close(reader)
             bar.update(bar.task_ids[0], completed=1, refresh=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is left in the buffer of the stream
+
+
+class Three:
+    """Three batches."""
+
+    def __len__(self):
+        return 3
+
+    def __call__(self, index):
+        return np.array(index)
+
+
+def test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_the_run(monkeypatch):
+    bars = []
+
+    def shown(what, total):
+        bars.append(progress_bar(what, total))
+        return bars[-1]
+
+    monkeypatch.setattr(evaluation, "progress_bar", shown)
+    for hooks in (evaluation.NO_HOOKS, evaluation.Hooks()):
+        assert [*evaluation.results(Three(), tiny.config(), lambda batch: batch, hooks)] == [0, 1, 2]
+    assert [bar.tasks[0].total for bar in bars] == [3, 0] and bars[0].tasks[0].completed == 2

@@ -42,7 +42,7 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
     [
         ("config.json", {"corpus_sha256": 5}, "config.json: corpus_sha256 is 5 and must be a string; restore it"),
         ("config.json", {"config": ["model"]}, r'config is \["model"\] and must be an object; restore it'),
-        ("config.json", {"tokenizer_sha256": None}, "it lacks tokenizer_sha256; restore it"),
+        ("config.json", {"tokenizer_sha256": None}, "config.json: it lacks tokenizer_sha256; restore it"),
         ("config.json", [], "holds no JSON object; restore it"),
         ("tokenizer/normalization.json", {"lower": "no"}, 'lower is "no" and must be true or false; restore it from'),
         ("tokenizer/normalization.json", {"keep_accents": 3}, "keep_accents is 3 and must be true or false; restore"),

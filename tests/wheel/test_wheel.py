@@ -3,10 +3,13 @@
 import json
 import os
 import subprocess
+import tarfile
+import zipfile
 
 import pages
 import pytest
 import tiny
+from packaging.metadata import Metadata
 
 BIN = tiny.ROOT / ".venv-wheel" / "bin"
 FEW = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.optimizer.warmup_steps=5",
@@ -45,3 +48,17 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(folder, page):
     program = "".join(f"{code}\nprint('END')\n" for code, _ in sessions)
     found = run(folder, "python", "-c", program).split("END\n")[:-1]
     assert [output.count("\n") for output in found] == [output.count("\n") for _, output in sessions]
+
+
+def test_the_metadata_of_both_files_can_be_read_by_an_index():
+    """What `twine check` asks, without its fourteen packages."""
+    (sdist,), (wheel,) = (list((BIN.parent / "dist").glob(pattern)) for pattern in ("*.tar.gz", "*.whl"))
+    with tarfile.open(sdist) as files, zipfile.ZipFile(wheel) as zipped:
+        of_sdist = next(name for name in files.getnames() if name.endswith("/PKG-INFO"))
+        of_wheel = next(name for name in zipped.namelist() if name.endswith(".dist-info/METADATA"))
+        found = [files.extractfile(of_sdist).read(), zipped.read(of_wheel)]
+    for text in found:
+        metadata = Metadata.from_email(text, validate=True)
+        assert metadata.description_content_type == "text/markdown"
+        assert metadata.description == (tiny.ROOT / "README.md").read_text(encoding="utf-8")
+        assert metadata.license_expression == "Apache-2.0" and metadata.license_files == ["LICENSE"]

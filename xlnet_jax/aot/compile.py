@@ -18,7 +18,7 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import Topology
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.run.programs import refusals
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import BuiltStep, build_step
 
@@ -75,12 +75,9 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         zero1 = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
     try:
-        with schedule.collected() as schedules:
+        with refusals(recipe.config.train.compiler_options), schedule.collected() as schedules:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        options = recipe.config.train.compiler_options
-        if options and "RESOURCE_EXHAUSTED" not in str(error):
-            raise BadInput(f"train.compiler_options={options}: {summary(error)}; leave it out") from error
         required, available = out_of_memory(str(error))
         # The compiler reports the size of the temporaries only; the arguments are added here.
         needed = required + sum(arguments.values())

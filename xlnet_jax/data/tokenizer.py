@@ -290,7 +290,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
 
     It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces; `seed` is that of
     SentencePiece's own sampling, from ten million sentences on. Equal arguments give equal bytes; `threads` is one of
-    them: it changes the order of floating-point sums. Raises TooLittleText.
+    them: it changes the order of floating-point sums. Raises TooLittleText, or BadInput for all else that SentencePiece
+    refuses.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
@@ -309,7 +310,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
         )  # fmt: skip
     except RuntimeError as error:
         # After the place in its source, SentencePiece says what is wrong, and the largest or smallest size.
-        reason = " ".join(str(error).rpartition("] ")[2].split())
-        raise TooLittleText(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
+        reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
+        kind = TooLittleText if "size too high" in reason else BadInput
+        raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())

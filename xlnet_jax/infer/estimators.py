@@ -28,6 +28,7 @@ from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.infer.options import Score
 from xlnet_jax.infer.orders import Text
 from xlnet_jax.infer.score import Scorer
+from xlnet_jax.messages import progress_bar
 from xlnet_jax.model.flops import forward_flops
 
 MEASURES = ("left_to_right", "half", "pseudo", "bound")
@@ -85,10 +86,12 @@ def estimate(scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray
     asked = Score(orders=K, order="random" if measure == "half" else "left", draws=DRAWS, seed=SEED)
     window_X, texts = _questions(config, measure, tokens_NT)
     began = time.perf_counter()
-    if bound:
-        nats_X = [-each.elbo for each in scorer.elbo(texts, asked)]
-    else:
-        nats_X = [-each.joint_K.mean() for each in scorer.log_prob(texts, asked)]
+    with progress_bar(measure, len(texts) * (DRAWS if bound else K)) as bar:
+        done = functools.partial(bar.advance, bar.task_ids[0])
+        if bound:
+            nats_X = [-each.elbo for each in scorer.elbo(texts, asked, done)]
+        else:
+            nats_X = [-each.joint_K.mean() for each in scorer.log_prob(texts, asked, done)]
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0

@@ -68,11 +68,22 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     # XLA writes what is true with a capital, and libtpu takes both.
     options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
     here = NamedSharding(mesh, PartitionSpec())
-    try:  # not after an hour of compilation
+    with refusals(text):  # not after an hour of compilation
         jax.jit(jnp.negative, compiler_options=options).lower(jax.ShapeDtypeStruct((), int, sharding=here)).compile()
-    except jax.errors.JaxRuntimeError as error:
-        raise BadInput(f"train.compiler_options={text}: {summary(error)}; leave it out") from error
     return options
+
+
+@contextlib.contextmanager
+def refusals(text: str) -> Iterator[None]:
+    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set; some it refuses only when
+    it sees the step. That the memory does not suffice is another matter.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not text or "RESOURCE_EXHAUSTED" in str(error):
+            raise
+        raise BadInput(f"train.compiler_options={text}: {summary(error)}; leave it out") from error
 
 
 def use_compilation_cache(config: Config, workdir: str | None = None) -> None:

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from rich.progress import Progress
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
@@ -35,7 +36,7 @@ from xlnet_jax.data.corpus.manifest import little_heldout
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import quantity
+from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.train.recipe import Recipe
@@ -127,22 +128,29 @@ def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
     return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
 
 
+def bar_of(what: str, total: int, hooks: Hooks) -> Progress:
+    """A bar of an evaluation by itself; in training that of the run is there already."""
+    return progress_bar(what, total if hooks is NO_HOOKS else 0)
+
+
 def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks) -> Iterator[Any]:
     """What `send` computes of each dispatch, in order, on the host."""
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
-    for index in range(len(dispatches)):
-        batch = hooks.take(batches)
-        with contextlib.nullcontext() if index else hooks.compiling():
-            last, sent = sent, send(batch)
-        # Read the last dispatch while this one runs.
-        if last is not None:
-            yield jax.device_get(last)
-        if time.monotonic() - logged >= BUSY_SECONDS:
-            log.info("evaluated %d of %s", index, quantity(len(dispatches), "batch"))
-            logged = time.monotonic()
-        hooks.between()
-    yield jax.device_get(sent)
+    with bar_of("batches", len(dispatches), hooks) as bar:
+        for index in range(len(dispatches)):
+            batch = hooks.take(batches)
+            with contextlib.nullcontext() if index else hooks.compiling():
+                last, sent = sent, send(batch)
+            # Read the last dispatch while this one runs.
+            if last is not None:
+                yield jax.device_get(last)
+                bar.advance(bar.task_ids[0])
+            if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
+                log.info("evaluated %d of %s", index, quantity(len(dispatches), "batch"))
+                logged = time.monotonic()
+            hooks.between()
+        yield jax.device_get(sent)
 
 
 class HeldoutLoss:

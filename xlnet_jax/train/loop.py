@@ -32,6 +32,7 @@ from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import DEVICE, Goodput, StepTimes
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.programs import refusals
 from xlnet_jax.run.progress import TRAINING, Reporter
 from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
@@ -55,7 +56,8 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
 
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
-    executable = built.jitted.lower(state, batch).compile()
+    with refusals(built.options):
+        executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
     spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]

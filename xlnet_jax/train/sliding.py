@@ -35,7 +35,7 @@ from xlnet_jax.batch import forward_text
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import quantity
+from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.train.evaluation import bits_of_text, rows_at_once, scores
@@ -62,15 +62,17 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np
 
     def nll(params: Any, windows_NX: np.ndarray) -> np.ndarray:
         count, parts, logged = len(windows_NX), [], time.monotonic()
-        for first in range(0, count, size):
-            # Past the end the last window is computed again, and cut off below.
-            number_B = np.minimum(first + local, count - 1)
-            parts.append(run(params, meshes.place(windows_NX[None, number_B], mesh, size)))
-            # Not all at once: a CPU's collectives give up if too many programs wait.
-            jax.block_until_ready(parts[-2:-1])
-            if time.monotonic() - logged >= BUSY_SECONDS:
-                log.info("evaluated %d of %s", first + size, quantity(count, "token"))
-                logged = time.monotonic()
+        with progress_bar("tokens", count) as bar:
+            for first in range(0, count, size):
+                # Past the end the last window is computed again, and cut off below.
+                number_B = np.minimum(first + local, count - 1)
+                parts.append(run(params, meshes.place(windows_NX[None, number_B], mesh, size)))
+                # Not all at once: a CPU's collectives give up if too many programs wait.
+                jax.block_until_ready(parts[-2:-1])
+                bar.update(bar.task_ids[0], completed=first)
+                if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
+                    log.info("evaluated %d of %s", first + size, quantity(count, "token"))
+                    logged = time.monotonic()
         return np.concatenate(jax.device_get(parts))[:count]
 
     return nll

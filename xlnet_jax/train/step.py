@@ -38,6 +38,8 @@ class BuiltStep(NamedTuple):
     """The same for a batch with K stacked steps."""
     rows: int
     """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of weight 0."""
+    options: str
+    """`train.compiler_options`."""
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
@@ -156,7 +158,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         nn.meta.unbox(boxed),
         state_shardings,
     )
-    return BuiltStep(jitted, abstract_state, abstract_batch, rows)
+    return BuiltStep(jitted, abstract_state, abstract_batch, rows, recipe.config.train.compiler_options)
 
 
 def create_state(recipe: Recipe, built: BuiltStep) -> State:

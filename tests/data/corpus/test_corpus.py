@@ -161,7 +161,7 @@ def test_not_a_corpus(tmp_path):
     _refused(tmp_path, "is not finished", "which resumes or says what to change")
     (tmp_path / MANIFEST).write_text("{")
     _refused(tmp_path, "manifest.json is damaged", "copy the corpus again")
-    _refused(data.corpus_path(), "no split 'dev', only train, heldout", "use one of these", split="dev")
+    _refused(data.corpus_path(), "corpus", "has no split 'dev', only train, heldout", "use one of these", split="dev")
 
 
 def test_a_page_size_that_is_not_that_of_the_shards(copy):

@@ -101,7 +101,7 @@ def test_find_sources(tmp_path, caplog):
                 with pytest.raises(BadInput, match="no such file, folder or pattern"):
                     find_sources([f"{folder.rstrip('/')}/{bad}"])
         for empty in (f"{tmp_path}/other", "gs://bucket/other"):
-            with pytest.raises(BadInput, match=r"holds no \*\.txt, .*\*\.parquet file"):
+            with pytest.raises(BadInput, match=r": this folder holds no \*\.txt, .*\*\.parquet file"):
                 find_sources([empty])
     path = f"{tmp_path}/a.txt"
     assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]

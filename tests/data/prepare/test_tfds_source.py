@@ -124,7 +124,7 @@ def test_not_built(data_dir, tmp_path):
         find_sources(["tfds:glue/cola"], str(tmp_path))
     assert command in str(error.value) and "\n" not in str(error.value)
     for bad, message in (
-        ("tfds:xlnet_articles:test", "no split 'test', only train, validation"),
+        ("tfds:xlnet_articles:test", " has no split 'test', only train, validation"),
         ("tfds:xlnet_articles:train[2]", r"no split 'train\[.*', only train, validation"),
         (f"tfds:{tmp_path}", "no data set that TFDS can read"),
         *((bad, "is not tfds:NAME") for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c")),

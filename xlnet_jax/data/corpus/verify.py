@@ -15,6 +15,7 @@ from xlnet_jax.data.corpus.manifest import open_folder, read_manifest
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import progress_bar
 from xlnet_jax.storage import files
 
 _LARGEST_SAMPLE = 10**7  # tokens, which people read
@@ -73,10 +74,11 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
     shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
-    with ThreadPoolExecutor(workers or cores()) as threads:
+    with ThreadPoolExecutor(workers or cores()) as threads, progress_bar("shards", len(shards)) as bar:
         try:
             counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards)
             for (name, _), counts in zip(shards, counted, strict=True):
+                bar.advance(bar.task_ids[0])
                 if isinstance(counts, BadInput):
                     problems.append(str(counts))
                     totals.pop(name, None)

@@ -1,0 +1,69 @@
+"""Writes docs/cli.md from what declares the commands: the same table as of `--help`.
+
+python docs/cli.py
+"""
+
+import pathlib
+
+from xlnet_jax.cli import help_of
+from xlnet_jax.config.keys import allowed
+from xlnet_jax.errors import LARGEST_INT
+from xlnet_jax.verbs import TOPICS, VERBS
+
+HEAD = """# Command line
+
+Every command as `xlnet-jax COMMAND --help` has it. All take `--json`: one JSON object on stdout, or one for each text,
+and all else on stderr. Where a configuration is read, `--config.KEY=VALUE` changes a [key](configuration.md). An error
+is one line on stderr; with `--json` it is also an object on stdout, `{"error": "...", "exit_code": 2}`.
+
+## Exit codes
+
+[Signals](resume.md#signals-and-exit-codes) says what a signal does when.
+
+| exit code | of every command |
+|---|---|
+"""
+EXIT_CODES = {
+    0: "done",
+    1: "a bug of ours (a traceback)",
+    2: "bad input or configuration: one line says what, where, and what to do; also a disk that stays full, a "
+       "permission that stays lost",
+    3: "the run diverged: too many non-finite steps in a row",
+    42: "interrupted, with all training saved: rerun the same command. A signal, a hang, a lost process or worker, a "
+        "disk or bucket that does not answer",
+    130: "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP more than ten seconds after the "
+         "first signal), or Ctrl-C in a command that neither computes with a model nor prepares a corpus",
+    141: r"the reader of the output closed it, as in `xlnet-jax ... \| head -1`",
+}  # fmt: skip
+
+
+def row(option) -> str:
+    """The line of an option or of a word without a name: its default, the values that it takes, and its help."""
+    words = option.keywords
+    values = ", ".join(f"`{choice}`" for choice in words.get("choices") or ())
+    if option.field and not values:
+        bounds = option.field.metadata["bounds"].items()
+        values = allowed(option.field, {name: bound for name, bound in bounds if bound != LARGEST_INT})
+    name = option.name + (f"={words['metavar']}" if "metavar" in words and option.name.startswith("--") else "")
+    needed = words.get("required") or not (option.name.startswith("--") or "nargs" in words)
+    default = "required" if needed else f"`{words['default']}`" if words.get("default") not in (None, "", []) else ""
+    return f"| `{name}` | {default} | {values} | {words['help']} |\n"
+
+
+def page() -> str:
+    """The page."""
+    page = [HEAD, *(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())]
+    for topic, names in TOPICS.items():
+        page.append(f"\n## {topic.capitalize()}\n\n| command | |\n|---|---|\n")
+        page += [f"| `{name}` | {help_of(name)} |\n" for name in names]
+        for verb in [verb for name in names for verb in VERBS if verb.name.split()[0] == name]:
+            example, *more = verb.example.split("\n\n")
+            page.append(f"\n### {verb.name}\n\n{verb.help}\n\n```bash\n{example}\n```\n\n")
+            page += [f"{each}\n\n" for each in more]
+            page.append("| option | default | values | what it is |\n|---|---|---|---|\n")
+            page += map(row, verb.options)
+    return "".join(page)
+
+
+if __name__ == "__main__":
+    pathlib.Path(__file__).with_name("cli.md").write_text(page(), encoding="utf-8")

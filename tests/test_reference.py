@@ -1,0 +1,94 @@
+"""The reference is complete: commands, options, exit codes, metrics and files, each with its line.
+
+Keys are held by tests/test_config.py, public names by tests/test_library.py.
+"""
+
+import ast
+import pathlib
+import re
+import runpy
+import shlex
+
+import documented
+import pytest
+import tiny
+
+from xlnet_jax import cli, errors
+from xlnet_jax import config as configs
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.verbs import TOPICS, VERBS
+
+DOCS = tiny.ROOT / "docs"
+
+
+def test_the_page_of_the_commands_is_the_code():
+    page = runpy.run_path(str(DOCS / "cli.py"))["page"]()
+    assert page == (DOCS / "cli.md").read_text(encoding="utf-8"), "run docs/cli.py"
+    for verb in VERBS:
+        section = page.split(f"\n### {verb.name}\n")[1].split("\n### ")[0]
+        for option in verb.options:
+            assert re.search(rf"^\| `{re.escape(option.name)}[=`].* \| [^|]+ \|$", section, re.MULTILINE), option.name
+
+
+def test_help_lists_every_command_once_by_topic():
+    listed = [name for names in TOPICS.values() for name in names]
+    assert sorted(listed) == sorted({verb.name.split()[0] for verb in VERBS})
+    shown = cli.make_parser().format_help()
+    assert re.findall(r"^(\w+):$", shown, re.MULTILINE) == ["options", *TOPICS]
+    assert re.findall(r"^  (\w+) +[A-Z]", shown, re.MULTILINE) == listed
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_example_of_the_help_can_be_run(verb, monkeypatch):
+    monkeypatch.chdir(tiny.ROOT)
+    commands = re.findall(r"xlnet-jax [^\n]+", verb.example.split("\n\n")[0])
+    assert commands
+    for command in commands:
+        args, others = cli.make_parser().parse_known_args(shlex.split(command)[1:])
+        assert args.verb is verb
+        assert all(word.startswith("--config.") for word in others) and not (others and not verb.overrides)
+        for file in [getattr(args, "config", None), *(getattr(args, "configs", None) or "").split(",")]:
+            assert not file or configs.load(file, others)
+
+
+def test_every_exit_code_has_its_line():
+    page = (DOCS / "cli.md").read_text(encoding="utf-8").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    codes = {
+        0,
+        errors.XLNetError.exit_code,
+        cli.OUTPUT_CLOSED,
+        *(x.exit_code for x in errors.XLNetError.__subclasses__()),
+    }
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes
+    said = re.findall(r"^ {4}(\d+)|  (\d+)  +\w", errors.__doc__, re.MULTILINE)
+    assert {int(code) for pair in said for code in pair if code} == codes - {cli.OUTPUT_CLOSED}
+
+
+def test_a_run_cannot_write_a_name_without_its_line(tmp_path):
+    """Every test that trains is held to it; see `documented`."""
+    writer = MetricsWriter(str(tmp_path), 0, tensorboard=False)
+    writer.write("metrics", {"step": 1, "loss/books": 2.0})
+    for file, values in (("metrics", {"books": 2.0}), ("evaluations", {"lr": 1.0}), ("time", {"seconds": {"lost": 1}})):
+        with pytest.raises(AssertionError, match=f"docs/metrics.md, {file}.jsonl, lacks"):
+            writer.write(file, {"step": 1, **values})
+
+
+def test_the_page_has_no_name_that_nothing_writes():
+    sources = [ast.parse(path.read_text(encoding="utf-8")) for path in (tiny.ROOT / "xlnet_jax").rglob("*.py")]
+    texts = {node.value for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    texts |= {word.arg for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Call)
+              for word in node.keywords}  # fmt: skip
+    for file in ("metrics", "evaluations", "time", "runs"):
+        for name in documented.names(f"{file}.jsonl").replace("\\", "").split("|"):
+            # Of those that are put together, what is in the middle.
+            part = re.sub(r"^(seconds\.|(heldout_)?loss_|bits_per_|(has|no)_answer_|best_)|/.*|_threshold$", "", name)
+            assert name in texts or part in texts, name
+
+
+def test_every_file_of_a_run_has_its_line(undisturbed):
+    files = [path.name + "/" * path.is_dir() for path in pathlib.Path(undisturbed.workdir).iterdir()]
+    known = documented.names("Files of a work directory")
+    assert len(files) > 6 and [file for file in files if not re.fullmatch(known, file)] == []
+    for line in read_jsonl(f"{undisturbed.workdir}/runs.jsonl"):
+        keys = [key for key in line if not re.fullmatch(documented.names("runs.jsonl"), key)]
+        assert not keys
