@@ -224,6 +224,11 @@ VERBS = (
             option("--finetune", "files of tasks, separated by commas, that every run is then fine-tuned on",
                     metavar="FILE,..."),
         ), lazily("commands.compare", "show"), stops=True),
+    Verb("report", "Write one HTML page about runs, also of one that is going on.",
+         "xlnet-jax report runs/quickstart/run --output=report.html", lazily("commands.report", "report"), (
+            option("workdirs", "of training runs, also gs://", nargs="*", metavar="WORKDIR"),
+            option("--output", "file to write (default: report.html)", "report.html"),
+        ), lazily("commands.report", "show"), overrides=False),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          lazily("commands.export", "export"), (

@@ -35,8 +35,8 @@ FILE_BYTES = 1 << 13
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 """A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
 
-STARTS = "runs.jsonl"
-"""The only file of a work directory whose lines hold text; the others hold numbers."""
+STARTS, SAMPLES = "runs.jsonl", "samples.jsonl"
+"""The only files of a work directory whose lines hold text; the others hold numbers."""
 
 PREFIXES = {"metrics": "train", "evaluations": "heldout"}
 """Of the names in TensorBoard, by file."""
@@ -121,7 +121,7 @@ def to_line(values: dict[str, Any]) -> bytes:
 
 def read_jsonl(path: str) -> list[dict[str, Any]]:
     """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
-    if files.at(path).appends:
+    if files.at(path).appends or path.endswith(STARTS):  # which each start writes as a whole
         content = files.read_if_there(path) or b""
     else:
         content = b"".join(files.read(part) for part in _parts(path))
@@ -141,7 +141,7 @@ def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
         known = isinstance(values, dict) and isinstance(values.get("step"), int)
-        if known and (path.endswith(STARTS) or _numbers(values)):
+        if known and (path.endswith((STARTS, SAMPLES)) or _numbers(values)):
             return values
     log.warning("%s: line %d is damaged and is ignored", path, number)
     return None

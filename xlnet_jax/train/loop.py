@@ -175,8 +175,8 @@ class Run:
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
-    def _write_time(self, step: int, ended: bool = False) -> dict[str, Any]:
-        line = self.goodput.line(step, ended)
+    def _write_time(self, step: int, **how: bool) -> dict[str, Any]:
+        line = self.goodput.line(step, **how)
         self.writer.write("time", line)
         log.info("time: %s", goodputs.described(line))
         return line
@@ -211,7 +211,7 @@ class Run:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
-        self._write_time(at)
+        self._write_time(at, stopped=True)
         self._all_saved()
         what = "saved" if at else "nothing to save yet"
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
