@@ -236,6 +236,7 @@ VERBS = (
             option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
                     choices=("huggingface", "orbax")),
             option("--output", "new folder, also gs://", required=True),
+            option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
             count("--average", "mean of so many saves, that one and those before it (default 1)", 1, le=1000),
             count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
                    le=2**63 - 1),

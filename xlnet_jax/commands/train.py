@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from xlnet_jax.config import Config, keep_shuffle
-from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.distributed.processes import session
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.options import Fill
+from xlnet_jax.infer.orders import check
+from xlnet_jax.library import Model
 from xlnet_jax.run import progress
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
@@ -19,7 +25,11 @@ from xlnet_jax.train import branch as branches
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.launch import Job
-from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.train.sliding import windows
+
+SAMPLE_LENGTH = 64
+"""Tokens of a text that is filled, at most."""
 
 
 def train(
@@ -65,11 +75,39 @@ def train(
         with session(config, equal) as processes:
             make_evaluator = heldout and (lambda recipe, mesh: HeldoutLoss(
                 recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(recipe.config)))  # fmt: skip
-            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop, origin)
+            sample = sampler(config, heldout) if heldout and config.log.samples else None
+            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop, origin, sample)
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)
             return result | _outcome(config, workdir, result["step"], again=not trained)
+
+
+def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[dict[str, Any]]]:
+    """A function that fills the same held-out texts with the parameters that it is called with.
+
+    Raises BadInput if the model of a phase fills no gaps, or the held-out split is too short.
+    """
+    parts = [config.in_phase(number) for number in range(len(config.ends))]
+    for part in parts:
+        check(part, f"log.samples={config.log.samples}: this run", Fill())
+    length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
+    windows_NT = windows(heldout, length, config.log.samples, every=length)
+    tokenizer, alone = heldout.tokenizer, any(part.data.objective == "mlm" for part in parts)
+    special = tokenizer.special.there()
+    texts = [tokens_T[~np.isin(tokens_T, special)].tolist() for tokens_T in windows_NT[:: len(heldout.corpora)]]
+    pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
+
+    def sample(recipe: Recipe, params: Any) -> list[dict[str, Any]]:
+        model = Model(recipe.config, tokenizer, params, max(len(pairs), 1))
+        filled = model.filled([gapped for _, gapped in pairs], Fill())
+        return [
+            {"parts": gapped.parts, "truth": infill.texts_of(tokenizer, ids, gapped.gaps),
+             "filled": infill.texts_of(tokenizer, one.token_N, gapped.gaps)}
+            for (ids, gapped), one in zip(pairs, filled, strict=True)
+        ]  # fmt: skip
+
+    return sample
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:

@@ -96,6 +96,8 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None
+    sample: Callable[[Recipe, Any], list[dict[str, Any]]] | None = None
+    """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
     phases: tuple[dict[str, Any], ...] = ()
     """Of the whole run, for the record of a checkpoint."""
     executables: dict[tuple[int, ...], Any] = dataclasses.field(default_factory=dict)
@@ -298,6 +300,9 @@ class Run:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 params = state.evaluated(self.recipe.config.evaluation.averaged)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
+                if self.sample:
+                    with self.watchdog.suspended():  # it may compile
+                        self.writer.write_samples(step, self.sample(self.recipe, params))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
