@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree
 
 import numpy as np
@@ -87,8 +88,10 @@ def test_a_run_that_has_just_begun_or_lost_lines_has_a_page(tmp_path, capsys):
     page = page_of(tmp_path / "page.html")
     assert cells(page, "lone")[:3] == ["900", "1,000", pages.STATES["lost"]] and "Nothing has been saved yet" in page
     path.unlink()
+    shutil.rmtree(tmp_path / "lone/checkpoints")
     assert main(words) == 0
-    assert "No step has been written yet" in page_of(tmp_path / "page.html")
+    page = page_of(tmp_path / "page.html")
+    assert "No step has been written yet" in page and "None is kept" in page
 
 
 def test_a_run_in_a_bucket_has_a_page(tmp_path, bucket):

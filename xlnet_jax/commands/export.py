@@ -80,7 +80,6 @@ def _every(workdir: str, output: str, step: int | None, options: dict[str, Any])
     with Checkpoints(workdir) as checkpoints:
         steps = sorted(checkpoints.steps())
     if not steps:
-        workdirs.load_config(workdir)  # it may say more
         raise BadInput(f"{workdir}/checkpoints has no complete checkpoint; train until the first save")
     done = [export(workdir, os.path.join(output, f"step_{each}"), step=each, **options) for each in steps]
     return {"output": output, "steps": steps, "files": [name for each in done for name in each.get("files", ())]}

@@ -56,8 +56,10 @@ def read(workdir: str) -> dict[str, Any]:
         raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
     keys, defaults = (workdirs.read_config(workdir) or {})["config"], configs.flat(Config())
     line, last = goodputs.last_complete(times), (metrics or [{"step": starts[-1]["step"]}])[-1]
-    with Checkpoints(workdir) as checkpoints:
-        kept = checkpoints.steps()
+    kept = list[int]()
+    if "checkpoints/" in files.listing(workdir):
+        with Checkpoints(workdir) as checkpoints:
+            kept = checkpoints.steps()
     scored = {each["step"]: workdirs.heldout_loss(each) for each in evaluations}
     rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
     return {
