@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from xlnet_jax import config as configs
 from xlnet_jax.config import Config, keep_shuffle
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.distributed.processes import session
@@ -33,8 +34,9 @@ SAMPLE_LENGTH = 64
 
 
 def train(
-    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False
-) -> dict[str, Any]:
+    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False,
+    recipe: Callable[[Config], Recipe] = make_recipe,
+) -> dict[str, Any]:  # fmt: skip
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
     It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
@@ -42,6 +44,7 @@ def train(
     Args:
       branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or of its newest one.
       stop_at: save and stop after this step; a later call continues to the end.
+      recipe: makes the model, its losses and the optimizer of a configuration; the run stores no word of it.
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
     Returns:
@@ -52,12 +55,13 @@ def train(
     Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged; RestartMe for a signal.
     """
     goodput = Goodput()
+    configs.check(config)
     with stop_request() as request:
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
         for number in range(len(config.ends)):
-            make_recipe(config.in_phase(number))  # refuses before the corpus is read
+            recipe(config.in_phase(number))  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         origin = branches.origin_of(config, workdir, branch)
@@ -73,10 +77,10 @@ def train(
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--branch": branch, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            make_evaluator = heldout and (lambda recipe, mesh: HeldoutLoss(
-                recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(recipe.config)))  # fmt: skip
+            make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
+                made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
             sample = sampler(config, heldout) if heldout and config.log.samples else None
-            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop, origin, sample)
+            job = Job(config, workdir, mixture, recipe, make_evaluator, stop, origin, sample)
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -20,12 +20,13 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from xlnet_jax.batch import stack
+from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check_past, flat
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, check_past, flat
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
@@ -159,6 +160,23 @@ def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
         plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
     return plan
+
+
+def batches(config: Config, start: int = 0) -> Iterator[Batch]:
+    """What the steps of a run from `start` on train on, one after the other, until its last: arrays of numpy.
+
+    Raises BadInput for a corpus that does not fit.
+    """
+    check(config)
+    mixture, first = open_mixture(config), start
+    for number, end in enumerate(config.ends):
+        part = config.in_phase(number)
+        mixture.check(part)
+        mixture.stream(part).check(part.train.batch_size, mixture.described())
+        if first < end:
+            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, first)
+            yield from map(loader.TrainDispatches(mixture, part, plan, rows, first, end).batch, range(first, end))
+        first = max(first, end)
 
 
 def _evaluated(
