@@ -69,7 +69,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert "9,000,000,000" not in page and "1,024 MiB" in page
     again = re.findall(r"<td>without an end: going on, killed, or ended by an error</td><td>(.*?)</td>", page)
     assert again == ["37", "37"] and "4 x TPU &lt;v9&gt;" in page and "111111111111+" in page
-    assert "the &lt;b&gt;<mark> state</mark> of the" in page and "<mark> end &amp; law</mark>" in page
+    assert "the &lt;b&gt; <mark>state</mark> of the" in page and "the &lt;b&gt; <mark>end &amp; law</mark>" in page
     differing = page[page.index("Where they differ") : page.index("Keys that are not")]
     assert differing.count("<tr>") == 2 and cells(differing, "optimizer.learning_rate") == ["0.01", "0.0003"]
     assert cells(page[page.index("Keys that are not") :], "train.steps") == ["1000", "1000"]

@@ -117,23 +117,25 @@ def memory(runs: Mapping[str, dict[str, Any]]) -> str:
 
 
 def samples(runs: Mapping[str, dict[str, Any]]) -> str:
-    """The held-out examples of each run as they are, and below them how they were filled by step."""
+    """The held-out texts of each run as they are, and below each how it was filled by step."""
     parts = []
     for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
         parts.append(f"<h3>{text(name)}</h3>")
         for number, example in enumerate(lines[-1]["samples"]):
-            parts.append(f"<p>{marked(example, example['truth'])}</p>")
-            rows = [(f"{line['step']:,}", "", marked(each, each["filled"])) for line in lines
-                    for each in line["samples"][number : number + 1]]  # fmt: skip
-            parts += [f'<p><span class="no">step {step}{gap}</span> {filled}</p>' for step, gap, filled in rows]
-    title = "<h2>Filled text</h2><p>Held-out text; what was hidden is marked. Below it what the model put there.</p>"
+            parts.append(f"<p><b>{marked(example['parts'], example['truth'])}</b></p>")
+            parts += [f'<p><span class="no">step {line["step"]:,}</span> {marked(each["parts"], each["filled"])}</p>'
+                      for line in lines for each in line["samples"][number : number + 1]]  # fmt: skip
+    title = "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; below it what was put there.</p>"
     return title + "".join(parts) if parts else ""
 
 
-def marked(example: dict[str, Any], gaps: Sequence[str]) -> str:
-    """The text of an example with these gaps."""
-    pairs = zip(example["parts"], [*gaps, ""], strict=False)
-    return "".join(text(part) + (f"<mark>{text(gap)}</mark>" if gap else "") for part, gap in pairs)
+def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
+    """A text with its gaps, each between two parts; the space before a word is not marked."""
+    first, *rest = parts
+    return text(first) + "".join(
+        f"{' ' * gap.startswith(' ')}<mark>{text(gap.strip() or '_')}</mark>{text(part)}"
+        for gap, part in zip(gaps, rest, strict=False)
+    )
 
 
 def checkpoints(runs: Mapping[str, dict[str, Any]]) -> str:
