@@ -67,7 +67,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert cells(page, "a/run")[:5] == ["900", "1,000", "stopped by a signal", "3.5", "5.25"]
     assert page.count("<polyline") == 2 * 4 and page.count("stroke-dasharray") == 2, "of the norm there is no number"
     assert "9,000,000,000" not in page and "1,024 MiB" in page
-    again = re.findall(r"<td>without an end: going on, killed, or ended by an error</td><td>(.*?)</td>", page)
+    again = re.findall(r"<td>killed, failed, or going on</td><td>(.*?)</td>", page)
     assert again == ["37", "37"] and "4 x TPU &lt;v9&gt;" in page and "111111111111+" in page
     assert "the &lt;b&gt; <mark>state</mark> of the" in page and "the &lt;b&gt; <mark>end &amp; law</mark>" in page
     differing = page[page.index("Where they differ") : page.index("Keys that are not")]

@@ -40,6 +40,8 @@ th:first-child {text-align: left} th, td, .key {white-space: nowrap}
 figure {display: inline-block; margin: 0 .5rem .5rem 0; max-width: 100%} figcaption {font-weight: 600}
 svg {max-width: 100%; height: auto} svg text {font: 12px system-ui, sans-serif; fill: currentColor}
 .no {color: var(--faint)} .key {display: inline-block; margin-right: 1em}
+.bar {display: flex; height: 1.2em; margin: .3rem 0}
+mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15em}
 .colour {display: inline-block; width: .9em; height: .9em; margin-right: .3em}
 """
 
@@ -261,6 +263,6 @@ def chart(title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dash
         for number, line in kind:
             at = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)
             parts.append(f'<polyline points="{at}" fill="none" stroke="{colour(number)}" stroke-opacity=".8"{extra}/>')
-            parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{colour(number)}"/>'
+            parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" fill="{colour(number)}" stroke="var(--back)"/>'
                       for a, b in line if extra]  # fmt: skip
     return f"<figure><figcaption>{text(title)}</figcaption>{svg(440, 252, parts, title)}</figure>"

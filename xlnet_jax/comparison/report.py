@@ -19,12 +19,10 @@ CURVES = {
 }  # fmt: skip
 STATES = {
     "end": "ended as asked", "signal": "stopped by a signal", "diverged": "diverged",
-    "lost": "without an end: going on, killed, or ended by an error", None: "not recorded",
+    "lost": "killed, failed, or going on", None: "not recorded",
 }  # fmt: skip
 """By `goodput.end_of`."""
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
-MARKS = "<style>mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15em} " \
-        ".bar {display: flex; height: 1.2em; margin: .3rem 0} details {margin: 1rem 0}</style>"  # fmt: skip
 
 
 def report(runs: Mapping[str, dict[str, Any]]) -> str:
@@ -32,7 +30,7 @@ def report(runs: Mapping[str, dict[str, Any]]) -> str:
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = [
-        MARKS, f"<h1>{title}</h1>", f'<p class="no">Written at {written}.</p>', overview(runs),
+        f"<h1>{title}</h1>", f'<p class="no">Written at {written}.</p>', overview(runs),
         "<h2>Curves</h2>", legend(runs), curves(runs), "<h2>Where the time went</h2>", times(runs),
         "<h2>Starts and interruptions</h2>", *(starts(name, run["starts"]) for name, run in runs.items()), memory(runs),
         samples(runs), "<h2>Checkpoints</h2>", checkpoints(runs), "<h2>Configuration</h2>", configuration(runs),
@@ -112,8 +110,8 @@ def memory(runs: Mapping[str, dict[str, Any]]) -> str:
     """The most that was used, where it was recorded."""
     rows = [(name, *(known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
                      for what in ("host", "device"))) for name, run in runs.items() if run["memory"]]  # fmt: skip
-    columns = ("run", "process", "fullest device")
-    return "<h2>Memory</h2>" + table("At most, of process 0 in its last start", columns, rows) if rows else ""
+    columns = ("run", "process 0", "its fullest device")
+    return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
 
 
 def samples(runs: Mapping[str, dict[str, Any]]) -> str:
