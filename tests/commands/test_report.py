@@ -67,7 +67,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert cells(page, "a/run")[:5] == ["900", "1,000", "stopped by a signal", "3.5", "5.25"]
     assert page.count("<polyline") == 2 * 4 and page.count("stroke-dasharray") == 2, "of the norm there is no number"
     assert "9,000,000,000" not in page and "1,024 MiB" in page
-    again = re.findall(r"<td>killed, failed, or going on</td><td>(.*?)</td>", page)
+    again = re.findall(r"<td>killed, or failed</td><td>(.*?)</td>", page)
     assert again == ["37", "37"] and "4 x TPU &lt;v9&gt;" in page and "111111111111+" in page
     assert "the &lt;b&gt; <mark>state</mark> of the" in page and "the &lt;b&gt; <mark>end &amp; law</mark>" in page
     differing = page[page.index("Where they differ") : page.index("Keys that are not")]
@@ -131,7 +131,7 @@ def test_the_marks_of_an_axis_are_round(low, high, marks):
 
 def test_a_chart_has_its_points_in_the_picture():
     picture = chart("loss", "step", [(0, np.array([[10.0, 2.0], [40.0, 1.0]]))])
-    assert 'points="160.0,8.0 430.0,210.0"' in picture, "the largest value is at the top, the last step at the right"
+    assert 'points="157.5,8.0 420.0,210.0"' in picture, "the largest value is at the top, the last step at the right"
     assert pages.binned([{"step": step, "loss": 1.0 * step} for step in range(1, 4001)], "loss")[0].tolist() == [
         10,
         5.5,

@@ -251,14 +251,14 @@ def chart(title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dash
     """Lines, [n, 2] each with the number of its colour, from x = 0; those of `dashed` with a circle at each point."""
     points = np.concatenate([line for _, line in [*lines, *dashed]])
     (_, least), (last, most) = points.min(axis=0), points.max(axis=0)
-    x, y = scale([0, last], 70, 430), scale([least, most], 210, 8)
-    parts = ['<path d="M70 8V210H430" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
+    x, y = scale([0, last], 70, 420), scale([least, most], 210, 8)
+    parts = ['<path d="M70 8V210H420" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
     parts += [f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
-              f'<path d="M70 {y(value):.1f}H430" stroke="currentColor" stroke-opacity=".12"/>'
+              f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
               for value in ticks(least, most)]  # fmt: skip
     parts += [f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
               for value in ticks(0, last)]  # fmt: skip
-    parts.append(f'<text x="250" y="246" text-anchor="middle">{text(xlabel)}</text>')
+    parts.append(f'<text x="245" y="246" text-anchor="middle">{text(xlabel)}</text>')
     for kind, extra in ((lines, ""), (dashed, ' stroke-dasharray="5 3"')):
         for number, line in kind:
             at = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)

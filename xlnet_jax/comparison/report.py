@@ -94,15 +94,15 @@ def times(runs: Mapping[str, dict[str, Any]]) -> str:
 
 def starts(name: str, lines: Sequence[dict[str, Any]]) -> str:
     """A row for each start, with how the one before has ended."""
-    rows = []
+    rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
         packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
-        rows.append((line.get("time", "-"), f"{line['step']:,}", STATES[line.get("before")] if number else "",
+        rows.append((line.get("time", "-"), f"{line['step']:,}", ended[line.get("before")] if number else "",
                      f"{line['repeated']:,}" if number and "repeated" in line else "",
                      f"{line.get('devices', '-')} x {line.get('device_kind', '-')}",
                      f"{line.get('xlnet_jax', '-')}, jax {packages.get('jax', '-')}",
                      commit[:12] + "+" * commit.endswith("+")))  # fmt: skip
-    columns = ("start", "from step", "the one before", "steps again", "devices", "version", "commit")
+    columns = ("start", "from step", "the one before", "repeated steps", "devices", "version", "commit")
     return table(name, columns, rows)
 
 
