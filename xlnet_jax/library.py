@@ -142,8 +142,7 @@ class Model:
     @property
     def longest(self) -> int:
         """T: tokens that are read at a time, and of a text if positions are learned."""
-        model = self.config.model
-        return model.max_positions if model.family.absolute else self.config.data.segment_len
+        return self.config.model.max_positions if self.config.model.family.absolute else self.config.data.segment_len
 
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.

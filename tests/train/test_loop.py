@@ -100,6 +100,10 @@ def test_samples_show_what_each_evaluation_fills_and_change_no_bit(finished, tmp
     with pytest.raises(BadInput, match="log.samples=1: this run is left-to-right .* cannot fill a gap"):
         train(held_out(pytestconfig, log=log, **changes), str(tmp_path / "clm"))
     assert not (tmp_path / "clm").exists()
+    with pytest.raises(BadInput, match=r"log.samples=1 needs evaluations; set evaluation.every"):
+        config(pytestconfig, log={"samples": 1})
+    with pytest.raises(BadInput, match=r"log.samples=1 is for pretraining; use 0 with finetune.task=classification"):
+        held_out(pytestconfig, log={"samples": 1}, finetune={"task": "classification"})
 
 
 def test_a_run_starts_from_a_program_that_was_compiled_ahead(finished, tmp_path, pytestconfig, caplog):

@@ -74,12 +74,12 @@ def train(
             mixture.stream(phase).check(phase.train.batch_size, mixture.described())
             mixture.check(phase)
         heldout = evaluation.open_heldout(config, mixture)
+        sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--branch": branch, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
             make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
                 made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
-            sample = sampler(config, heldout) if heldout and config.log.samples else None
             job = Job(config, workdir, mixture, recipe, make_evaluator, stop, origin, sample)
             if dry_run:
                 return launch.dry_run(job, processes)

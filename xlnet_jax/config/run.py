@@ -224,6 +224,8 @@ def rules(config: Config) -> list[Rule]:
         ("evaluation.every", divides(K, every), of_dispatches),
         ("log.samples", not config.log.samples or config.finetune.task == "none",
          f"is for pretraining; use 0 with finetune.task={config.finetune.task}"),
+        ("log.samples", not config.log.samples or every > 0 or config.evaluation.final,
+         "needs evaluations; set evaluation.every"),
         ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
         ("train.compiler_options", re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options) is not None,
