@@ -159,7 +159,7 @@ constraints: .venv/created.stamp ## write constraints.txt anew with today's vers
 	$(BIN)/pip install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet \
-	    --extra tpu --extra quickstart --extra text --extra dev --extra docs --extra peers \
+	    --extra tpu --extra quickstart --extra text --extra wandb --extra dev --extra docs --extra peers \
 	    | sed '/^\(nvidia\|cuda\)-/d; /^triton==/d'; \
 	} > constraints.new
 	mv constraints.new constraints.txt

@@ -5,6 +5,7 @@ JAX and torch are imported by the side that needs them: each has a process of it
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import time
@@ -133,20 +134,10 @@ class Peer:
 
     def arguments(self, stacked) -> Iterator[dict[str, Any]]:
         """The same batches as that library wants them."""
-        import numpy as np
+        import jax
 
         for step in range(STEPS):
-            query, key = stacked.rank[step][:, :, None], stacked.rank[step][:, None, :]
-            # One mask serves both streams there; the content stream's own diagonal is opened again inside.
-            visible = np.where(query == -1, key <= query, key < query)
-            identity = np.eye(self.config.data.segment_len, dtype=np.float32)
-            given = dict(
-                input_ids=stacked.tokens[step].astype(np.int64),
-                token_type_ids=stacked.segments[step].astype(np.int64),
-                perm_mask=(~visible).astype(np.float32),
-                target_mapping=identity[stacked.target_positions[step]],
-                labels=stacked.target_tokens[step].astype(np.int64),
-            )
+            given = jax.tree.map(operator.itemgetter(step), stacked).for_transformers()
             yield {name: self.torch.tensor(value, device=self.device) for name, value in given.items()}
 
     def steps(self) -> float:

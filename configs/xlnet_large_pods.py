@@ -3,6 +3,8 @@
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
+A torus of three sides, v4 or v5p, needs --config.mesh.fsdp=8: a mesh axis is a product of sides.
+
 Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), matrix products saved for the backward pass
 instead of recomputation of whole layers (remat), and parameters and update divided over one side of a torus of 16 x 16
 chips (mesh.fsdp): by the account of `compile` the step is faster with it. docs/performance.md has the bounds,

@@ -76,6 +76,16 @@ SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
 
 MUTANTS = (
+    Mutant("samples_of_before_lost", "xlnet_jax/run/metrics.py", "os.path.join(self._workdir, SAMPLES), self._step)", "os.path.join(self._workdir, SAMPLES), 0)",
+           one("train/loop", "test_samples_show_what_each_evaluation_fills_and_change_no_bit")),
+    Mutant("a_signal_is_a_loss", "xlnet_jax/run/goodput.py", '"signal" if line.get("stopped")', '"signal" if line.get("stop")',
+           one("commands/report", "test_how_a_start_has_ended")),
+    Mutant("export_of_the_newest_alone", "xlnet_jax/commands/export.py", "steps = sorted(checkpoints.steps())", "steps = checkpoints.steps()[:1]",
+           one("commands/export", "test_every_kept_checkpoint_becomes_a_folder_with_its_card")),
+    Mutant("perm_mask_hides_the_context", "xlnet_jax/batch.py", "key < query, key <= query)", "key < query, key < query)",
+           one("library", "test_a_batch_as_transformers_takes_it_hides_what_a_rank_does_not_see")),
+    Mutant("batches_start_over", "xlnet_jax/train/launch.py", "first, end).batch, range(first, end))", "first, end).batch, range(end - first))",
+           one("library", "test_batches_are_those_of_the_steps_also_in_phases")),
     Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
     Mutant("content_blind_to_itself", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 0, NEVER",

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pages
 import pytest
+import shared
 import tiny
 from special_ids import CLS, MASK, SEP
 
@@ -19,12 +20,15 @@ import xlnet_jax as xj
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.cli import main
+from xlnet_jax.commands import inspect as inspect_command
 from xlnet_jax.convert import huggingface
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data import vocabulary
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import LanguageModel
 
 CONFIG = tiny.config()
@@ -201,9 +205,9 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(page, model, monk
 def test_the_page_names_everything_that_is_public():
     page = (tiny.ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     named = {name for line in page.splitlines() if line.startswith("| `") for name in line.split(" | ")[0].split("`")}
-    assert set(xj.__all__) <= named and len(xj.__all__) == 12
+    assert set(xj.__all__) <= named and len(xj.__all__) == 13
     calls = [ast.parse(call, mode="eval").body for call in re.findall(r"`(xj\.\w+\([^`]*\))`", page)]
-    assert len(calls) == 6
+    assert len(calls) == 10
     for call in calls:
         inspect.signature(getattr(xj, call.func.attr)).bind(*call.args, **{word.arg: 0 for word in call.keywords})
 
@@ -213,3 +217,63 @@ def test_what_is_no_model(tmp_path):
         xj.load(str(tmp_path))
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         xj.lod  # noqa: B018
+
+
+def test_batches_are_those_of_the_steps_also_in_phases():
+    base = tiny.config(data={"corpus": data_fixtures.corpus_path()})
+    parts = ({"steps": 3}, {"steps": 2, "train": {"batch_size": 4}, "data": {"num_predict": 4}})
+    config = configs.from_dict(dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": parts})
+    found = list(xj.batches(config))
+    assert [each.target_tokens.shape for each in found] == [(8, 6)] * 3 + [(4, 4)] * 2
+    for start in (1, 4):
+        for mine, theirs in zip(xj.batches(config, start=start), found[start:], strict=True):
+            jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    assert (found[0].tokens != found[1].tokens).any()
+    example = inspect_command.example(config, 4, 1)
+    assert example["tokens"] == found[4].tokens[1].tolist() and example["rank"] == found[4].rank[1].tolist()
+    with pytest.raises(BadInput, match="train.batch_size=0 must be at least 1"):
+        next(xj.batches(base.changed(train={"batch_size": 0})))
+
+
+def test_a_batch_as_transformers_takes_it_hides_what_a_rank_does_not_see():
+    """peers/test_huggingface.py compares what that library computes from it."""
+    batch = tiny.batch(CONFIG)
+    batch = dataclasses.replace(batch, target_weights=batch.target_weights * (np.arange(6) < 5))
+    given = batch.for_transformers()
+    for row in range(8):
+        targets = batch.target_positions[row, :5].tolist()
+        for i in range(32):
+            for j in range(32):
+                seen = batch.rank[row, j] < batch.rank[row, i] + (i not in targets)
+                assert given["perm_mask"][row, i, j] == (not seen)
+        assert given["target_mapping"][row].argmax(axis=1).tolist()[:5] == targets
+    assert (given["labels"][:, :5] == batch.target_tokens[:, :5]).all() and (given["labels"][:, 5] == -100).all()
+    assert not given["target_mapping"][:, 5].any() and given["target_mapping"].sum() == 8 * 5
+
+
+def test_a_tokenizer_pads_a_list(model):
+    ids_NT, real_NT = model.tokenizer(TEXTS[:3])
+    assert ids_NT.shape == real_NT.shape and not real_NT[2].any() and (ids_NT[~real_NT] == XLNET.pad).all()
+    for text, ids_T, real_T in zip(TEXTS, ids_NT, real_NT, strict=False):
+        assert ids_T[: real_T.sum()].tolist() == model.tokenizer.encode(text).tolist() and real_T[: real_T.sum()].all()
+    assert model.tokenizer([])[0].shape == (0, 0)
+
+
+@pytest.mark.slow
+def test_the_loss_of_the_page_trains_and_resumes(tmp_path, pytestconfig):
+    blocks = re.findall(r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S)
+    (program,) = [block for block in blocks if "class Focal" in block]
+    assert len(program.splitlines()) <= 30
+    names = {"__name__": "elsewhere"}
+    exec(program, names)
+    settings = shared.settings(pytestconfig)
+    for stop in (2, 4):
+        xj.pretrain(settings, str(tmp_path / "focal"), stop_at=stop, recipe=names["focal"])
+    xj.pretrain(settings, str(tmp_path / "focal4"), stop_at=4, recipe=names["focal"])
+    xj.pretrain(settings, str(tmp_path / "plain"), stop_at=4)
+    focal, again, plain = (read_jsonl(str(tmp_path / name / "metrics.jsonl")) for name in ("focal", "focal4", "plain"))
+    assert [line["loss"] for line in focal] == [line["loss"] for line in again]
+    nll, weighed = plain[0]["loss"], focal[0]["loss"]
+    assert weighed < nll and weighed == pytest.approx((1 - np.exp(-nll)) ** 2 * nll, rel=0.05)
+    assert all(mine["loss"] < theirs["loss"] for mine, theirs in zip(focal, plain, strict=True))
+    assert focal[-1]["grad_norm"] != plain[-1]["grad_norm"]

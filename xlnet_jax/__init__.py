@@ -17,14 +17,15 @@ if _TYPE_CHECKING:
     from xlnet_jax.data.prepare.pipeline import prepare
     from xlnet_jax.errors import BadInput
     from xlnet_jax.library import Model, Passage, load
+    from xlnet_jax.train.launch import batches
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Config", "Model", "Passage", "evaluate", "export", "fine_tune", "load", "load_config",
-           "predict", "prepare", "pretrain"]  # fmt: skip
+__all__ = ["BadInput", "Config", "Model", "Passage", "batches", "evaluate", "export", "fine_tune", "load",
+           "load_config", "predict", "prepare", "pretrain"]  # fmt: skip
 
 _PLACES = {
     "BadInput": "errors.BadInput", "Config": "config.Config", "Model": "library.Model", "Passage": "library.Passage",
-    "evaluate": "commands.evaluate.evaluate", "export": "commands.export.export",
+    "batches": "train.launch.batches", "evaluate": "commands.evaluate.evaluate", "export": "commands.export.export",
     "fine_tune": "commands.finetune.finetune", "load": "library.load", "load_config": "config.load",
     "predict": "commands.predict.predict", "prepare": "data.prepare.pipeline.prepare",
     "pretrain": "commands.train.train",

@@ -70,6 +70,23 @@ class Batch:
     auxiliary: Auxiliary | None = None
     """None: no such losses, as in every evaluation."""
 
+    def for_transformers(self) -> dict[str, np.ndarray]:
+        """The rows of `plm` as `XLNetLMHeadModel` of transformers takes them: `input_ids`, `token_type_ids` [B, T],
+        `perm_mask` [B, T, T], `target_mapping` [B, P, T], `labels` [B, P] with -100 in unused slots.
+
+        That class knows no `direction`: set data.bidirectional=False. Its memory is its own.
+        """
+        mapping_BPT = np.eye(self.tokens.shape[1], dtype=np.float32)[self.target_positions]
+        mapping_BPT *= self.target_weights[..., None] != 0
+        query, key = self.rank[:, :, None], self.rank[:, None, :]
+        # One mask serves both streams there; the content stream's own diagonal is opened again inside.
+        visible_BTT = np.where(mapping_BPT.any(axis=1)[:, :, None], key < query, key <= query)
+        return {
+            "input_ids": self.tokens.astype(np.int64), "token_type_ids": self.segments.astype(np.int64),
+            "perm_mask": (~visible_BTT).astype(np.float32), "target_mapping": mapping_BPT,
+            "labels": np.where(self.target_weights != 0, self.target_tokens, -100).astype(np.int64),
+        }  # fmt: skip
+
 
 def forward_text(
     tokens: Array, rank: Array, segments: Array, positions: Array, targets: Array | None = None, continues: bool = False

@@ -142,8 +142,7 @@ class Model:
     @property
     def longest(self) -> int:
         """T: tokens that are read at a time, and of a text if positions are learned."""
-        model = self.config.model
-        return model.max_positions if model.family.absolute else self.config.data.segment_len
+        return self.config.model.max_positions if self.config.model.family.absolute else self.config.data.segment_len
 
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
@@ -187,14 +186,15 @@ class Model:
                              "give samples and temperature=1")  # fmt: skip
             if asked.top > self.tokenizer.vocab_size:
                 raise BadInput(f"top={asked.top}, and the vocabulary has {self.tokenizer.vocab_size} pieces; give less")
-        fill = self._filled_alone if self.config.data.objective == "mlm" else self._filled
-        pairs = list(zip(rows, fill(rows, asked), strict=True))
+        pairs = list(zip(rows, self.filled(rows, asked), strict=True))
         ranked = [(text, filled.best[rank] if filled.best else filled)
                   for rank in range(asked.top) for text, filled in pairs]  # fmt: skip
         return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in ranked]
 
-    def _filled_alone(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
-        """`_filled` of a masked model: the only unknown piece of each text."""
+    def filled(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
+        """Texts as ids, filled; of a masked model the only unknown piece of each. See `fill`."""
+        if self.config.data.objective != "mlm":
+            return self._filled(gapped, asked)
         infill.check_one(gapped, "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
                          "one piece, [MASK]; use a model of data.objective=plm")  # fmt: skip
         rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]

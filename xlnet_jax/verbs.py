@@ -19,7 +19,7 @@ TOPICS = {
     "data": ("prepare", "corpus", "inspect"),
     "train": ("quickstart", "configure", "train", "finetune", "evaluate", "compare"),
     "use": ("fill", "generate", "score", "predict", "export", "import"),
-    "operate": ("doctor", "compile"),
+    "operate": ("doctor", "compile", "report"),
 }
 """What `--help` and docs/cli.md list together: the first words of the verbs."""
 
@@ -232,6 +232,11 @@ VERBS = (
             option("--finetune", "files of tasks, separated by commas, that every run is then fine-tuned on",
                     metavar="FILE,..."),
         ), lazily("commands.compare", "show"), stops=True),
+    Verb("report", "Write one HTML page about runs, also of one that is going on.",
+         "xlnet-jax report runs/quickstart/run --output=report.html", lazily("commands.report", "report"), (
+            option("workdirs", "of training runs, also gs://", nargs="*", metavar="WORKDIR"),
+            option("--output", "file to write (default: report.html)", "report.html"),
+        ), lazily("commands.report", "show"), overrides=False),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          lazily("commands.export", "export"), (
@@ -239,6 +244,7 @@ VERBS = (
             option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
                     choices=("huggingface", "orbax")),
             option("--output", "new folder, also gs://", required=True),
+            option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
             count("--average", "mean of so many saves, that one and those before it (default 1)", 1, le=1000),
             count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
                    le=2**63 - 1),

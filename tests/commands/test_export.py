@@ -271,3 +271,34 @@ def test_the_mean_of_checkpoints(tmp_path):
     ):
         with pytest.raises(BadInput, match=said):
             export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=average, step=step)
+
+
+def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
+    """The fault: one checkpoint in all folders, the newest one left out, or the steps of another batch size."""
+    config, run, out = tiny.config(), str(tmp_path / "run"), tmp_path / "out"
+    params = [tiny.random_params(config, scale) for scale in (1.0, 2.0)]
+    tiny.save_run(run, config, params[0])
+    with Checkpoints(run, config.checkpoint) as checkpoints:
+        plan = {"plan": [[0, 0, 8], [4, 8, 16]]}
+        checkpoints.save(8, {"params": params[1]}, workdirs.identity(config, "1" * 64, "2" * 64) | plan)
+    files.write(f"{run}/evaluations.jsonl", b'{"step": 8, "heldout_loss": 4.25}\n')
+    result = export(run, str(out), every=True)
+    assert result["steps"] == [3, 8] and len(result["files"]) == 2 * len(FILES)
+    assert sorted(os.listdir(out)) == ["step_3", "step_8"] and sorted(os.listdir(out / "step_8")) == FILES
+    for step, each in zip(result["steps"], params, strict=True):
+        tensors = load_file(out / f"step_{step}" / "model.safetensors")
+        np.testing.assert_array_equal(tensors["transformer.word_embedding.weight"], each["word_embedding"])
+    first, last = ((out / f"step_{step}" / "README.md").read_text() for step in result["steps"])
+    tokens = (4 * 8 + 4 * 16) * config.data.reuse_len
+    for line in ("exported at step 8.", f"| fresh tokens | {tokens:,} |", "| held-out | 4.2500 nats per target |",
+                 f"| steps | 8 of {config.train.steps} |"):  # fmt: skip
+        assert line in last and line not in first
+    for options, said in (
+        ({"step": 3}, "--every exports all checkpoints, and --step=3 one"),
+        ({}, "out: is not empty; choose another"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            export(run, str(out), every=True, **options)
+    os.mkdir(tmp_path / "checkpoints")
+    with pytest.raises(BadInput, match="has no complete checkpoint; train until the first save"):
+        export(str(tmp_path), str(tmp_path / "other"), every=True)

@@ -90,11 +90,8 @@ def memory_of(model: ModelConfig, valid: int) -> Memory:
 
 def two_stream_arguments(batch: Batch) -> dict:
     """Ranks and targets as that library's `perm_mask` and `target_mapping`."""
-    queries, keys = batch.rank[:, :, None], batch.rank[:, None, :]
-    mapping = np.eye(batch.tokens.shape[1], dtype=np.float32)[batch.target_positions]
-    # One mask serves both streams there; the content stream's own diagonal is opened again inside.
-    visible = np.where(mapping.any(axis=1)[:, :, None], keys < queries, keys <= queries)
-    return dict(perm_mask=torch.tensor(~visible).float(), target_mapping=torch.tensor(mapping))
+    given = batch.for_transformers()
+    return {name: torch.tensor(given[name]) for name in ("perm_mask", "target_mapping")}
 
 
 def inputs(batch: Batch, memory: Memory | None = None) -> dict:

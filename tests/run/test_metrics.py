@@ -2,9 +2,16 @@
 
 import json
 import math
+import sys
+import time
 
+import jax
 import numpy as np
+import pytest
+import shared
 
+from xlnet_jax.commands.train import train
+from xlnet_jax.errors import BadInput
 from xlnet_jax.run import goodput, metrics, workdir
 from xlnet_jax.train.evaluation import scores
 
@@ -45,6 +52,32 @@ def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
     path = tmp_path / "runs.jsonl"
     path.write_text('{"step": 0, "time": "noon"}\n')
     assert metrics.read_jsonl(str(path)) == [{"step": 0, "time": "noon"}]
+
+
+@pytest.mark.slow
+def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(tmp_path, pytestconfig, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    settings = shared.settings(pytestconfig, evaluation={"every": 4, "blocks": 8}, log={"wandb": "a project"})
+    for stop in (4, 8):
+        train(settings, str(tmp_path), stop_at=stop)
+        time.sleep(1.1)  # the folder of a start has its second in its name
+    first, second = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert first.name == second.name
+    for path in (first, second):
+        content = path.read_bytes()
+        # Once for each line, and again where the file says which metrics there are.
+        assert all(content.count(name) >= 4 for name in (b"train/loss", b"train/grad_norm"))
+        assert b"heldout/perplexity" in content and b"a project" in content and b"train.steps" in content
+        assert b"train/mfu" not in content
+
+
+def test_weights_and_biases_is_of_process_0_and_its_package_is_asked_for(tmp_path, monkeypatch):
+    assert metrics.open_wandb("", str(tmp_path), {}) is None
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(BadInput, match=r"log.wandb=project: run `pip install .*\[wandb\]"):
+        metrics.open_wandb("project", str(tmp_path), {})
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert metrics.open_wandb("project", str(tmp_path), {}) is None
 
 
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):

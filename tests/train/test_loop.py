@@ -29,7 +29,7 @@ from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.run import progress, signals
-from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.metrics import SAMPLES, read_jsonl
 from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
@@ -73,6 +73,37 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
     assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
+
+
+def held_out(pytestconfig, **changes):
+    return config(pytestconfig, evaluation={"every": 4, "blocks": 8}, **changes)
+
+
+def test_samples_show_what_each_evaluation_fills_and_change_no_bit(finished, tmp_path, pytestconfig):
+    """Would fail if a sample drew from the keys of training, or were read from other text at another step."""
+    untouched, *_ = finished
+    sampled = held_out(pytestconfig, log={"samples": 3, "tensorboard": True})
+    train(sampled, str(tmp_path), stop_at=4)
+    train(sampled, str(tmp_path), stop_at=8)
+    assert shared.steps(tmp_path) == shared.steps(untouched) and not os.path.exists(f"{untouched}/{SAMPLES}")
+    mine, theirs = (Checkpoints(each).record(8)["checksums"] for each in (str(tmp_path), untouched))
+    assert mine == theirs and len(mine) > 20
+    lines = read_jsonl(str(tmp_path / SAMPLES))
+    assert [line["step"] for line in lines] == [4, 8] and {len(line["samples"]) for line in lines} == {3}
+    for first, second in zip(*(line["samples"] for line in lines), strict=True):
+        assert (first["parts"], first["truth"]) == (second["parts"], second["truth"])
+        assert len(first["parts"]) == len(first["filled"]) + 1 >= 2 and first["filled"] != first["truth"]
+    events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+    assert b"heldout/samples/text_summary" in events and b"truth: " in events
+    log = {"samples": 1, "compilation_cache": "none"}
+    changes = {"data": {"objective": "clm", "reuse_len": 32, "num_predict": 32}}
+    with pytest.raises(BadInput, match="log.samples=1: this run is left-to-right .* cannot fill a gap"):
+        train(held_out(pytestconfig, log=log, **changes), str(tmp_path / "clm"))
+    assert not (tmp_path / "clm").exists()
+    with pytest.raises(BadInput, match=r"log.samples=1 needs evaluations; set evaluation.every"):
+        config(pytestconfig, log={"samples": 1})
+    with pytest.raises(BadInput, match=r"log.samples=1 is for pretraining; use 0 with finetune.task=classification"):
+        held_out(pytestconfig, log={"samples": 1}, finetune={"task": "classification"})
 
 
 def test_a_run_starts_from_a_program_that_was_compiled_ahead(finished, tmp_path, pytestconfig, caplog):

@@ -93,6 +93,8 @@ def test_a_signal_soon_after_a_start_at_a_border_saves_and_the_bits_are_the_same
     assert seconds["host"] > 0, "the time of these steps counts as training"
     train(settings(pytestconfig), str(tmp_path))
     assert_same_end(tmp_path, whole)
+    starts = read_jsonl(str(tmp_path / "runs.jsonl"))
+    assert [(line["before"], line["repeated"]) for line in starts] == [(None, 0), ("end", 0), ("signal", 0)]
 
 
 def test_the_memory_goes_back_to_where_a_border_has_emptied_it():

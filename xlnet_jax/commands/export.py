@@ -15,6 +15,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.convert.formats import Trained, check_output
 from xlnet_jax.convert.huggingface import SHARD_BYTES
 from xlnet_jax.convert.source import WRITERS
+from xlnet_jax.data.batches.stream import from_json
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
@@ -24,8 +25,8 @@ log = logging.getLogger("xlnet_jax")
 
 
 def export(
-    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, average: int = 1,
-    shard_bytes: int = SHARD_BYTES, overrides: Sequence[str] = (),
+    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, every: bool = False,
+    average: int = 1, shard_bytes: int = SHARD_BYTES, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
@@ -34,6 +35,7 @@ def export(
       format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
+      every: all kept checkpoints instead, each into `output`/step_N.
       average: with more than one the mean of the parameters of so many checkpoints, that one and the saves before it.
       overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
       shard_bytes: largest file with weights of a Hugging Face folder.
@@ -41,6 +43,9 @@ def export(
     Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a model the other
     library cannot express.
     """
+    if every:
+        return _every(workdir, output, step, dict(format=format, average=average, shard_bytes=shard_bytes,
+                                                  overrides=overrides))  # fmt: skip
     step = workdirs.newest_in_phases(workdir, step)
     config = workdirs.load_config(workdir, overrides, step)
     if process := on_host(config):
@@ -62,8 +67,33 @@ def export(
     }
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
-    WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
+    tokens = _tokens(stored, at) if "phases" not in (workdirs.read_config(workdir) or {}) else None
+    WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known, tokens), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
+
+
+def _every(workdir: str, output: str, step: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    """`export` of each checkpoint, the oldest first."""
+    if step is not None:
+        raise BadInput(f"--every exports all checkpoints, and --step={step} one; leave one of them out")
+    check_output(output)
+    with Checkpoints(workdir) as checkpoints:
+        steps = sorted(checkpoints.steps())
+    if not steps:
+        raise BadInput(f"{workdir}/checkpoints has no complete checkpoint; train until the first save")
+    done = [export(workdir, os.path.join(output, f"step_{each}"), step=each, **options) for each in steps]
+    return {"output": output, "steps": steps, "files": [name for each in done for name in each.get("files", ())]}
+
+
+def _tokens(stored: Stored, at: int) -> int | None:
+    """Fresh tokens that a run without phases has read until a step; None of a task or an import."""
+    with Checkpoints(stored.path) as checkpoints:
+        plan = from_json(checkpoints.record(at).get("plan", ()))
+    if stored.config.finetune.task != "none" or not plan:
+        return None
+    ends = [*(entry.step for entry in plan[1:]), at]
+    rows = sum(entry.batch_size * (end - entry.step) for entry, end in zip(plan, ends, strict=True))
+    return rows * stored.config.data.reuse_len
 
 
 def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:

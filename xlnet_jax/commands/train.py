@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
+from xlnet_jax import config as configs
 from xlnet_jax.config import Config, keep_shuffle
-from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.distributed.processes import session
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.options import Fill
+from xlnet_jax.infer.orders import check
+from xlnet_jax.library import Model
 from xlnet_jax.run import progress
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
@@ -19,12 +26,17 @@ from xlnet_jax.train import branch as branches
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.launch import Job
-from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.train.sliding import windows
+
+SAMPLE_LENGTH = 64
+"""Tokens of a text that is filled, at most."""
 
 
 def train(
-    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False
-) -> dict[str, Any]:
+    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False,
+    recipe: Callable[[Config], Recipe] = make_recipe,
+) -> dict[str, Any]:  # fmt: skip
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
     It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
@@ -32,6 +44,7 @@ def train(
     Args:
       branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or of its newest one.
       stop_at: save and stop after this step; a later call continues to the end.
+      recipe: makes the model, its losses and the optimizer of a configuration; the run stores no word of it.
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
     Returns:
@@ -42,12 +55,13 @@ def train(
     Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged; RestartMe for a signal.
     """
     goodput = Goodput()
+    configs.check(config)
     with stop_request() as request:
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
         for number in range(len(config.ends)):
-            make_recipe(config.in_phase(number))  # refuses before the corpus is read
+            recipe(config.in_phase(number))  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         origin = branches.origin_of(config, workdir, branch)
@@ -60,16 +74,44 @@ def train(
             mixture.stream(phase).check(phase.train.batch_size, mixture.described())
             mixture.check(phase)
         heldout = evaluation.open_heldout(config, mixture)
+        sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--branch": branch, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            make_evaluator = heldout and (lambda recipe, mesh: HeldoutLoss(
-                recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(recipe.config)))  # fmt: skip
-            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop, origin)
+            make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
+                made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
+            job = Job(config, workdir, mixture, recipe, make_evaluator, stop, origin, sample)
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)
             return result | _outcome(config, workdir, result["step"], again=not trained)
+
+
+def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[dict[str, Any]]]:
+    """A function that fills the same held-out texts with the parameters that it is called with.
+
+    Raises BadInput if the model of a phase fills no gaps, or the held-out split is too short.
+    """
+    parts = [config.in_phase(number) for number in range(len(config.ends))]
+    for part in parts:
+        check(part, f"log.samples={config.log.samples}: this run", Fill())
+    length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
+    windows_NT = windows(heldout, length, config.log.samples, every=length)
+    tokenizer, alone = heldout.tokenizer, any(part.data.objective == "mlm" for part in parts)
+    special = tokenizer.special.there()
+    texts = [tokens_T[~np.isin(tokens_T, special)].tolist() for tokens_T in windows_NT[:: len(heldout.corpora)]]
+    pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
+
+    def sample(recipe: Recipe, params: Any) -> list[dict[str, Any]]:
+        model = Model(recipe.config, tokenizer, params, max(len(pairs), 1))
+        filled = model.filled([gapped for _, gapped in pairs], Fill())
+        return [
+            {"parts": gapped.parts, "truth": infill.texts_of(tokenizer, ids, gapped.gaps),
+             "filled": infill.texts_of(tokenizer, one.token_N, gapped.gaps)}
+            for (ids, gapped), one in zip(pairs, filled, strict=True)
+        ]  # fmt: skip
+
+    return sample
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,10 +29,20 @@ EXPLAINED = {
 }  # fmt: skip
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 STYLE = """
-body {font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222}
-table {border-collapse: collapse; margin: 1rem 0} caption {text-align: left; font-weight: 600}
-th, td {padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right} th:first-child {text-align: left}
-svg {max-width: 100%; height: auto} svg text {font: 12px system-ui, sans-serif; fill: #222} .no {color: #777}
+:root {color-scheme: light dark; --text: #222; --back: #fff; --line: #ddd; --faint: #6a6a6a}
+@media (prefers-color-scheme: dark) {:root {--text: #ddd; --back: #16181c; --line: #3a3d42; --faint: #9a9a9a}
+  polyline, circle, .colour {filter: brightness(1.4)}}
+body {font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem}
+body {color: var(--text); background: var(--back); overflow-wrap: break-word}
+.wide {overflow-x: auto} table {border-collapse: collapse; margin: 1rem 0} caption {text-align: left; font-weight: 600}
+th, td {padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right}
+th:first-child {text-align: left} th, td, .key {white-space: nowrap}
+figure {display: inline-block; margin: 0 .5rem .5rem 0; max-width: 100%} figcaption {font-weight: 600}
+svg {max-width: 100%; height: auto} svg text {font: 12px system-ui, sans-serif; fill: currentColor}
+.no {color: var(--faint)} .key {display: inline-block; margin-right: 1em}
+.bar {display: flex; height: 1.2em; margin: .3rem 0}
+mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15em}
+.colour {display: inline-block; width: .9em; height: .9em; margin-right: .3em}
 """
 
 
@@ -61,7 +72,13 @@ def page(result: dict[str, Any]) -> str:
                     f"{where['python']}, {packages}; {where['devices']} x {text(where['device_kind'])}, "
                     f"{where['cores']} cores. Corpus {result['corpus_sha256'][:12]}, configurations "
                     f"{result['configs_sha256'][:12]}.</p>")  # fmt: skip
-    head = f'<meta charset="utf-8"><title>Comparison</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
+    return document("Comparison", body)
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A whole file, light or dark as the reader's system is."""
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head += f'<title>{text(title)}</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
 
 
@@ -75,7 +92,8 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> s
     lines = ["<tr>" + "".join(f"<th>{text(cell)}</th>" for cell in head) + "</tr>"]
     for name, *cells in rows:
         lines.append(f"<tr><th>{text(name)}</th>" + "".join(f"<td>{text(cell)}</td>" for cell in cells) + "</tr>")
-    return f"<table><caption>{text(caption)}</caption>" + "\n".join(lines) + "</table>"
+    rows_of = "\n".join(lines)
+    return f'<div class="wide"><table><caption>{text(caption)}</caption>{rows_of}</table></div>'
 
 
 def spread(values: Sequence[float]) -> str:
@@ -187,11 +205,12 @@ def forest(pairs: Sequence[dict[str, Any]]) -> str:
     parts = [f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="0" y2="{bottom}" stroke="#999" stroke-dasharray="3"/>',
              f'<text x="{x(0):.1f}" y="{bottom + 14}" text-anchor="middle">0</text>']  # fmt: skip
     for number, each in enumerate(known):
-        y, colour = 24 * number + 16, "#000" if each["named"] else "#aaa"
+        y, opacity = 24 * number + 16, 1 if each["named"] else 0.35
         parts.append(f'<text x="0" y="{y + 4}">{text(each["a"])} - {text(each["b"])}</text>'
                      f'<line x1="{x(each["low"]):.1f}" x2="{x(each["high"]):.1f}" y1="{y}" y2="{y}" '
-                     f'stroke="{colour}" stroke-width="2"/>'
-                     f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="{colour}"/>')  # fmt: skip
+                     f'stroke="currentColor" stroke-opacity="{opacity}" stroke-width="2"/>'
+                     f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="currentColor" '
+                     f'fill-opacity="{opacity}"/>')  # fmt: skip
     return svg(720, bottom + 20, parts, "differences with their intervals")
 
 
@@ -199,22 +218,51 @@ def curves(systems: dict[str, Any]) -> str:
     """Training loss over FLOPs, a line for each run."""
     lines = [(number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
              for number, runs in enumerate(systems.values()) for one in runs.values()]  # fmt: skip
-    if not lines:
-        return "<p>not run</p>"
-    flops, losses = (np.concatenate([line[:, axis] for _, line in lines]) for axis in (0, 1))
-    x, y = scale([0, *flops], 50, 540), scale([*losses], 310, 10)
-    parts = ['<path d="M50 10V310H540" fill="none" stroke="#999"/>']
-    for value in np.linspace(losses.min(), losses.max(), 5):
-        parts.append(f'<text x="44" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
-    for value in np.linspace(0, flops.max(), 4):
-        parts.append(f'<text x="{x(value):.1f}" y="328" text-anchor="middle">{value:.2g}</text>')
-    parts.append('<text x="295" y="346" text-anchor="middle">training FLOPs</text>')
-    for number, line in lines:
-        points = " ".join(f"{x(at):.1f},{y(loss):.1f}" for at, loss in line)
-        colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity=".6"/>')
-    for number, name in enumerate(systems):
-        colour, at = COLOURS[number % len(COLOURS)], 24 + 20 * number
-        parts.append(f'<rect x="560" y="{at - 9}" width="14" height="4" fill="{colour}"/>'
-                     f'<text x="580" y="{at}">{text(name)}</text>')  # fmt: skip
-    return svg(720, 350, parts, "training loss over FLOPs")
+    return legend(systems) + chart("training loss", "training FLOPs", lines) if lines else "<p>not run</p>"
+
+
+def colour(number: int) -> str:
+    """Of a system or a run."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def legend(names: Iterable[str]) -> str:
+    """Names with their colours, for all charts below."""
+    keys = (f'<span class="key"><span class="colour" style="background:{colour(number)}"></span>{text(name)}</span>'
+            for number, name in enumerate(names))  # fmt: skip
+    return f"<p>{''.join(keys)}</p>"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Three to eight round numbers within a range; its only number if it has no more."""
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = power * max(each for each in (1, 2, 5) if power * each <= (high - low) / 3)
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def shown(value: float) -> str:
+    """A number of an axis or a table."""
+    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"
+
+
+def chart(title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dashed: Sequence[Any] = ()) -> str:
+    """Lines, [n, 2] each with the number of its colour, from x = 0; those of `dashed` with a circle at each point."""
+    points = np.concatenate([line for _, line in [*lines, *dashed]])
+    (_, least), (last, most) = points.min(axis=0), points.max(axis=0)
+    x, y = scale([0, last], 70, 420), scale([least, most], 210, 8)
+    parts = ['<path d="M70 8V210H420" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
+    parts += [f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
+              f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
+              for value in ticks(least, most)]  # fmt: skip
+    parts += [f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
+              for value in ticks(0, last)]  # fmt: skip
+    parts.append(f'<text x="245" y="246" text-anchor="middle">{text(xlabel)}</text>')
+    for kind, extra in ((lines, ""), (dashed, ' stroke-dasharray="5 3"')):
+        for number, line in kind:
+            at = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)
+            parts.append(f'<polyline points="{at}" fill="none" stroke="{colour(number)}" stroke-opacity=".8"{extra}/>')
+            parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" fill="{colour(number)}" stroke="var(--back)"/>'
+                      for a, b in line if extra]  # fmt: skip
+    return f"<figure><figcaption>{text(title)}</figcaption>{svg(440, 252, parts, title)}</figure>"

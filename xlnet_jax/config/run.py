@@ -137,6 +137,8 @@ class LogConfig:
     """Logs written in addition to the checkpoints."""
 
     tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
+    samples: int = key(0, "held-out texts that each evaluation fills, for samples.jsonl and TensorBoard", FREE, le=100)
+    wandb: str = key("", "project of Weights & Biases that gets the metrics too; empty = none", FREE)
     profile_start: int = key(-1, "first step of a profiler capture", FREE, special={-1: "none"})
     profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE, ge=1)
     compilation_cache: str = key(
@@ -220,6 +222,10 @@ def rules(config: Config) -> list[Rule]:
         ("evaluation.averaged", optimizer.average > 0 or not config.evaluation.averaged,
          "needs a run that keeps an average; set optimizer.average from its first step on"),
         ("evaluation.every", divides(K, every), of_dispatches),
+        ("log.samples", not config.log.samples or config.finetune.task == "none",
+         f"is for pretraining; use 0 with finetune.task={config.finetune.task}"),
+        ("log.samples", not config.log.samples or every > 0 or config.evaluation.final,
+         "needs evaluations; set evaluation.every"),
         ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
         ("train.compiler_options", re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options) is not None,

@@ -109,6 +109,7 @@ def model_card(trained: Trained) -> str:
             # Parameters that were imported say nothing of these.
             **({"batch": f"{train.batch_size} segments", "learning rate": config.optimizer.learning_rate,
                 "steps": f"{step:,} of {train.steps:,}"} if step else {}),
+            **({"fresh tokens": f"{trained.tokens:,}"} if trained.tokens else {}),
         },
         "Data": {
             "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",

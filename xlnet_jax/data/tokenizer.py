@@ -182,6 +182,14 @@ class Tokenizer:
         """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
         return self.encode_normalized([self.normalized(text)])[0]
 
+    def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """`encode` of N texts, padded at the right: int32 [N, T], and bool [N, T], whether it is a piece."""
+        tokens, length_N = self.encode_normalized([self.normalized(text) for text in texts])
+        real_NT = np.arange(length_N.max(initial=0)) < length_N[:, None]
+        ids_NT = np.full(real_NT.shape, self.special.pad or 0, np.int32)
+        ids_NT[real_NT] = tokens
+        return ids_NT, real_NT
+
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
 

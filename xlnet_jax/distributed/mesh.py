@@ -102,9 +102,16 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     for name in free:
         sizes[name] = len(devices) // known
     shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)
-    if tpu_slices == 1:
-        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
-    grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
+    try:
+        if tpu_slices == 1:
+            return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+        grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
+    except NotImplementedError as error:  # JAX would split a side of the torus
+        sides = " x ".join(str(1 + max(device.coords[n] for device in devices)) for n in range(3))
+        raise BadInput(
+            f"mesh.data={sizes['data']} x mesh.fsdp={sizes['fsdp']} x mesh.tensor={sizes['tensor']} does not fit the "
+            f"{sides} chips of a slice; use products of its sides"
+        ) from error
     return Mesh(grid, AXES, axis_types=types)
 
 

@@ -9,6 +9,7 @@ A continuation is the same with one gap at the end.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -112,6 +113,24 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
         ids += [tokenizer.special.mask] * length + part
         known += [False] * length + [True] * len(part)
     return Gapped(ids, known, gaps, parts, any(fewest < most for fewest, most in bounds))
+
+
+def hidden(tokenizer: Tokenizer, ids: Sequence[int], alone: bool = False) -> Gapped | None:
+    """The ids of a text of which every fifth word is unknown, or `alone` one word of one piece; None if none can be."""
+    starts = [*np.flatnonzero(tokenizer.word_start[np.asarray(ids)]).tolist(), len(ids)]
+    words = list(itertools.pairwise(starts))[2:]
+    gaps = [pair for pair in words if pair[1] == pair[0] + 1][:1] if alone else words[::5]
+    bounds = [0, *(at for gap in gaps for at in gap), len(ids)]
+    parts = texts_of(tokenizer, ids, list(zip(bounds[::2], bounds[1::2], strict=True)))
+    unknown = {at for gap in gaps for at in range(*gap)}
+    masked = [tokenizer.special.mask if at in unknown else id for at, id in enumerate(ids)]
+    return Gapped(masked, [at not in unknown for at in range(len(ids))], gaps, parts) if gaps else None
+
+
+def texts_of(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """The text of each of some spans of ids, with the space before it."""
+    ids = list(ids)
+    return [text_after(tokenizer, ids[:start], ids[start:end]) for start, end in spans]
 
 
 def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: int | None = None) -> Gapped:

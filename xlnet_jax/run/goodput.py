@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import resource
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,9 +89,19 @@ class Goodput:
             if not last["ended"]:
                 self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
-    def line(self, step: int, ended: bool = False) -> dict[str, Any]:
-        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost."""
-        return {"step": step, "time": time.time(), "ended": ended, "seconds": self.now()}
+    def line(self, step: int, ended: bool = False, stopped: bool = False) -> dict[str, Any]:
+        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost; `stopped`: a
+        signal ends it here."""
+        now = {"step": step, "time": time.time(), "ended": ended, "stopped": stopped}
+        return now | {"seconds": self.now(), "memory": memory()}
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes at most so far: of this process, and of that of its devices with the most; None where none counts them."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    of_devices = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
+    of_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"host": of_host, "device": max(of_devices, default=None)}
 
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -100,6 +111,21 @@ def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
         if isinstance(seconds, dict) and {DEVICE, HOST} <= seconds.keys() and line.get("time") and "ended" in line:
             return line
     return None
+
+
+def end_of(line: dict[str, Any] | None, last_step: dict[str, Any], bad_steps: int) -> str | None:
+    """How a start of a run has ended, from its last line of `time.jsonl` and of `metrics.jsonl`; None if none was.
+
+    end        at its last step, or at `--stop_at`
+    signal     by SIGTERM and the like
+    diverged   by `bad_steps` in a row
+    lost       without a word, as by a kill, the loss of a machine or an error; or it is going on
+    """
+    if line is None:
+        return None
+    if (last_step.get("consecutive_bad") or 0) >= bad_steps:
+        return "diverged"
+    return "end" if line["ended"] else "signal" if line.get("stopped") else "lost"
 
 
 def summary(line: dict[str, Any] | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ then the queue to it blocks the run; and to a bucket they send the events of the
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -25,6 +26,8 @@ from typing import Any
 
 import jax
 
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import how_to_install
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
@@ -35,8 +38,8 @@ FILE_BYTES = 1 << 13
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 """A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
 
-STARTS = "runs.jsonl"
-"""The only file of a work directory whose lines hold text; the others hold numbers."""
+STARTS, SAMPLES = "runs.jsonl", "samples.jsonl"
+"""The only files of a work directory whose lines hold text; the others hold numbers."""
 
 PREFIXES = {"metrics": "train", "evaluations": "heldout"}
 """Of the names in TensorBoard, by file."""
@@ -121,7 +124,7 @@ def to_line(values: dict[str, Any]) -> bytes:
 
 def read_jsonl(path: str) -> list[dict[str, Any]]:
     """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
-    if files.at(path).appends:
+    if files.at(path).appends or path.endswith(STARTS):  # which each start writes as a whole
         content = files.read_if_there(path) or b""
     else:
         content = b"".join(files.read(part) for part in _parts(path))
@@ -141,7 +144,7 @@ def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
         known = isinstance(values, dict) and isinstance(values.get("step"), int)
-        if known and (path.endswith(STARTS) or _numbers(values)):
+        if known and (path.endswith((STARTS, SAMPLES)) or _numbers(values)):
             return values
     log.warning("%s: line %d is damaged and is ignored", path, number)
     return None
@@ -170,11 +173,47 @@ def event(prefix: str, values: dict[str, Any]) -> bytes:
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
 
-    numbers = ((name, value) for name, value in values.items() if name != "step" and value is not None)
-    summary = Summary(
-        value=[scalar(f"{prefix}/{name.removeprefix(prefix + '_')}", value).value[0] for name, value in numbers]
+    scalars = [scalar(name, value).value[0] for name, value in named(prefix, values).items()]
+    return _record(step=values["step"], summary=Summary(value=scalars))
+
+
+def named(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a line as TensorBoard and Weights & Biases call them."""
+    return {f"{prefix}/{name.removeprefix(prefix + '_')}": value
+            for name, value in values.items() if name != "step" and value is not None}  # fmt: skip
+
+
+def open_wandb(project: str, workdir: str, config: dict[str, Any]) -> Any:
+    """A run of Weights & Biases that all starts of this run share; None in other processes than 0 or without a project.
+
+    Its steps are the key `step`: a resume sends some again. Raises BadInput if wandb is not installed, or refuses.
+    """
+    if not project or jax.process_index() != 0:
+        return None
+    try:
+        import wandb
+    except ImportError as error:
+        raise BadInput(f"log.wandb={project}: {how_to_install('wandb')}, or leave the key empty") from error
+    began = (read_jsonl(os.path.join(workdir, STARTS)) or [{}])[0].get("time", "")
+    of_run = hashlib.sha256(f"{files.resolve(workdir)} {began}".encode()).hexdigest()[:16]
+    # Nothing but the metrics and the configuration is sent: no output, no code, no list of packages.
+    settings = wandb.Settings(
+        console="off", silent=True, disable_git=True, disable_code=True, x_save_requirements=False
     )
-    return _record(step=values["step"], summary=summary)
+    where = workdir if files.at(workdir).appends else None
+    try:
+        run = wandb.init(project=project, id=of_run, resume="allow", dir=where, config=config, settings=settings)
+        run.define_metric("*", step_metric="step")
+    except wandb.Error as error:
+        raise BadInput(f"log.wandb={project}: {summary(error)}; WANDB_MODE=offline writes to a folder") from error
+    return run
+
+
+def text_event(name: str, text: str, step: int) -> bytes:
+    """A text of one step, as Markdown."""
+    from tensorboardX.summary import text as summary_of
+
+    return _record(step=step, summary=summary_of(name, text))
 
 
 def _record(**fields: Any) -> bytes:
@@ -187,18 +226,27 @@ def _record(**fields: Any) -> bytes:
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
+def _marked(sample: dict[str, Any], key: str) -> str:
+    """A text with its gaps in bold."""
+    pairs = zip(sample["parts"], [*sample[key], ""], strict=True)
+    return f"{key}: " + "".join(part + (f" **{gap.strip()}**" if gap else "") for part, gap in pairs)
+
+
 class MetricsWriter:
-    """Writes `metrics.jsonl`, `evaluations.jsonl`, `time.jsonl` and `tensorboard/` in the work directory; host 0 only.
+    """Writes `metrics.jsonl`, `evaluations.jsonl`, `time.jsonl`, `samples.jsonl` and `tensorboard/`; host 0 only.
 
     Args:
       step: the step the run resumes from; later lines are dropped.
       check: called before anything is written; raises if this run has lost its work directory to another.
+      wandb: of `open_wandb`; it gets the metrics as well.
     """
 
-    def __init__(self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None, wandb: Any = None
+    ) -> None:
         self._active = jax.process_index() == 0
-        self._workdir, self._check, self._failed = workdir, check, False
-        self._files: dict[str, RunFile] = {}
+        self._workdir, self._check, self._failed, self._wandb = workdir, check, False, wandb
+        self._step, self._files = step, dict[str, RunFile]()
         if self._active:
             with files.translate_errors(workdir):
                 for name in ("metrics", "evaluations", "time"):
@@ -212,6 +260,20 @@ class MetricsWriter:
             self._files[name].append(to_line(values), values["step"])
             if name in PREFIXES and "events" in self._files:
                 self._files["events"].append(event(PREFIXES[name], values), values["step"])
+            if name in PREFIXES and self._wandb:
+                self._wandb.log(named(PREFIXES[name], values) | {"step": values["step"]})
+
+    def write_samples(self, step: int, samples: list[dict[str, Any]]) -> None:
+        """A line of `samples.jsonl`, which only runs with samples have: of each text `parts` and, between them,
+        `truth` and `filled`."""
+        if not self._active:
+            return
+        if SAMPLES not in self._files:
+            self._files[SAMPLES] = open_lines(os.path.join(self._workdir, SAMPLES), self._step)
+        self._files[SAMPLES].append(to_line({"step": step, "samples": samples}), step)
+        if "events" in self._files:
+            shown = "\n\n".join(_marked(one, "truth") + "\n\n" + _marked(one, "filled") for one in samples)
+            self._files["events"].append(text_event("heldout/samples", shown, step), step)
 
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
@@ -233,3 +295,5 @@ class MetricsWriter:
         """Flushes, but not after an error: it would wait for the same disk or bucket again."""
         if self._active and not self._failed:
             self.flush()
+        if self._wandb:
+            self._wandb.finish()

@@ -35,6 +35,7 @@ from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.messages import suggest_file
+from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run.metrics import STARTS, read_jsonl
 from xlnet_jax.storage import files
 
@@ -276,7 +277,10 @@ def _git_commit() -> str | None:
 
 
 def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
-    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state."""
+    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state.
+
+    `before` says how the start before has ended (`goodput.end_of`), `repeated` how many of its steps are done again.
+    """
     if jax.process_index() != 0:
         return
     # That of the first start: later the source may be gone.
@@ -289,6 +293,10 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if branch := branch or (before or {}).get("branch"):
         content["branch"] = branch
     with files.translate_errors(workdir):
+        last = (read_jsonl(os.path.join(workdir, "metrics.jsonl")) or [{"step": step}])[-1]
+        times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
+        origin = origin | {"before": goodputs.end_of(times, last, config.train.max_bad_steps),
+                           "repeated": max(last["step"] - step, 0)}  # fmt: skip
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **environment()}) + "\n"

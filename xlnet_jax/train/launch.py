@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -20,12 +20,13 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from xlnet_jax.batch import stack
+from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check_past
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, check_past, flat
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
@@ -34,7 +35,7 @@ from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.metrics import MetricsWriter, open_wandb, read_jsonl
 from xlnet_jax.run.programs import use_compilation_cache
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
@@ -65,6 +66,8 @@ class Job:
     """Save and stop at this step."""
     origin: branch.Origin | None = None
     """The checkpoint of another run where this one starts; see `branch`."""
+    sample: Callable[[Recipe, Any], list[dict[str, Any]]] | None = None
+    """See `loop.Run.sample`."""
 
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[dict[str, Any], bool]:
@@ -102,7 +105,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                 return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
             origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
-            writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
+            wandb = open_wandb(config.log.wandb, workdir, flat(config))
+            writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
             stack.enter_context(contextlib.closing(writer))
             unsaved = "branch" in origin
             goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
@@ -117,7 +121,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                     log.info("phase %d of %d from step %d on", number + 1, len(phases), start)
                 loop = Run(
                     recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                    request, goodput, watchdog, evaluators[number], config.phases, executables[number],
+                    request, goodput, watchdog, evaluators[number], job.sample, config.phases, executables[number],
                 )  # fmt: skip
                 stop = min(job.stop, config.ends[number])
                 state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
@@ -156,6 +160,23 @@ def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
         plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
     return plan
+
+
+def batches(config: Config, start: int = 0) -> Iterator[Batch]:
+    """What the steps of a run from `start` on train on, one after the other, until its last: arrays of numpy.
+
+    Raises BadInput for a corpus that does not fit.
+    """
+    check(config)
+    mixture, first = open_mixture(config), start
+    for number, end in enumerate(config.ends):
+        part = config.in_phase(number)
+        mixture.check(part)
+        mixture.stream(part).check(part.train.batch_size, mixture.described())
+        if first < end:
+            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, first)
+            yield from map(loader.TrainDispatches(mixture, part, plan, rows, first, end).batch, range(first, end))
+        first = max(first, end)
 
 
 def _evaluated(

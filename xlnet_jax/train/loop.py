@@ -98,6 +98,8 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None
+    sample: Callable[[Recipe, Any], list[dict[str, Any]]] | None = None
+    """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
     phases: tuple[dict[str, Any], ...] = ()
     """Of the whole run, for the record of a checkpoint."""
     executables: dict[tuple[int, ...], Any] = dataclasses.field(default_factory=dict)
@@ -177,8 +179,8 @@ class Run:
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
-    def _write_time(self, step: int, ended: bool = False) -> dict[str, Any]:
-        line = self.goodput.line(step, ended)
+    def _write_time(self, step: int, **how: bool) -> dict[str, Any]:
+        line = self.goodput.line(step, **how)
         self.writer.write("time", line)
         log.info("time: %s", goodputs.described(line))
         return line
@@ -213,7 +215,7 @@ class Run:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
-        self._write_time(at)
+        self._write_time(at, stopped=True)
         self._all_saved()
         what = "saved" if at else "nothing to save yet"
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
@@ -300,6 +302,9 @@ class Run:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 params = state.evaluated(self.recipe.config.evaluation.averaged)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
+                if self.sample:
+                    with self.watchdog.suspended():  # it may compile
+                        self.writer.write_samples(step, self.sample(self.recipe, params))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})

@@ -1,0 +1,74 @@
+"""`xlnet-jax report`: what runs tell of themselves, on one page. It only reads, also of a run that is going on."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.comparison import report as pages
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import printable
+from xlnet_jax.run import goodput as goodputs
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import SAMPLES, STARTS, read_jsonl
+from xlnet_jax.storage import files
+
+
+def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
+    """Writes the page of the runs in some work directories to `output`, one HTML file.
+
+    Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, tokens_per_second, seconds, goodput}}.
+    Raises BadInput for a folder that holds no run.
+    """
+    if not workdirs:
+        raise BadInput("name the work directory of a run: `xlnet-jax report runs/quickstart/run`")
+    paths = [path.rstrip("/") for path in workdirs]
+    common = os.path.commonprefix(paths).rpartition("/")[0] + "/"
+    runs = {path.removeprefix(common): read(path) for path in paths}
+    with files.translate_errors(output):
+        files.write(output, pages.report(runs).encode())
+    told = ("state", "step", "steps", "loss", "heldout_loss", "tokens_per_second", "seconds", "goodput")
+    return {"runs": {name: {key: run[key] for key in told} for name, run in runs.items()}, "page": output}
+
+
+def show(result: dict[str, Any]) -> None:
+    """A line for each run, and the page."""
+    for name, run in result["runs"].items():
+        print(f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of {run['steps']:,}, loss "
+              f"{pages.known(run['loss'])}")  # fmt: skip
+    print(f"{'page':24} {printable(result['page'])}")
+
+
+def read(workdir: str) -> dict[str, Any]:
+    """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with a warning each."""
+    config = workdirs.load_config(workdir, whole=True)
+    with files.translate_errors(workdir):
+        metrics, evaluations, times, starts, samples = (
+            read_jsonl(os.path.join(workdir, name))
+            for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
+        )
+    if not starts:
+        raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
+    keys, defaults = (workdirs.read_config(workdir) or {})["config"], configs.flat(Config())
+    line, last = goodputs.last_complete(times), (metrics or [{"step": starts[-1]["step"]}])[-1]
+    kept = list[int]()
+    if "checkpoints/" in files.listing(workdir):
+        with Checkpoints(workdir) as checkpoints:
+            kept = checkpoints.steps()
+    scored = {each["step"]: workdirs.heldout_loss(each) for each in evaluations}
+    rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
+    return {
+        "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",
+        "step": last["step"], "steps": config.ends[-1], "loss": last.get("loss"),
+        "heldout_loss": scored[max(scored)] if scored else None,
+        "tokens_per_second": statistics.median(rates) if rates else None, **goodputs.summary(line),
+        "memory": (line or {}).get("memory", {}), "metrics": metrics, "starts": starts, "samples": samples,
+        "evaluations": [each | {"heldout_loss": scored[each["step"]]} for each in evaluations],
+        "checkpoints": kept, "scored": scored, "config": keys,
+        "changed": {key for key, value in keys.items() if defaults.get(key) != value},
+    }  # fmt: skip

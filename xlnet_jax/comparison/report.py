@@ -1,0 +1,156 @@
+"""The page of `report`: what runs tell of themselves, in one HTML file, of the pieces of the page of a comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
+from xlnet_jax.messages import duration, quantity
+
+POINTS = 400
+"""Of a curve at most; each is the mean of the steps since the one before."""
+CURVES = {
+    "Loss (dashed: held-out)": "loss", "Learning rate": "learning_rate", "Gradient norm": "grad_norm",
+    "Tokens per second": "tokens_per_second",
+}  # fmt: skip
+STATES = {
+    "end": "ended as asked", "signal": "stopped by a signal", "diverged": "diverged",
+    "lost": "killed, failed, or going on", None: "not recorded",
+}  # fmt: skip
+"""By `goodput.end_of`."""
+CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
+
+
+def report(runs: Mapping[str, dict[str, Any]]) -> str:
+    """The whole file, from what `commands.report.read` returns of each run, by name."""
+    title = f"Report of {quantity(len(runs), 'run')}"
+    written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    body = [
+        f"<h1>{title}</h1>", f'<p class="no">Written at {written}.</p>', overview(runs),
+        "<h2>Curves</h2>", legend(runs), curves(runs), "<h2>Where the time went</h2>", times(runs),
+        "<h2>Starts and interruptions</h2>", *(starts(name, run["starts"]) for name, run in runs.items()), memory(runs),
+        samples(runs), "<h2>Checkpoints</h2>", checkpoints(runs), "<h2>Configuration</h2>", configuration(runs),
+    ]  # fmt: skip
+    return document(f"{title}: {', '.join(runs)}", body)
+
+
+def known(value: float | None, how: Callable[[float], str] = shown) -> str:
+    """A number, or - for one that was not recorded."""
+    return "-" if value is None else how(value)
+
+
+def overview(runs: Mapping[str, dict[str, Any]]) -> str:
+    """A line for each run."""
+    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "tokens/s", "training time", "goodput")
+    rows = [(name, f"{run['step']:,}", f"{run['steps']:,}", STATES[run["state"]], known(run["loss"]),
+             known(run["heldout_loss"]), known(run["tokens_per_second"]),
+             known((run["seconds"] or {}).get("steps"), duration), known(run["goodput"], "{:.1%}".format))
+            for name, run in runs.items()]  # fmt: skip
+    return table("Losses in nats per target; tokens per second are the median over the steps", columns, rows)
+
+
+def binned(lines: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+    """Of the lines with a number for the key, steps and means, [at most POINTS, 2]."""
+    points = np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None], float)
+    if not len(points):
+        return np.zeros((0, 2))
+    if key == "tokens_per_second":  # on CPUs the last dispatch seems to take no time, since one is read behind the next
+        points = points[points[:, 1] < 3 * np.median(points[:, 1])]
+    return np.array([(part[-1, 0], part[:, 1].mean()) for part in np.array_split(points, min(POINTS, len(points)))])
+
+
+def curves(runs: Mapping[str, dict[str, Any]]) -> str:
+    """A chart for each of `CURVES`, and for a task its score."""
+    parts = []
+    for title, key in (CURVES | {"Score": "score"}).items():
+        lines = [(number, binned(run["metrics"], key)) for number, run in enumerate(runs.values())]
+        held_out = {"loss": "heldout_loss", "score": "score"}.get(key, "")
+        dashed = [(number, binned(run["evaluations"], held_out)) for number, run in enumerate(runs.values())]
+        pair = [[each for each in group if len(each[1])] for group in (lines, dashed)]
+        if any(pair):
+            parts.append(chart(title, "step", *pair))
+    return "".join(parts) or "<p>No step has been written yet.</p>"
+
+
+def times(runs: Mapping[str, dict[str, Any]]) -> str:
+    """A bar and a row of each run, by cause."""
+    spent = {name: run["seconds"] for name, run in runs.items() if run["seconds"]}
+    parts = [legend(CAUSES)]
+    for name, seconds in spent.items():
+        total = sum(seconds.values()) or 1.0
+        pieces = "".join(f'<span class="colour" style="margin:0;height:100%;width:{100 * seconds[cause] / total:.2f}%;'
+                         f'background:{colour(number)}"></span>' for number, cause in enumerate(CAUSES))  # fmt: skip
+        parts.append(f'{text(name)}<div class="bar">{pieces}</div>')
+    rows = [(name, *(duration(seconds[cause]) for cause in CAUSES), duration(sum(seconds.values())))
+            for name, seconds in spent.items()]  # fmt: skip
+    caption = "steps is training; restarts is work that was repeated, and waiting"
+    parts.append(table(caption, ("run", *CAUSES, "all"), rows))
+    return "".join(parts) if spent else "<p>Nothing has been saved yet.</p>"
+
+
+def starts(name: str, lines: Sequence[dict[str, Any]]) -> str:
+    """A row for each start, with how the one before has ended."""
+    rows, ended = [], STATES | {"lost": "killed, or failed"}
+    for number, line in enumerate(lines):
+        packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
+        rows.append((line.get("time", "-"), f"{line['step']:,}", ended[line.get("before")] if number else "",
+                     f"{line['repeated']:,}" if number and "repeated" in line else "",
+                     f"{line.get('devices', '-')} x {line.get('device_kind', '-')}",
+                     f"{line.get('xlnet_jax', '-')}, jax {packages.get('jax', '-')}",
+                     commit[:12] + "+" * commit.endswith("+")))  # fmt: skip
+    columns = ("start", "from step", "the one before", "repeated steps", "devices", "version", "commit")
+    return table(name, columns, rows)
+
+
+def memory(runs: Mapping[str, dict[str, Any]]) -> str:
+    """The most that was used, where it was recorded."""
+    rows = [(name, *(known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
+                     for what in ("host", "device"))) for name, run in runs.items() if run["memory"]]  # fmt: skip
+    columns = ("run", "process 0", "its fullest device")
+    return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
+
+
+def samples(runs: Mapping[str, dict[str, Any]]) -> str:
+    """The held-out texts of each run as they are, and below each how it was filled by step."""
+    parts = []
+    for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
+        parts.append(f"<h3>{text(name)}</h3>")
+        for number, example in enumerate(lines[-1]["samples"]):
+            parts.append(f"<p><b>{marked(example['parts'], example['truth'])}</b></p>")
+            parts += [f'<p><span class="no">step {line["step"]:,}</span> {marked(each["parts"], each["filled"])}</p>'
+                      for line in lines for each in line["samples"][number : number + 1]]  # fmt: skip
+    title = "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; below it what was put there.</p>"
+    return title + "".join(parts) if parts else ""
+
+
+def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
+    """A text with its gaps, each between two parts; the space before a word is not marked."""
+    first, *rest = parts
+    return text(first) + "".join(
+        f"{' ' * gap.startswith(' ')}<mark>{text(gap.strip() or '_')}</mark>{text(part)}"
+        for gap, part in zip(gaps, rest, strict=False)
+    )
+
+
+def checkpoints(runs: Mapping[str, dict[str, Any]]) -> str:
+    """The kept ones."""
+    rows = [(name, f"{step:,}", known(run["scored"].get(step)))
+            for name, run in runs.items() for step in run["checkpoints"]]  # fmt: skip
+    columns = ("run", "step", "held-out loss")
+    return table("Kept", columns, rows) if rows else "<p>None is kept.</p>"
+
+
+def configuration(runs: Mapping[str, dict[str, Any]]) -> str:
+    """Where the runs differ, and of each what is not the default."""
+    keys = dict.fromkeys(key for run in runs.values() for key in run["config"])
+    rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
+    other = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
+    columns = ("key", *runs)
+    parts = [table("Where they differ", columns, other)] if other else ["<p>All are alike.</p>"] * (len(runs) > 1)
+    set_here = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
+    parts.append(table("Keys that are not at their default", columns, set_here))
+    return "".join(parts) + f"<details><summary>All keys</summary>{table('All keys', columns, rows)}</details>"
