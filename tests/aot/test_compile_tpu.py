@@ -14,7 +14,7 @@ from xlnet_jax.aot import compile
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
-from xlnet_jax.config import load, override, usual
+from xlnet_jax.config import MeshConfig, load, override, usual
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -122,6 +122,13 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     assert own - large <= bytes_of(result, axis="data+fsdp") / 4 <= own - large + 64
     # Gathers of the layers in pieces, between which the layers compute; the reductions are not.
     assert 0 < result["account"]["hidden_ms"] < result["account"]["collectives_ms"] / 2
+
+
+def test_a_mesh_that_would_split_a_side_of_the_torus_is_refused():
+    devices = describe("v4:8x8x4").devices
+    assert dict(make_mesh(MeshConfig(data=32, fsdp=8), devices).shape)["fsdp"] == 8
+    with pytest.raises(BadInput, match="mesh.fsdp=16 x mesh.tensor=1 does not fit the 8 x 8 x 4 chips of a slice"):
+        make_mesh(MeshConfig(data=16, fsdp=16), devices)
 
 
 def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -74,7 +75,14 @@ def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(tmp_path, 
 def test_weights_and_biases_is_of_process_0_and_its_package_is_asked_for(tmp_path, monkeypatch):
     assert metrics.open_wandb("", str(tmp_path), {}) is None
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(BadInput, match=r"log.wandb=project: run `pip install .*\[wandb\]"):
+    with pytest.raises(BadInput, match=r"log.wandb=project: run `pip install .*\[wandb\].*, or leave the key empty"):
+        metrics.open_wandb("project", str(tmp_path), {})
+    monkeypatch.undo()
+    refusing = types.SimpleNamespace(
+        Error=OSError, Settings=dict, init=lambda **_: (_ for _ in ()).throw(OSError("no"))
+    )
+    monkeypatch.setitem(sys.modules, "wandb", refusing)
+    with pytest.raises(BadInput, match="log.wandb=project: no; WANDB_MODE=offline writes to a folder"):
         metrics.open_wandb("project", str(tmp_path), {})
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert metrics.open_wandb("project", str(tmp_path), {}) is None
