@@ -28,15 +28,15 @@ log = logging.getLogger("xlnet_jax")
 OPTIONS = {
     # Collectives run while the chip computes; v5 and later do it by themselves (axlearn).
     "TPU v4": {"xla_enable_async_all_gather": "true", "xla_enable_async_collective_permute": "true"},
-    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead (axlearn; v6e: both).
+    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead (axlearn).
     "TPU v5": {"xla_tpu_scoped_vmem_limit_kib": "65472"},
-    # The last three: the sparse cores run collectives while the chip computes (maxtext).
-    "TPU v6 lite": {"xla_tpu_scoped_vmem_limit_kib": "98304"}
-    | {
+    # The sparse cores run collectives while the chip computes (maxtext). Both also have 98304 KiB of VMEM, with which
+    # XLNet-Large is slower by the account of `compile` (docs/performance.md).
+    "TPU v6 lite": {
         f"xla_tpu_enable_sparse_core_collective_offload_{name}": "true"
         for name in ("all_gather", "reduce_scatter", "all_reduce")
     },
-    # The same, and bfloat16 in the chip's own instructions (AI-Hypercomputer/tpu-recipes,
+    # VMEM, and bfloat16 in the chip's own instructions (AI-Hypercomputer/tpu-recipes,
     # training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4/run_recipe.sh).
     "TPU7x": {"xla_tpu_scoped_vmem_limit_kib": "65536", "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION"},
     # Collectives run while the device computes (docs.nvidia.com/jax-toolbox/environment-variables).
