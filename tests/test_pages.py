@@ -23,8 +23,6 @@ NAVIGATION = (
 )
 REFERENCE = re.findall(r"    - .*: (\w+\.md)", NAVIGATION.partition("- Reference:")[2])
 SOURCE = "".join(path.read_text("utf-8") for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"))
-LONG = ["performance.md", "pods.md"]
-"""To be divided."""
 NUMBER = r"-?\d+\.\d+"
 
 
@@ -49,7 +47,7 @@ def test_every_picture_of_a_page_is_in_its_folder():
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_a_page_is_short_and_its_python_is_python(page):
     text = page.read_text(encoding="utf-8")
-    assert len(text.split()) <= 2500 or page.name in REFERENCE + LONG, "divide it"
+    assert len(text.split()) <= 2500 or page.name in REFERENCE, "divide it"
     for program in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if '": ' in program.partition("(")[0] or '\n"' in program:  # rows of a table of ours
             assert not [line for line in program.splitlines() if line.strip().removesuffix(" ...") not in SOURCE], (
