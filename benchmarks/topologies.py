@@ -30,12 +30,12 @@ ROWS: list[tuple[str, str, int, list[str]]] = [
     (PUBLISHED, "v3:16x16", 1, ["train.batch_size=8192"]),
     (PUBLISHED, "v3:16x32", 1, []),
     (PUBLISHED, "v3:16x32", 1, ["train.batch_size=8192"]),
-    (PODS, "v4:8x8x4", 1, []),
+    (PODS, "v4:8x8x4", 1, ["mesh.fsdp=8"]),
     (PODS, "v5e:16x16", 1, []),
     (PODS, "v5e:16x16", 2, []),
-    (PODS, "v5p:8x8x8", 1, []),
+    (PODS, "v5p:8x8x8", 1, ["mesh.fsdp=8"]),
     (PODS, "v6e:16x16", 1, []),
-    (PODS, "v6e:8x8", 3, ["train.elastic=true"]),
+    (PODS, "v6e:8x8", 3, ["train.elastic=true", "mesh.fsdp=8"]),
     (PODS, "tpu7x:4x4x4", 1, []),
 ]
 SMALL = [(TINY, "v3:2x2", 1, []), (TINY, "v5e:2x2", 1, ["mesh.fsdp=4"]), (TINY, "v5e:2x2", 2, [])]
