@@ -177,3 +177,11 @@ def test_a_right_import_is_not_reported(module, source):
 def test_a_module_without_a_room_is_reported():
     with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no room"):
         violations("attic.old", "")
+
+
+def test_test_files_of_one_run_have_different_names():
+    """pytest imports two of one name as the first. The folders that run by themselves may repeat one."""
+    own = {"peers", "aot", "beam", "wheel"}
+    paths = [path.relative_to(ROOT.parent / "tests") for path in (ROOT.parent / "tests").rglob("test_*.py")]
+    counts = collections.Counter(path.name for path in paths if path.parts[0] not in own)
+    assert [name for name, count in counts.items() if count > 1] == []
