@@ -109,7 +109,7 @@ def test_counts_are_those_of_the_published_models(name, parameters):
 
 
 SHARDED = [({"data": 2, "fsdp": 2, "tensor": 2}, 1, 16), ({"data": 1, "tensor": 2}, 1, 1024),
-           ({"data": 4, "fsdp": 2}, 2, 5), ({"data": 2, "fsdp": 4}, 1, 1024)]  # fmt: skip
+           ({"data": 2, "fsdp": 2}, 2, 5), ({"data": 2, "fsdp": 4}, 1, 1024)]  # fmt: skip
 
 
 @pytest.mark.slow
