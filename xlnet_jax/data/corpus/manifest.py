@@ -252,6 +252,10 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
 
 
+FEW_DOCUMENTS = 20
+"""So few may all fall to one split."""
+
+
 def little_heldout(manifest: dict[str, Any]) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
     tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
@@ -264,5 +268,15 @@ def little_heldout(manifest: dict[str, Any]) -> str | None:
         what = f"the held-out split has {of_all}, and the loss of fewer than {FEWEST_HELDOUT:,} is mostly chance"
     if 100 * heldout >= MOST_HELDOUT * everything:
         return f"{what}; prepare more text"
-    percent = min(math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything), MOST_HELDOUT)
-    return f"{what}; prepare it with a larger share, such as --heldout={percent / 100:g}"
+    given, documents = (
+        manifest["options"].get("heldout", 0),
+        sum(split["documents"] for split in manifest["splits"].values()),
+    )
+    # More than what was asked for: whole documents fall, so few of them may give less.
+    percent = min(math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT)
+    advice = f"prepare it with a larger share, such as --heldout={percent / 100:g}"
+    if percent <= 100 * given:
+        advice = "prepare more text"
+    if documents < FEW_DOCUMENTS:
+        advice += f", or as more documents than {documents}, since they fall whole (--document=blank_line)"
+    return f"{what}; {advice}"
