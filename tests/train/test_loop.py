@@ -127,10 +127,12 @@ def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, pyte
 
 
 @pytest.mark.slow
-def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, pytestconfig):
+def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, pytestconfig, caplog):
     workdir = str(tmp_path)
     train(config(pytestconfig), workdir, stop_at=4)
-    train(config(pytestconfig, train={"batch_size": 16}), workdir, stop_at=6)
+    with caplog.at_level("INFO", "xlnet_jax"):
+        train(config(pytestconfig, train={"batch_size": 16}), workdir, stop_at=6)
+    assert caplog.text.count("resuming with another elastic key: train.batch_size: 8 -> 16") == 1
     valid = jax.ShapeDtypeStruct((16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     with Checkpoints(workdir) as checkpoints:
         assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]

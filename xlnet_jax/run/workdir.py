@@ -71,10 +71,10 @@ def identity(
     }
 
 
-def check_resume(started: dict[str, Any], config: Config, data: TrainingData, where: str) -> None:
+def check_resume(started: dict[str, Any], config: Config, data: TrainingData, where: str, told: bool = False) -> None:
     """Compares the identity with which a run has started with the configuration of this start.
 
-    Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
+    Raises BadInput, with both values, if frozen keys differ; logs other elastic and free keys, unless it was `told`.
     """
     if not started["corpus_sha256"]:
         raise BadInput(
@@ -91,7 +91,7 @@ def check_resume(started: dict[str, Any], config: Config, data: TrainingData, wh
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
             "restore them, or start a new run in another --workdir"
         )
-    for rule in (configs.ELASTIC, configs.FREE):
+    for rule in () if told else (configs.ELASTIC, configs.FREE):
         for line in configs.changed_keys(config, saved, rule):
             log.info("resuming with another %s key: %s", rule, line)
 

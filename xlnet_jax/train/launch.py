@@ -216,7 +216,7 @@ def restore_or_init(
         check_past(config, record.get("phases", ()), step, where)
         if config.phases != (*record.get("phases", ()),):
             check_parameters(built, record, where)
-        workdirs.check_resume(record, recipe.config, data, where)
+        workdirs.check_resume(record, recipe.config, data, where, told=True)
         # With another batch size the rows are other rows: the saved memory is useless.
         same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
