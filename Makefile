@@ -150,7 +150,7 @@ bench: .venv/peers.stamp ## run every benchmark that needs no TPU compiler; one 
 	@test -n "$(BENCHMARKS)" || { echo "no benchmark found in benchmarks/" >&2; exit 1; }
 	for script in $(BENCHMARKS); do $(BIN)/python $$script --json; done
 
-docs: .venv/docs.stamp ## draw the figures anew, and build the site into site/
+docs: .venv/docs.stamp ## draw the figures, and build the site into site/
 	$(BIN)/python docs/figures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

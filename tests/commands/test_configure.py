@@ -157,6 +157,18 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
     assert "too few" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("share", "documents", "advice"),
+    [(0.01, 44, "such as --heldout=0.04"), (0.05, 44, "such as --heldout=0.1"), (0.2, 44, "; prepare more text"),
+     (0.05, 1, "such as --heldout=0.1, or as more documents than 1, since they fall whole (--document=blank_line)")],
+)  # fmt: skip
+def test_the_share_that_is_named_is_larger_than_the_one_that_was_too_small(share, documents, advice):
+    """The fault: 4,996 of 279,146 tokens with a share of 0.05, and 0.04 as the remedy."""
+    counts = {"heldout": {"tokens": 4_996, "documents": 0}, "train": {"tokens": 274_150, "documents": documents}}
+    said = manifests.little_heldout({"splits": counts, "options": {"heldout": share}})
+    assert said and said.endswith(advice)
+
+
 @pytest.mark.parametrize(("share", "advice"), [(0.1, "such as --heldout=0.2"), (0.3, "prepare more text"), (0.6, None)])
 def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, advice, monkeypatch):
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 40))

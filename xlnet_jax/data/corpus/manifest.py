@@ -268,11 +268,9 @@ def little_heldout(manifest: dict[str, Any]) -> str | None:
         what = f"the held-out split has {of_all}, and the loss of fewer than {FEWEST_HELDOUT:,} is mostly chance"
     if 100 * heldout >= MOST_HELDOUT * everything:
         return f"{what}; prepare more text"
-    given, documents = (
-        manifest["options"].get("heldout", 0),
-        sum(split["documents"] for split in manifest["splits"].values()),
-    )
-    # More than what was asked for: whole documents fall, so few of them may give less.
+    documents = sum(split["documents"] for split in manifest["splits"].values())
+    # Whole documents fall, so few of them may give less than what was asked for: twice that.
+    given = manifest["options"].get("heldout", 0)
     percent = min(math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT)
     advice = f"prepare it with a larger share, such as --heldout={percent / 100:g}"
     if percent <= 100 * given:
