@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlnet_jax.kernels.dropout import AttentionDropout, bits, drop, threshold
+from xlnet_jax.kernels.dropout import AttentionDropout, advance, drop, fold, keep, threshold
 
 SHAPE = B, H, Q, K = 4, 4, 64, 256
 ROWS, POSITIONS = jnp.arange(B), jnp.broadcast_to(jnp.arange(Q), (B, Q))
@@ -74,6 +74,33 @@ def test_rows_heads_positions_keys_streams_and_layers_are_independent(rate):
     assert correlation(square[:, :, off], square.swapaxes(2, 3)[:, :, off]) < 5
     off = ~np.eye(B, dtype=bool)
     assert correlation(mask[off], mask.swapaxes(0, 1)[off]) < 5
+
+
+def bits(key, *indices):
+    """The hash: not folded, as `advance` leaves it."""
+    return fold(advance(fold(key), *indices))
+
+
+def test_the_hash_is_that_of_the_formula():
+    """Also where the high half of the hash is the threshold's."""
+
+    def mix(word):
+        word ^= word >> 16
+        word *= np.uint32(0x7FEB352D)
+        word ^= word >> 15
+        word *= np.uint32(0x846CA68B)
+        return word ^ word >> 16
+
+    indices = np.arange(300, dtype=np.uint32)[:, None], np.arange(1000, dtype=np.uint32)[None]
+    word = np.uint32(12345)
+    for index in indices:
+        word = mix(word ^ index * np.uint32(0x9E3779B9))
+    np.testing.assert_array_equal(bits(jnp.uint32(12345), *indices), word)
+    for one in np.sort(word.ravel())[[0, 1000, -1]]:
+        for bound in (one, one + 1):
+            rate = 1 - int(bound) / 2**32
+            assert threshold(rate) == max(bound, 1)
+            np.testing.assert_array_equal(keep(rate, fold(jnp.uint32(12345)), *indices), word < threshold(rate))
 
 
 def test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash():

@@ -4,8 +4,12 @@ A hash chain that starts at a key decides whether the element with the indices (
 
     h_0 = key        h_{n+1} = mix(h_n ^ (index_n * 0x9E3779B9))        kept <=> h < threshold
 
-in 32-bit unsigned arithmetic. A kept element is multiplied by 2^32 / threshold, the inverse of the exact share of hash
-values that keep it, so that the expectation is the element itself.
+in 32-bit unsigned arithmetic; mix is `lowbias32` of Wellons' hash-prospector, a permutation of the words in which every
+bit depends on all. A kept element is multiplied by 2^32 / threshold, the inverse of the exact share of hash values that
+keep it, so that the expectation is the element itself.
+
+mix starts and ends with `fold`, which is linear and its own inverse. So two in a row cancel, that of an index is made
+before the index spreads over an array, and what the code carries, a word, is fold(h).
 
 The indices are global: row of the global batch, head, position in the segment, key or feature. None of them depends on
 a block, a shard or a list of targets.
@@ -54,12 +58,13 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
     """
     # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
     scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)
-    return jnp.where(keep(rate, key, *indices), scaled, 0).astype(x.dtype)
+    return jnp.where(keep(rate, fold(key), *indices), scaled, 0).astype(x.dtype)
 
 
-def keep(rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
-    """Where `drop` keeps an element: bool, of the shape the indices broadcast to."""
-    return bits(key, *indices) < np.uint32(threshold(rate))
+def keep(rate: float, word: jax.Array, *indices: jax.Array) -> jax.Array:
+    """Where `drop` keeps an element: bool, of the shape that word and indices broadcast to."""
+    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is known.
+    return advance(word, *indices) ^ np.uint32(threshold(rate) >> 16) < np.uint32(threshold(rate))
 
 
 def upscale(rate: float) -> float:
@@ -78,23 +83,21 @@ def draw_key(rng: jax.Array) -> jax.Array:
     return jax.random.bits(rng, dtype=jnp.uint32)
 
 
-def bits(key: jax.Array, *indices: jax.Array) -> jax.Array:
-    """The hash of the indices: uint32, of the shape they broadcast to.
-
-    Raises TypeError if the key is not uint32: nearly every hash of 64 bits is above every threshold.
-    """
-    if key.dtype != jnp.uint32:
-        raise TypeError(f"the key of a dropout mask must be uint32, not {key.dtype}; see draw_key")
-    word = key
+def advance(word: jax.Array, *indices: jax.Array) -> jax.Array:
+    """The word after more indices: uint32, of the shape they broadcast to. It starts as fold(key)."""
     for index in indices:
-        word = _mixed(word ^ (index.astype(jnp.uint32) * GOLDEN))
+        word = word ^ fold(index.astype(jnp.uint32) * GOLDEN)
+        word *= np.uint32(0x7FEB352D)
+        word ^= word >> 15
+        word *= np.uint32(0x846CA68B)
     return word
 
 
-def _mixed(word: jax.Array) -> jax.Array:
-    """A permutation of the 32-bit words in which every bit depends on all (`lowbias32` of Wellons' hash-prospector)."""
-    word ^= word >> 16
-    word *= np.uint32(0x7FEB352D)
-    word ^= word >> 15
-    word *= np.uint32(0x846CA68B)
-    return word ^ (word >> 16)
+def fold(x: jax.Array) -> jax.Array:
+    """x ^ x / 2^16 of uint32.
+
+    Raises TypeError for another dtype: nearly every hash of 64 bits is above every threshold.
+    """
+    if x.dtype != jnp.uint32:
+        raise TypeError(f"the key of a dropout mask must be uint32, not {x.dtype}; see draw_key")
+    return x ^ x >> 16

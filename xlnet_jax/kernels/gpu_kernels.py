@@ -92,7 +92,7 @@ class Inputs:
     table_B: Any
     """Number of the row's position keys."""
     word_BH: Any
-    """uint32: hash of dropout up to row and head."""
+    """uint32: word of dropout after row and head."""
     queries_B3Q: Any
     """Limit, segment, start."""
     keys_B2K: Any

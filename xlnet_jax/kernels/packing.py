@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.kernels.dropout import bits
+from xlnet_jax.kernels.dropout import advance, fold
 from xlnet_jax.kernels.xla import Arguments
 
 FAR = 1e30
@@ -84,11 +84,11 @@ def other_segment(a: Arguments) -> jax.Array:
 
 
 def words(a: Arguments, heads: int) -> jax.Array:
-    """The hash of dropout up to row and head, uint32 [B, heads]; zeros without dropout."""
+    """The word of dropout after row and head, uint32 [B, heads]; zeros without dropout."""
     if a.dropout is None:
         return jnp.zeros((len(a.rows_B), heads), jnp.uint32)
     heads_1H = (a.dropout.first_head + jnp.arange(heads))[None]
-    return bits(a.dropout.key, jnp.uint32(a.dropout.stream), a.rows_B[:, None], heads_1H)
+    return advance(fold(a.dropout.key), jnp.uint32(a.dropout.stream), a.rows_B[:, None], heads_1H)
 
 
 def queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -91,7 +91,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
 def _fused(static: tuple[Plan, int, bool], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
-    First come those that programs know before they start: number of each row's position keys [B], hash of dropout up to
+    First come those that programs know before they start: number of each row's position keys [B], word of dropout after
     row and head [B H], first and last window of each block of queries [B blocks]; then q, k and v [B, Q or K, D], r
     [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and zeros
     [B, 8, Q], and rank, segment and zeros [B, 8, K].

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.dropout import bits, keep
+from xlnet_jax.kernels.dropout import advance, keep
 
 LANES, SUBLANES = 128, 8
 NT, NN = ((1,), (1,)), ((1,), (0,))
@@ -95,7 +95,7 @@ class Unit:
     start: Any
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
-    """int32 [4, Q, 128]: limit, segment, position, hash of dropout up to the query."""
+    """int32 [4, Q, 128]: limit, segment, position, word of dropout after the query."""
     keys_ref: Any
     first_key: Any
     windows: tuple[Any, Any]
@@ -163,7 +163,7 @@ class Units:
 
     plan: Plan
     scalars: tuple[Any, Any, Any]
-    """Hash of dropout up to row and head, first and last window of each block."""
+    """Word of dropout after row and head, first and last window of each block."""
     columns_ref: Any
     """int32 [2 slots, 4, Q, 128]; see `Unit`."""
     queries_ref: Any
@@ -181,7 +181,7 @@ class Units:
         rows_8Q = self.queries_ref[0, :, unit.here]
         if plan.rate:
             group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
-            word_1Q = bits(self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]).astype(jnp.int32)
+            word_1Q = advance(self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]).astype(jnp.int32)
             rows_8Q = jnp.where(jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q)
         columns_Q8 = rows_8Q.T
         for m in range(4):
