@@ -280,8 +280,8 @@ def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch
 BUNDLES = """\
 LB: loop body
      0   :  { %s1 = smov.u32 [#allocation9] }
-   0x1 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 1 */ }
-   0x2 LB: >> { %v1 = vld [vmem:[%s4] sm:$0xff] }
+   0x1 LB: > { %s8 = sadd.s32 1, %s3 /* copy :: iteration index, stage = 0 */ }
+   0x2 LB: >> { %v1 = vld [vmem:[%s4] sm:$0xff]  ;;  %s2 = sphi %s8 /* iteration index, stage = 1 */ }
    0x3   : >> { %p1 = scmp.ge.s32.totalorder %s5, 3 /* loop exit test */ }
    0x4   : > { %v2 = vadd.f32 (%p1), %v1, %v1 }
    0x5   : >> { %6 = sbr.rel (!%p1) target = $region1 }
@@ -300,7 +300,7 @@ UNITS = "== CAPACITY:\nMATMUL, MATPUSH\n    4     2\n== UTILIZATION:\n" + "".joi
 
 
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
-    """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
+    """A bundle between those of a loop is in it, whatever its mark; the stages of programs add two turns that do no work."""
     found = schedule.parse(BUNDLES, UNITS)
     # Outside 2; in two programs 4 bundles, and 4 more three times.
     assert found.bundles == 2 + 2 * (4 + 3 * 4)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 _PREFIX = "xlnet-jax-schedule-"
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+ +([A-Z]{2})?\s*:\s*(>*)")
-_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
+_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (%\w+), (\d+) /\* loop exit test \*/")
 _UNITS = "hlo-static-per-bundle-utilization"
 _NAME = re.compile(rf"\d+-(.+)-\d+-final_(bundles|{_UNITS})\.txt")
 
@@ -105,9 +105,13 @@ def parse(text: str, units: str = "") -> Schedule:
         after = next((n for n in starts if n > start and depths[n] <= depth), len(lines))
         end = max(n for n in range(start, after) if depths[n] >= depth)
         body = [line for line, found in lines[start : end + 1] if len(found[2]) == depth]
-        tests = [int(test[1]) for line in body if (test := _EXIT.search(line))]
-        staged = any("iteration index, stage" in line for line in body)
-        turns = max(tests[-1] - 2 * staged, 1) if tests else 1
+        tests = [test for line in body if (test := _EXIT.search(line))]
+        turns = 1
+        if tests:
+            index, bound = tests[-1].groups()
+            # What an inner loop reads of the index of the programs is no index of its own.
+            staged = any(re.search(rf"{index} = [^;]*iteration index, stage", line) for line in body)
+            turns = max(int(bound) - 2 * staged, 1)
         for n in range(start, end + 1):
             times[n] *= turns
             unknown[n] |= not tests

@@ -63,8 +63,10 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
 
 def keep(rate: float, word: jax.Array, *indices: jax.Array) -> jax.Array:
     """Where `drop` keeps an element: bool, of the shape that word and indices broadcast to."""
-    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is known.
-    return advance(word, *indices) ^ np.uint32(threshold(rate) >> 16) < np.uint32(threshold(rate))
+    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is known. And as signed
+    # integers, which is how vector units compare: both sides minus 2^31.
+    bound = threshold(rate)
+    return (advance(word, *indices) ^ np.uint32(bound >> 16 | 2**31)).astype(jnp.int32) < np.int32(bound - 2**31)
 
 
 def upscale(rate: float) -> float:

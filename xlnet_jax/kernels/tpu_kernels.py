@@ -11,8 +11,9 @@ queries at chosen positions take the windows from the first to the last of the s
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,6 +28,9 @@ from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Plan, Unit, Uni
 OTHER = 3
 """Row of the small inputs [8, L] after content, position and segment bias: the vector S of another segment minus that
 of the same one. Only their difference matters: what all keys of a query have in common cancels in the softmax."""
+
+Stage = Callable[[Any, int], Iterator[None]]
+"""Of `pipeline`: unit and slot."""
 
 
 def forward(
@@ -44,7 +48,7 @@ def forward(
     factor, dtype = upscale(plan.rate), k_ref.dtype
     vt_ref[...] = v_ref[0].T
 
-    def first(n: Any, slot: int) -> None:
+    def first(n: Any, slot: int) -> Iterator[None]:
         unit, score = unit_of.prepare(n, slot), score_ref.at[slot]
         small_8L = small_ref[:, unit.lanes]
         a_QL, b_QL, c_QL = (only(unit.lane_1L, x) for x in factors(plan, q_ref[0, unit.here, unit.lanes], small_8L))
@@ -56,6 +60,7 @@ def forward(
             score_QK = jnp.where(unit.visible(part), score_QK, -FAR)
             score[:, part] = score_QK
             highest_QL = jnp.maximum(highest_QL, score_QK)
+            yield
         # Above the score of hidden keys: so their weight is 0 even for a query that has seen nothing so far.
         before_QL = jnp.where(j == 0, -FAR / 2, highest_ref[unit.h, unit.here])
         highest_QL = jnp.maximum(before_QL, wide(jnp.max(highest_QL, axis=1, keepdims=True)))
@@ -65,7 +70,7 @@ def forward(
             total_ref[unit.h, unit.here] = only(j > 0, total_ref[unit.h, unit.here]) * shrink_QL
             sum_ref[unit.rows, unit.here] = only(j > 0, sum_ref[unit.rows, unit.here]) * shrink_QL.T[: plan.head_dim]
 
-    def second(n: Any, slot: int) -> None:
+    def second(n: Any, slot: int) -> Iterator[None]:
         unit, score = unit_of(n, slot), score_ref.at[slot]
         highest_QL, total_QL, o_EQ = highest_ref[unit.h, unit.here], 0.0, 0.0
         for part in plan.parts:
@@ -77,23 +82,26 @@ def forward(
             total_QL, o_EQ = total_QL + total_ref[unit.h, unit.here], o_EQ + sum_ref[unit.rows, unit.here]
         total_ref[unit.h, unit.here] = total_QL
         sum_ref[unit.rows, unit.here] = o_EQ
+        # In one piece: with more of it beside the products the registers do not suffice.
+        yield
 
     pipeline(plan.units, first, second)
 
     @pl.when(j == pl.num_programs(3) - 1)
     def _finish() -> None:
+        heads, lane_1L = LANES // plan.head_dim, jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
         for group, here in plan.each_group():
-            first_head = group * LANES // plan.head_dim
-            lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-            total_QL, highest_QL, each_QL = total_ref[first_head], highest_ref[first_head], total_ref[first_head]
-            for n in range(1, LANES // plan.head_dim):
-                total_QL = jnp.where(lane_1L == n, total_ref[first_head + n], total_QL)
-                highest_QL = jnp.where(lane_1L == n, highest_ref[first_head + n], highest_QL)
-                each_QL = jnp.where(lanes_of(plan, n), total_ref[first_head + n], each_QL)
-            o_QL = sum_ref[here].T * (factor / jnp.where(each_QL == 0, 1, each_QL))
-            o_ref[0, :, here] = o_QL.astype(o_ref.dtype)
-            log_QL = jnp.where(total_QL == 0, FAR, highest_QL + jnp.log2(total_QL))
-            log_ref[0, group] = log_QL.T[:SUBLANES]
+            # Sums and highest scores of the heads on as many lanes; then on rows, where a query costs one lane.
+            both_QL = jnp.zeros((plan.query_block, LANES), jnp.float32)
+            for n, ref in enumerate((total_ref, highest_ref)):
+                for h in range(heads):
+                    both_QL = jnp.where(lane_1L == n * 4 + h, ref[group * heads + h], both_QL)
+            both_8Q = both_QL.T[:SUBLANES]
+            total_4Q, highest_4Q = both_8Q[:4], both_8Q[4:]
+            log_ref[0, group, :4] = jnp.where(total_4Q == 0, FAR, highest_4Q + jnp.log2(total_4Q))
+            scale_4Q = factor / jnp.where(total_4Q == 0, 1, total_4Q)
+            each = [sum_ref[plan.rows(group * heads + h)] * scale_4Q[h : h + 1] for h in range(heads)]
+            o_ref[0, :, here] = jnp.concatenate(each, axis=0).T.astype(o_ref.dtype)
 
 
 def backward(
@@ -127,7 +135,7 @@ def backward(
         for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_ref[0, :, here])):
             left_ref[n, here] = x_QL.astype(dtype).T
 
-    def first(n: Any, slot: int) -> None:
+    def first(n: Any, slot: int) -> Iterator[None]:
         unit, score, dp = unit_of.prepare(n, slot), score_ref.at[slot], dp_ref.at[slot]
         small_8L = small_ref[:, unit.lanes]
         a_QL, b_QL, c_QL = (only(unit.lane_1L, x) for x in factors(plan, q_ref[0, unit.here, unit.lanes], small_8L))
@@ -138,8 +146,9 @@ def backward(
             score_QK = position(t) + dot(a_QL, k_ref[0, part, unit.lanes], NT) + only(unit.other(part), other_QL)
             score[:, part] = jnp.where(unit.visible(part), score_QK, -FAR)
             dp[:, part] = dot(do_QL, v_ref[0, part, unit.lanes], NT)
+            yield
 
-    def second(n: Any, slot: int) -> None:
+    def second(n: Any, slot: int) -> Iterator[None]:
         unit, score, dp = unit_of(n, slot), score_ref.at[slot], dp_ref.at[slot]
         rows, here = unit.rows, unit.here
         # p below carries ln 2 and dropout's factor.
@@ -165,6 +174,7 @@ def backward(
             da_EQ += dot(kt_ref[rows, part], rounded_QK, NT)
             ds_other_QL += only(unit.other(part), ds_QK)
             score[:, part] = ds_QK
+            yield
         da_ref[rows, here] = da_EQ
         other_ref[unit.h, here] = ds_other_QL
         position_gradients(unit, left_ref[1, rows, here], r_ref.at[0, rows], dr_ref.at[table, rows],
@@ -303,24 +313,27 @@ def flip(x: jax.Array) -> jax.Array:
     return jnp.concatenate(parts, axis=0)
 
 
-def pipeline(units: int, first: Callable[[Any, int], None], second: Callable[[Any, int], None]) -> None:
+def pipeline(units: int, first: Stage, second: Stage) -> None:
     """first(unit, slot) and second(unit, slot) of all units in order, second of one beside first of the next.
 
-    The compiler does not look beyond a turn of the loop, and there mixes the two: `first` is mostly products, `second`
-    mostly arithmetic. The slot is where first leaves its results, known when compiling.
+    The compiler does not look beyond a turn of the loop, and there mixes what is near in the program: `first` is mostly
+    products, `second` mostly arithmetic. So they take turns, from one yield to the next. The slot is where first leaves
+    its results, known when compiling.
     """
-    first(0, 0)
+
+    def beside(*stages: Iterator[None]) -> None:
+        for _ in itertools.zip_longest(*stages):
+            pass
+
+    beside(first(0, 0))
 
     @pl.loop(0, (units - 1) // 2)
     def _turn(m: Any) -> None:
         for slot in (0, 1):
-            second(2 * m + slot, slot)
-            first(2 * m + slot + 1, 1 - slot)
+            beside(second(2 * m + slot, slot), first(2 * m + slot + 1, 1 - slot))
 
     for n in range((units - 1) // 2 * 2, units):
-        if n + 1 < units:
-            first(n + 1, (n + 1) % 2)
-        second(n, n % 2)
+        beside(second(n, n % 2), *[first(n + 1, (n + 1) % 2)] * (n + 1 < units))
 
 
 def factors(plan: Plan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -78,6 +78,10 @@ class Plan(packing.Call):
         """The parts of a block of keys."""
         return [slice(n, n + LANES) for n in range(0, self.key_block, LANES)]
 
+    def rows(self, h: Any) -> Any:
+        """Head h in the rows of a transposed array."""
+        return pl.ds(pl.multiple_of(h * self.head_dim, self.head_dim), self.head_dim)
+
     @property
     def units(self) -> int:
         """Pairs of a strip and a head in a program."""
@@ -119,7 +123,7 @@ class Unit:
     @property
     def rows(self) -> Any:
         """The head in the rows of a transposed array."""
-        return pl.ds(pl.multiple_of(self.h * self.plan.head_dim, self.plan.head_dim), self.plan.head_dim)
+        return self.plan.rows(self.h)
 
     def visible(self, part: slice) -> jax.Array:
         """Bool [Q, 128]."""
