@@ -233,7 +233,7 @@ MUTANTS = (
            one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
     Mutant("dropout_scales_by_a_rounded_share", DROPOUT, "* upscale(rate)", "* jnp.asarray(upscale(rate), x.dtype)",
            one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
-    Mutant("dropout_keeps_what_it_should_drop", DROPOUT, "< np.uint32(threshold(rate))", ">= np.uint32(threshold(rate))",
+    Mutant("dropout_keeps_what_it_should_drop", DROPOUT, "< np.int32(bound - 2**31)", ">= np.int32(bound - 2**31)",
            one("kernels/dropout", "test_the_share_kept_is_one_minus_the_rate")),
     Mutant("fused_gives_hidden_keys_a_gradient", FUSED_BACKWARD,
            "score[:, part] = jnp.where(unit.visible(part), score_QK, -FAR)", "score[:, part] = score_QK",

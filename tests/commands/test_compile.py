@@ -300,7 +300,7 @@ UNITS = "== CAPACITY:\nMATMUL, MATPUSH\n    4     2\n== UTILIZATION:\n" + "".joi
 
 
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
-    """A bundle between those of a loop is in it, whatever its mark; the stages of programs add two turns that do no work."""
+    """A bundle between those of a loop is in it, whatever its mark; stages of programs add two turns without work."""
     found = schedule.parse(BUNDLES, UNITS)
     # Outside 2; in two programs 4 bundles, and 4 more three times.
     assert found.bundles == 2 + 2 * (4 + 3 * 4)
