@@ -24,8 +24,10 @@ from xlnet_jax.model.transformer import REMAT_POLICIES
 
 SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], strided=True))
 """In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
-STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256))
+STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128)))
 """Several strips in a program."""
+WIDE = functools.partial(SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256)))
+"""Strips of two tiles."""
 GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
 """Two blocks of queries in order in a window."""
 TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
@@ -72,7 +74,7 @@ def close(bound, ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS), (GPU,)], ids=NAMES)
+@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS, WIDE), (GPU,)], ids=NAMES)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
 def test_equals_the_plain_attention(kernels, case, rate, far, data):
@@ -108,7 +110,7 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kernels", [(GATHERED, STRIPS, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
+    "kernels", [(GATHERED, STRIPS, WIDE, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
     ids=NAMES,
 )  # fmt: skip
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):

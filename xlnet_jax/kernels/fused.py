@@ -40,8 +40,8 @@ KERNELS = {
     ),
     "TPU v5 lite": tpu.attend,
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
-    "TPU v6 lite": tpu.attend,
-    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
+    "TPU v6 lite": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256))),
+    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256), rows=6000, vmem_bytes=48 * MIB)),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
 """By the kind of device, as `kind` names it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -41,6 +42,9 @@ class Blocks:
     """Queries at chosen positions."""
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
+    strips: tuple[int, int] = (256, 128)
+    """Queries in order of a unit, forward and backward, powers of 2: larger ones load the matrix unit less often, and
+    keep less in registers."""
     rows: int = 12_000
     """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less its ends cost."""
     strided: bool = True
@@ -67,9 +71,12 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     Np = up(Tp, window) + Kp
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
     r_SNHE, table_B = packing.position_keys(a)
-    plan = Plan(
-        groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-        window=window if chosen else LANES, strided=blocks.strided, **packing.call(a, Tp, Kp),
+    plans = tuple(
+        Plan(
+            groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
+            window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
+            strided=blocks.strided, **packing.call(a, Tp, Kp),
+        ) for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
@@ -78,7 +85,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     queries = packing.queries(a, Qp)
     word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
-        (plan, blocks.vmem_bytes, interpret), table_B, word_BH.reshape(-1), *_windows(queries[2], plan),
+        (*plans, blocks.vmem_bytes, interpret), table_B, word_BH.reshape(-1), *_windows(queries[2], plans[0]),
         lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)), lanes(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
@@ -88,7 +95,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(static: tuple[Plan, int, bool], *arguments: jax.Array) -> jax.Array:
+def _fused(static: tuple[Plan, Plan, int, bool], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
     First come those that programs know before they start: number of each row's position keys [B], word of dropout after
@@ -99,14 +106,14 @@ def _fused(static: tuple[Plan, int, bool], *arguments: jax.Array) -> jax.Array:
     return _fused_forward(static, *arguments)[0]
 
 
-def _fused_forward(static: tuple[Plan, int, bool], *arguments: Any) -> tuple[jax.Array, Any]:
-    plan, (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = static[0], arguments
+def _fused_forward(static: tuple[Plan, Plan, int, bool], *arguments: Any) -> tuple[jax.Array, Any]:
+    (plan, _, *how), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = static, arguments
     inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
     (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
     _, in_specs, log = _specs(plan, r_SDN.shape[2], lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
     o_BQD, log_BG8Q = _call(
-        forward, static, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
+        forward, plan, how, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
         (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
@@ -123,8 +130,8 @@ def _fused_forward(static: tuple[Plan, int, bool], *arguments: Any) -> tuple[jax
     return o_BQD, (inputs, o_BQD, log_BG8Q)
 
 
-def _fused_backward(static: tuple[Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
-    plan, (inputs, o_BQD, log_BG8Q) = static[0], saved
+def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
+    (_, plan, *how), (inputs, o_BQD, log_BG8Q) = static, saved
     *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
     (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
     queries, keys = plan.query_block, plan.key_block
@@ -135,7 +142,7 @@ def _fused_backward(static: tuple[Plan, int, bool], saved: Any, do_BQD: jax.Arra
     by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
     scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
-        backward, static, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
+        backward, plan, how, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
         in_specs=[*in_specs, by_query, log, by_query], out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
@@ -177,9 +184,9 @@ def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpe
     return spec, inputs, spec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, _: (b, g, 0, i))
 
 
-def _call(body: Any, static: tuple[Plan, int, bool], grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any
+def _call(body: Any, plan: Plan, how: list[Any], grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any
           ) -> Any:  # fmt: skip
-    plan, vmem_bytes, interpret = static
+    vmem_bytes, interpret = how
     return pl.pallas_call(
         functools.partial(body, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),

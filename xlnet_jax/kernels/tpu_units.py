@@ -1,8 +1,8 @@
 """What a program of the fused attention on TPU works on: its plan and its units, each one head of a strip of queries.
 
 Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
-where the projections put them. It goes through its queries in strips of up to 128, head by head, and through its keys
-in parts of 128: an array of a strip and a part is 16 registers.
+where the projections put them. It goes through its queries in strips, head by head, and through its keys in parts of
+128: an array of 128 queries and a part is 16 registers.
 
 Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is contracted, the lanes of
 the others are set to 0 in one factor. Where a head comes out, it is on the rows of the left factor, transposed: so a
@@ -45,7 +45,9 @@ class Plan(packing.Call):
     query_block: int
     key_block: int
     window: int
-    """S, a power of 2; 128 for queries in order."""
+    """S, a power of 2; that of a strip for queries in order."""
+    strip: int
+    """Queries of a unit."""
     strided: bool
     """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
 
@@ -57,11 +59,6 @@ class Plan(packing.Call):
     def each_group(self) -> Iterator[tuple[int, slice]]:
         """Number and lanes of each group."""
         return ((n, slice(n * LANES, (n + 1) * LANES)) for n in range(self.groups))
-
-    @property
-    def strip(self) -> int:
-        """Queries of a strip."""
-        return min(self.query_block, LANES)
 
     @property
     def rolled(self) -> bool:
@@ -201,7 +198,7 @@ class Units:
         block = b * pl.num_programs(2) + i
         windows = first_ref[block], last_ref[block]
         if not plan.chosen:
-            windows = ((plan.positions - 1 - s * plan.strip - i * plan.query_block) // LANES,) * 2
+            windows = ((plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,) * 2
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
