@@ -64,6 +64,12 @@ def test_a_ring_has_the_links_along_its_sides_of_the_torus(axes, share):
     assert account.Account(program, {}, CHIP, mesh, places, 1)._links(axes) == share
 
 
+def test_products_that_libtpu_starts_closer_together_than_a_unit_takes_them_count_in_full():
+    text = entry(BUFFER, f"ROOT %product = {VECTOR} negate(%v)")
+    found = result(text, {"product": Schedule(600, products=800)})
+    assert found["lower_ms"] == found["upper_ms"] == found["compute_ms"] == 800
+
+
 SHARD, WHOLE, VECTOR = "bf16[32,64]{1,0:S(1)}", "bf16[64,64]{1,0:S(1)}", "f32[8,128]{1,0:T(8,128)S(1)}"
 BUFFER = f'%v = {VECTOR} custom-call(), custom_call_target="AllocateBuffer"'
 

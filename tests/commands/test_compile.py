@@ -307,7 +307,25 @@ def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
     # The loop with an end that is no constant has one bundle, in both programs.
     assert found.repeated == 2
     assert found.units == {"MATMUL": 34 / (4 * 34), "MATPUSH": (34 + 6) / (2 * 34)}
-    assert schedule.parse(BUNDLES) == schedule.Schedule(34, 2, {})
+    assert schedule.parse(BUNDLES) == schedule.Schedule(34, 2)
+
+
+# Three programs of a product on two units.
+PRODUCTS = """\
+     0 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 1 */ ;;  %4 = vmatpush.bf16.msra.mxu0 %v1 }
+   0x1   : > { %5 = KIND.gmra.mxu0 %v2 ;;  %6 = vdelay 4 }
+   0x2   : > { %7 = KIND.gmra.mxu1 %v2 ;;  %8 = KIND.gmra.mxu1 %v3 }
+   0x3   : > { %p3 = scmp.ge.s32.totalorder %s8, 5 /* loop exit test */ }
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "cycles"), [("vmatmul.f32", 8), ("vmatmul.msk.bf16.vlgmr", 16), ("vmatmul.mubr.bf16", 8)]
+)
+def test_a_schedule_counts_delays_and_how_long_products_keep_a_unit_busy(kind, cycles):
+    """Four bundles and four more cycles; three products on two units."""
+    found = schedule.parse(PRODUCTS.replace("KIND", kind))
+    assert (found.bundles, found.products) == (3 * (4 + 4), 3 * 3 * cycles / 2)
 
 
 def test_schedules_are_collected_by_operation_and_removed(tmp_path, monkeypatch):

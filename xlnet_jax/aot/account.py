@@ -1,10 +1,10 @@
 """The time of a step from its scheduled program: what each operation needs of the core, of HBM and of the network.
 
-An operation takes at least the longest of its bundles at the clock, its bytes at the bandwidth of HBM, and its
-collective at the bandwidth of the network: its lower time. Its upper time is their sum, or the cycles that the compiler
-estimates if these are more: it knows of copies in small pieces. Operations follow each other. Only what has a start and
-a done in the program runs beside the work between them, with the bandwidth that this leaves. Bandwidths are the
-published ones; stalls and pauses between operations are in neither time.
+An operation takes at least the longest of its bundles or products at the clock, its bytes at the bandwidth of HBM, and
+its collective at the bandwidth of the network: its lower time. Its upper time is their sum, or the cycles that the
+compiler estimates if these are more: it knows of copies in small pieces. Operations follow each other. Only what has a
+start and a done in the program runs beside the work between them, with the bandwidth that this leaves. Bandwidths are
+the published ones; stalls and pauses between operations are in neither time.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Account:
         chip, body, work = self.chip, self.program.computations[name], np.zeros(4)
         schedule = self.schedules.get(one.name, Schedule(0))
         further = (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
-        work[CORE] = (schedule.bundles + further) / chip.clock
+        work[CORE] = max(schedule.bundles + further, schedule.products) / chip.clock
         work[HBM] = traffic.moved(self.program, body, one) / (chip.hbm_bandwidth / chip.devices)
         for found in self.program.collectives_of(name, one, self.axes):
             wire = found.bytes * (_RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1)

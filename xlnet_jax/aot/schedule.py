@@ -1,9 +1,14 @@
 """The static schedule of every operation, from the text that libtpu writes while it compiles.
 
-libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle. So the bundles, each
-as often as its loops run, are the cycles that the operation needs without stalls: a lower bound of its time. A part
-under a condition counts as if the condition always held. On v4 and v5p a device has two cores, and libtpu has already
-divided the work between them.
+libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle; on v3 `vdelay` in
+a bundle adds cycles. So the bundles, each as often as its loops run, are the cycles that the operation needs without
+stalls: a lower bound of its time. A part under a condition counts as if the condition always held. On v4 and v5p a
+device has two cores, and libtpu has already divided the work between them.
+
+Products go through queues: on v5e, v5p and TPU7x libtpu starts them closer together than the units can take them, and
+the core waits. So they are counted as well. A register has 8 rows of float32 or 16 of bfloat16; a unit of 128 x 128
+takes one per cycle, one of 256 x 256 (`mubr`) two. libtpu keeps these distances on v3, v4 and v6e, and with the clocks
+of topology.py they are the published peaks.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ from collections.abc import Iterator
 _PREFIX = "xlnet-jax-schedule-"
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+ +([A-Z]{2})?\s*:\s*(>*)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (%\w+), (\d+) /\* loop exit test \*/")
+_DELAY = re.compile(r"= vdelay (\d+)")
+_PRODUCT = re.compile(r"= (vmatmul[\w.]*)")
+_UNIT = re.compile(r"\bmxu\d")
 _UNITS = "hlo-static-per-bundle-utilization"
 _NAME = re.compile(rf"\d+-(.+)-\d+-final_(bundles|{_UNITS})\.txt")
 
@@ -30,11 +38,13 @@ class Schedule:
     """One call of an operation on one core."""
 
     bundles: int
-    """Each as often as its loops run, one per cycle; a loop whose number of turns depends on data counts once."""
+    """Cycles of the bundles, as often as their loops run; a loop whose number of turns depends on data counts once."""
     repeated: int = 0
     """Of these the bundles in such loops: every further turn costs as many."""
     units: dict[str, float] = dataclasses.field(default_factory=dict)
     """Shares of the slots of each unit that are used: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and others."""
+    products: float = 0
+    """Cycles for which its products keep each unit busy."""
 
 
 def prepare() -> pathlib.Path:
@@ -115,8 +125,15 @@ def parse(text: str, units: str = "") -> Schedule:
         for n in range(start, end + 1):
             times[n] *= turns
             unknown[n] |= not tests
-    repeated = sum(n for n, each in zip(times, unknown, strict=True) if each)
-    return Schedule(sum(times), repeated, _units(times, units))
+    often = [(n, line) for n, (line, _) in zip(times, lines, strict=True)]
+    cycles = [n * (1 + sum(map(int, _DELAY.findall(line)))) for n, line in often]
+    repeated = sum(n for n, each in zip(cycles, unknown, strict=True) if each)
+    products = sum(n * _cycles(name) for n, line in often for name in _PRODUCT.findall(line))
+    return Schedule(sum(cycles), repeated, _units(times, units), products / max(len(set(_UNIT.findall(text))), 1))
+
+
+def _cycles(product: str) -> float:
+    return (8 if "f32" in product else 16) / (2 if "mubr" in product else 1)
 
 
 def _units(times: list[int], text: str) -> dict[str, float]:
