@@ -312,7 +312,7 @@ def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
 
 # Three programs of a product on two units.
 PRODUCTS = """\
-     0 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 1 */ ;;  %4 = vmatpush.bf16.msra.mxu0 %v1 }
+     0 LB: > { %s8 = sadd.s32 1, %s3 /* copy :: iteration index, stage = 0 */ ;;  %4 = vmatpush.bf16.msra.mxu0 %v1 }
    0x1   : > { %5 = KIND.gmra.mxu0 %v2 ;;  %6 = vdelay 4 }
    0x2   : > { %7 = KIND.gmra.mxu1 %v2 ;;  %8 = KIND.gmra.mxu1 %v3 }
    0x3   : > { %p3 = scmp.ge.s32.totalorder %s8, 5 /* loop exit test */ }
