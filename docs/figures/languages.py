@@ -17,7 +17,7 @@ def draw() -> str:
     most = max(row["characters"] for row in rows.values())
     across = (LEFT + WIDTH + 60, LEFT + WIDTH + 160)
     heads = ("tokens per", "character"), ("unknown to", "English pieces")
-    parts = [word(LEFT, 24, "light: characters of the same text; dark: its tokens", "start")]
+    parts = [word(LEFT, 24, "wide: characters of the same text; thin: its tokens", "start")]
     parts += [word(x, y, line, "end") for x, lines in zip(across, heads, strict=True)
               for y, line in zip((11, 24), lines, strict=True)]  # fmt: skip
     for number, (language, row) in enumerate(rows.items()):
