@@ -52,7 +52,7 @@ def test_sentences_by_punctuation(line, sentences):
 def test_wrapped_lines_are_told_from_paragraphs_on_one_line():
     whole = [sentence.strip() for sentence in text.split_sentences("One and two. “Three?” Four (and 5). Heading")]
     assert len(whole) == 4 and text.wrapped(whole) is None
-    assert text.wrapped(["「はい。」", "One", "two."]) is None
+    assert text.wrapped(["「はい。」", "One", "सच है।", "two"]) is None
     line = text.wrapped(["One", "and two.", "Three", "and four", "“or"])
     assert line and line.startswith("only 20% of the sentences end with punctuation") and "one line" in line
 

@@ -40,7 +40,7 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
     r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
 )
-_ENDED = re.compile(r"[.!?…。！？][\"'”’»)\]」』）]*$")
+_ENDED = re.compile(r"[.!?…。！？।॥۔؟։።។။][\"'”’»)\]」』）]*$")
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
