@@ -118,12 +118,13 @@ def test_a_run_in_a_bucket_has_a_page(tmp_path, bucket):
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path, capsys):
-    (tmp_path / "imported").mkdir()
-    tiny.save_run(str(tmp_path / "imported"), tiny.config(), {"w": np.zeros(2, np.float32)})
+    imported = tmp_path / "seed_0"
+    imported.mkdir()
+    tiny.save_run(str(imported), tiny.config(), {"w": np.zeros(2, np.float32)})
     for words, what in [
         ([], "name the work directory of a run"),
-        ([str(tmp_path)], f"no config.json; give the --workdir of a training run, such as {tmp_path}/imported"),
-        ([str(tmp_path / "imported")], "no runs.jsonl: no training has started here"),
+        ([str(tmp_path)], f"no config.json; give the --workdir of a training run, such as {imported}"),
+        ([str(imported)], "no runs.jsonl: no training has started here"),
     ]:
         assert main(["report", *words]) == 2
         err = capsys.readouterr().err
