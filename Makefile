@@ -19,9 +19,9 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh) launch/slurm.sbatch
-# Not those that need the TPU compiler, nor one that takes hours.
+# Not those that need the TPU compiler, nor npm, nor one that takes hours.
 COMPILED := attention kernel_schedule topologies
-LONG := finetune order_toy order_laws optimizers translation
+LONG := domain finetune languages order_toy order_laws optimizers translation
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list

@@ -38,6 +38,21 @@ def test_the_interrupted_run_has_the_losses_of_the_other():
     assert all(start < done for start, done in zip(found["starts"], found["done"], strict=True))
 
 
+def test_the_words_below_a_figure_are_its_numbers():
+    rows, curves, run = (json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+                         for name in ("languages", "domain", "quickstart"))  # fmt: skip
+    held = {name: row["characters"] / row["tokens"] for name, row in rows.items()}
+    assert len(rows) == 15 and round(held["English"] / held["Chinese"]) == 2
+    assert round(rows["English"]["tokens"] / rows["Chinese"]["tokens"]) == 2
+    start = {name: points[0][1] for name, points in curves["before"].items()}
+    ends = [abs(curves[way][name][-1][1] - start[name]) for way in ("reviews alone", "3 to 1 with messages")
+            for name in ("domain", "corpus")]  # fmt: skip
+    page = " ".join((DOCS / "domain.md").read_text(encoding="utf-8").split())
+    said = re.search(r"gain (\S+) nat and cost general text (\S+); with .* it is (\S+) and (\S+) \(`python", page)
+    assert said and [float(number) for number in said.groups()] == pytest.approx(ends, abs=0.006)
+    assert f"heldout_loss             {run['heldout_loss']:.2f}" in (DOCS / "quickstart.md").read_text(encoding="utf-8")
+
+
 def test_every_picture_of_a_page_is_in_its_folder():
     named = {name for page in pages.PAGES for name in re.findall(r"figures/(\w+\.svg)", page.read_text("utf-8"))}
     assert named == {path.name for path in (DOCS / "figures").glob("*.svg")}

@@ -125,7 +125,7 @@ VERBS = (
             option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
             option("--branch", "start from the whole state of another run: a decay branch", metavar="RUN[@STEP]"),
             *_STOPS,
-        ), stops=True, meets=True),
+        ), lazily("commands.train", "show"), stops=True, meets=True),
     Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
          "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
          lazily("commands.finetune", "finetune"), (

@@ -52,6 +52,7 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     assert main(["configure", corpus, "--minutes=30", f"--output={path}", "--json"]) == 0
     captured = capsys.readouterr()
     result, config = json.loads(captured.out), configs.load(path)
+    assert "of 30 minutes 27 min 19 s are for steps; 1 min 15 s are kept for the start" in captured.err
     assert result["tokens_per_second"] > 0 and result["minutes"] > 0
     assert (result["steps"], result["batch_size"]) == (config.train.steps, config.train.batch_size)
     assert config.model.vocab_size == data_fixtures.VOCAB_SIZE and config.data.corpus == corpus

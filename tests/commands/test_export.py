@@ -281,7 +281,7 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
     with Checkpoints(run, config.checkpoint) as checkpoints:
         plan = {"plan": [[0, 0, 8], [4, 8, 16]]}
         checkpoints.save(8, {"params": params[1]}, workdirs.identity(config, "1" * 64, "2" * 64) | plan)
-    files.write(f"{run}/evaluations.jsonl", b'{"step": 8, "heldout_loss": 4.25}\n')
+    files.write(f"{run}/evaluations.jsonl", b'{"step": 8, "heldout_loss": 4.25, "heldout_share": 0.125}\n')
     result = export(run, str(out), every=True)
     assert result["steps"] == [3, 8] and len(result["files"]) == 2 * len(FILES)
     assert sorted(os.listdir(out)) == ["step_3", "step_8"] and sorted(os.listdir(out / "step_8")) == FILES
@@ -290,8 +290,8 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
         np.testing.assert_array_equal(tensors["transformer.word_embedding.weight"], each["word_embedding"])
     first, last = ((out / f"step_{step}" / "README.md").read_text() for step in result["steps"])
     tokens = (4 * 8 + 4 * 16) * config.data.reuse_len
-    for line in ("exported at step 8.", f"| fresh tokens | {tokens:,} |", "| held-out | 4.2500 nats per target |",
-                 f"| steps | 8 of {config.train.steps} |"):  # fmt: skip
+    for line in ("exported at step 8.", f"| fresh tokens | {tokens:,} |", f"| steps | 8 of {config.train.steps} |",
+                 "| held-out, first 12.5% of the split | 4.2500 nats per target |"):  # fmt: skip
         assert line in last and line not in first
     for options, said in (
         ({"step": 3}, "--every exports all checkpoints, and --step=3 one"),

@@ -29,7 +29,7 @@ def write(workdir, **changes):
     last = {"step": 900, "time": 9.0, "ended": False, "stopped": True, "seconds": SECONDS, "memory": {"host": 2**30}}
     written = {
         "metrics": lines, "time": [{**last, "step": 500, "stopped": False}, last],
-        "evaluations": [{"step": 500, "heldout_loss": 5.25}],
+        "evaluations": [{"step": 500, "heldout_loss": 5.25, "heldout_share": 0.125}],
         "runs": [{"step": 0, **started}, {"step": 500, "before": "lost", "repeated": 37, **started}],
         "samples": [{"step": 500, **SAMPLES}],
     }  # fmt: skip
@@ -64,7 +64,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert (run["heldout_loss"], run["goodput"], run["tokens_per_second"]) == (5.25, 0.8, 2e4)
 
     page = page_of(tmp_path / "report.html")
-    assert cells(page, "a/run")[:5] == ["900", "1,000", "stopped by a signal", "3.5", "5.25"]
+    assert cells(page, "a/run")[:6] == ["900", "1,000", "stopped by a signal", "3.5", "5.25", "12.5%"]
     assert page.count("<polyline") == 2 * 4 and page.count("stroke-dasharray") == 2, "of the norm there is no number"
     assert "9,000,000,000" not in page and "1,024 MiB" in page
     again = re.findall(r"<td>killed, or failed</td><td>(.*?)</td>", page)
@@ -75,6 +75,23 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert cells(page[page.index("Keys that are not") :], "train.steps") == ["1000", "1000"]
     assert main(["report", "a/run"]) == 0
     assert "stopped by a signal, step 900 of 1,000, loss 3.5" in capsys.readouterr().out
+
+
+def test_losses_of_other_tokenizers_have_a_chart_of_their_own(tmp_path):
+    for name in ("one", "two", "three"):
+        write(str(tmp_path / name))
+    path = tmp_path / "three/config.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"tokenizer_sha256": "f" * 64}))
+    words = [str(tmp_path / name) for name in ("one", "two", "three")]
+    assert main(["report", *words, f"--output={tmp_path}/page.html"]) == 0
+    page = page_of(tmp_path / "page.html")
+    charts = re.findall(r"<figcaption>(.*?)</figcaption>(.*?)</figure>", page, re.DOTALL)
+    lines = {title: picture.count("<polyline") for title, picture in charts}
+    assert lines == {
+        f"Loss (dashed: held-out), tokenizer {saved['tokenizer_sha256'][:8]}": 4,
+        "Loss (dashed: held-out), tokenizer ffffffff": 2, "Learning rate": 3, "Tokens per second": 3,
+    }  # fmt: skip
 
 
 def test_a_run_that_has_just_begun_or_lost_lines_has_a_page(tmp_path, capsys):
@@ -101,12 +118,13 @@ def test_a_run_in_a_bucket_has_a_page(tmp_path, bucket):
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path, capsys):
-    (tmp_path / "imported").mkdir()
-    tiny.save_run(str(tmp_path / "imported"), tiny.config(), {"w": np.zeros(2, np.float32)})
+    imported = tmp_path / "seed_0"
+    imported.mkdir()
+    tiny.save_run(str(imported), tiny.config(), {"w": np.zeros(2, np.float32)})
     for words, what in [
         ([], "name the work directory of a run"),
-        ([str(tmp_path)], "no config.json; give the --workdir of a training run"),
-        ([str(tmp_path / "imported")], "no runs.jsonl: no training has started here"),
+        ([str(tmp_path)], f"no config.json; give the --workdir of a training run, such as {imported}"),
+        ([str(imported)], "no runs.jsonl: no training has started here"),
     ]:
         assert main(["report", *words]) == 2
         err = capsys.readouterr().err

@@ -22,7 +22,7 @@ from shared import wait_until
 from xlnet_jax.aot import compile
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
-from xlnet_jax.commands.train import train
+from xlnet_jax.commands.train import show, train
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixture import open_mixture
@@ -316,7 +316,9 @@ def evaluated(workdir):
     return [line["step"] for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
 
 
-def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_path, settings, caplog, monkeypatch):
+def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(
+    tmp_path, settings, caplog, capsys, monkeypatch
+):
     pytest.importorskip("matplotlib")
     workdir = str(tmp_path)
     with caplog.at_level(logging.INFO, "xlnet_jax"), monkeypatch.context() as patch:
@@ -324,15 +326,18 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
         result = train(settings, workdir)
         scores = evaluate(workdir, blocks=8)
     # A part of the split must not pass for all of it, and minutes must not pass in silence.
-    assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks in 1 batch\b", caplog.text)
-    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
+    assert re.search(r"step 2: held-out loss \d.* over the first 8 of \d+ blocks in 1 batch\b", caplog.text)
+    assert "evaluating step 2 over the first 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
     # The same keys and values, wherever the loss of a checkpoint is.
     (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     assert scores == {name: value for name, value in line.items() if name != "seconds"}
     assert {name: result[name] for name in KEYS - {"picture"}} == {name: scores[name] for name in KEYS - {"picture"}}
     assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
-    shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
+    shown = re.search(r"over the first 8 of (\d+) blocks", caplog.text)
     assert shown and scores["heldout_share"] == 8 / int(shown[1])
+    show(result)
+    share = re.escape(f"{scores['heldout_share']:.3g}")
+    assert re.search(rf"^heldout_share +{share}, from its start; `xlnet-jax evaluate`", capsys.readouterr().out, re.M)
     assert result["picture"] == os.path.join(workdir, progress.PICTURE)
     with open(result["picture"], "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"

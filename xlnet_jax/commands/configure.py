@@ -29,6 +29,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused
+from xlnet_jax.messages import duration
 from xlnet_jax.model import flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -106,6 +107,9 @@ def configure(corpus: str, output: str, minutes: float, family: str = "xlnet") -
     if result["steps"] < least:
         log.warning("%d steps are too few: from about %d on, expect a loss below that of mere word frequencies (the "
                     "unigram cross-entropy); give more --minutes, or more text", result["steps"], least)  # fmt: skip
+    log.info("of %g minutes %s are for steps; %s are kept for the start with its two compilations, then %.0f %% "
+             "for evaluations and saves", minutes, duration(_training_seconds(60 * minutes)), duration(_START_SECONDS),
+             100 * (1 - _TRAINING_SHARE))  # fmt: skip
     log.info("next: %s", result["command"])
     return result
 
@@ -192,8 +196,12 @@ def measured(config: Config, mixture: Mixture) -> float:
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: float) -> int:
     """Steps for which there is enough time and text, at least one."""
-    left = max((seconds - _START_SECONDS) * _TRAINING_SHARE, seconds / 4)
+    left = _training_seconds(seconds)
     return max(1, min(int(left * speed / flops.step_flops(config)), int(MOST_EPOCHS / _epochs_a_step(config, mixture))))
+
+
+def _training_seconds(seconds: float) -> float:
+    return max((seconds - _START_SECONDS) * _TRAINING_SHARE, seconds / 4)
 
 
 def _epochs_a_step(config: Config, mixture: Mixture) -> float:

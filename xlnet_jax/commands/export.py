@@ -61,9 +61,11 @@ def export(
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
     if identity.pop("phases", ()):  # the keys of the phase
         identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
+    evaluated = workdirs.line_of(workdir, "evaluations", at)
+    share = evaluated.get("heldout_share", 1)
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
-        "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
+        "held-out" + f", first {share:.1%} of the split" * (share < 1): workdirs.heldout_loss(evaluated),
     }
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}

@@ -54,7 +54,8 @@ def read(workdir: str) -> dict[str, Any]:
         )
     if not starts:
         raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
-    keys, defaults = (workdirs.read_config(workdir) or {})["config"], configs.flat(Config())
+    saved, defaults = workdirs.read_config(workdir) or {}, configs.flat(Config())
+    keys = saved["config"]
     line, last = goodputs.last_complete(times), (metrics or [{"step": starts[-1]["step"]}])[-1]
     kept = list[int]()
     if "checkpoints/" in files.listing(workdir):
@@ -66,9 +67,10 @@ def read(workdir: str) -> dict[str, Any]:
         "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",
         "step": last["step"], "steps": config.ends[-1], "loss": last.get("loss"),
         "heldout_loss": scored[max(scored)] if scored else None,
+        "heldout_share": evaluations[-1].get("heldout_share") if scored else None,
         "tokens_per_second": statistics.median(rates) if rates else None, **goodputs.summary(line),
         "memory": (line or {}).get("memory", {}), "metrics": metrics, "starts": starts, "samples": samples,
         "evaluations": [each | {"heldout_loss": scored[each["step"]]} for each in evaluations],
-        "checkpoints": kept, "scored": scored, "config": keys,
+        "checkpoints": kept, "scored": scored, "config": keys, "tokenizer": saved["tokenizer_sha256"],
         "changed": {key for key, value in keys.items() if defaults.get(key) != value},
     }  # fmt: skip

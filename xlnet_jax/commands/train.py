@@ -17,6 +17,7 @@ from xlnet_jax.infer import infill
 from xlnet_jax.infer.options import Fill
 from xlnet_jax.infer.orders import check
 from xlnet_jax.library import Model
+from xlnet_jax.messages import print_lines
 from xlnet_jax.run import progress
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
@@ -112,6 +113,13 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
         ]  # fmt: skip
 
     return sample
+
+
+def show(result: dict[str, Any]) -> None:
+    """As lines, which say if the held-out loss is of a part of its split."""
+    if (share := result.get("heldout_share")) and share < 1:
+        result = result | {"heldout_share": f"{share:.3g}, from its start; `xlnet-jax evaluate` scores all of it"}
+    print_lines(result)
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:

@@ -45,12 +45,14 @@ def known(value: float | None, how: Callable[[float], str] = shown) -> str:
 
 def overview(runs: Mapping[str, dict[str, Any]]) -> str:
     """A line for each run."""
-    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "tokens/s", "training time", "goodput")
+    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "scored", "tokens/s",
+               "training time", "goodput")  # fmt: skip
     rows = [(name, f"{run['step']:,}", f"{run['steps']:,}", STATES[run["state"]], known(run["loss"]),
-             known(run["heldout_loss"]), known(run["tokens_per_second"]),
+             known(run["heldout_loss"]), known(run["heldout_share"], "{:.1%}".format), known(run["tokens_per_second"]),
              known((run["seconds"] or {}).get("steps"), duration), known(run["goodput"], "{:.1%}".format))
             for name, run in runs.items()]  # fmt: skip
-    return table("Losses in nats per target; tokens per second are the median over the steps", columns, rows)
+    caption = "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
+    return table(caption, columns, rows)
 
 
 def binned(lines: Sequence[dict[str, Any]], key: str) -> np.ndarray:
@@ -64,15 +66,17 @@ def binned(lines: Sequence[dict[str, Any]], key: str) -> np.ndarray:
 
 
 def curves(runs: Mapping[str, dict[str, Any]]) -> str:
-    """A chart for each of `CURVES`, and for a task its score."""
-    parts = []
+    """A chart for each of `CURVES`, of losses one for each tokenizer, and for a task its score."""
+    parts, tokenizers = [], list(dict.fromkeys(run["tokenizer"] for run in runs.values()))
     for title, key in (CURVES | {"Score": "score"}).items():
-        lines = [(number, binned(run["metrics"], key)) for number, run in enumerate(runs.values())]
         held_out = {"loss": "heldout_loss", "score": "score"}.get(key, "")
-        dashed = [(number, binned(run["evaluations"], held_out)) for number, run in enumerate(runs.values())]
-        pair = [[each for each in group if len(each[1])] for group in (lines, dashed)]
-        if any(pair):
-            parts.append(chart(title, "step", *pair))
+        for tokenizer in tokenizers if key == "loss" else [None]:
+            some = [(number, run) for number, run in enumerate(runs.values()) if tokenizer in (None, run["tokenizer"])]
+            pair = [[(number, points) for number, run in some if len(points := binned(run[lines], name))]
+                    for lines, name in (("metrics", key), ("evaluations", held_out))]  # fmt: skip
+            if any(pair):
+                only = f", tokenizer {tokenizer[:8]}" if tokenizer and len(tokenizers) > 1 else ""
+                parts.append(chart(title + only, "step", *pair))
     return "".join(parts) or "<p>No step has been written yet.</p>"
 
 

@@ -159,7 +159,10 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
     trained = read_config(workdir)
     if trained is None:
         check_link("--workdir", workdir)
-        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run{suggest_file(workdir)}")
+        # Below the folder of a quick start, or of `finetune --seeds`.
+        below = (os.path.join(workdir, name) for name in ("run", "seed_0"))
+        run = next((f", such as {path}" for path in below if read_config(path)), "")
+        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run{run or suggest_file(workdir)}")
     values = {
         name: value for name, value in trained["config"].items()
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL

@@ -162,7 +162,7 @@ class HeldoutLoss:
       streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `SinglePass`.
 
     Attributes:
-      scope: for the log, such as `512 of 1,024 blocks in 32 batches`.
+      scope: for the log, such as `the first 512 of 1,024 blocks in 32 batches`.
     """
 
     def __init__(
@@ -179,13 +179,14 @@ class HeldoutLoss:
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
-            scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(self._rows, 'stream')}, "
+            scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}, "
         else:
             scored, total = self._rows, len(whole.rows_S3)
-            scope = f"{scored:,} of {quantity(total, 'block')} in "
+            scope = f"{quantity(total, 'block')} in "
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
-        self.scope, self._share = scope + quantity(len(self._dispatches), "batch"), scored / total
+        part = f"the first {scored:,} of " if scored < total else "all "
+        self.scope, self._share = part + scope + quantity(len(self._dispatches), "batch"), scored / total
         self._batch_size = batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 

@@ -9,6 +9,7 @@ import pytest
 
 from xlnet_jax.cli import main
 from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.verify import info
 from xlnet_jax.data.prepare import marks
 from xlnet_jax.data.tokenizer import Normalization
 
@@ -95,3 +96,9 @@ def test_the_sample_of_the_tokenizer_warns_before_the_long_work(tmp_path, caplog
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         data.make_corpus(tmp_path / "c", inputs, tokenizer=None, vocab_size=60, heldout=0.0)
     assert sum("--keep_accents" in record.getMessage() for record in caplog.records) == 2
+    assert "wrapped" not in caplog.text
+    with caplog.at_level(logging.WARNING, "xlnet_jax"):
+        data.make_corpus(tmp_path / "d", inputs, tokenizer=None, vocab_size=60, heldout=0.0, sentences="punctuation")
+    assert "only 0% of the sentences end with punctuation" in caplog.text
+    found = info(str(tmp_path / "d"))
+    assert found["vocabulary"] == 60 and "vocab_size" not in found["options"], "by default the largest that was tried"

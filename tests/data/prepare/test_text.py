@@ -49,6 +49,14 @@ def test_sentences_by_punctuation(line, sentences):
     assert list(text.split_sentences(line)) == sentences
 
 
+def test_wrapped_lines_are_told_from_paragraphs_on_one_line():
+    whole = [sentence.strip() for sentence in text.split_sentences("One and two. “Three?” Four (and 5). Heading")]
+    assert len(whole) == 4 and text.wrapped(whole) is None
+    assert text.wrapped(["「はい。」", "One", "सच है।", "two"]) is None
+    line = text.wrapped(["One", "and two.", "Three", "and four", "“or"])
+    assert line and line.startswith("only 20% of the sentences end with punctuation") and "one line" in line
+
+
 def test_sentences_take_linear_time():
     # In each of these a slower rule looks at everything again and again.
     for line in ("." * 300_000, ".'" * 150_000, "A. " * 100_000, ". " * 100_000 + "a", "A." + " " * 300_000):

@@ -49,7 +49,8 @@ def info(path: str) -> dict[str, Any]:
         "replaced": manifest["replaced"],
         "empty": manifest["empty"],
         "splits": splits,
-        "options": manifest["options"],
+        # What was asked for is a bound, and by default the largest size that is tried; `vocabulary` is what was made.
+        "options": {name: value for name, value in manifest["options"].items() if name != "vocab_size"},
     }
 
 

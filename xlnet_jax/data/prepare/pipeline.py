@@ -26,7 +26,7 @@ from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
-from xlnet_jax.data.prepare.text import Request, TextReader
+from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
 from xlnet_jax.data.vocabulary import PLAIN, class_of, open_tokenizer
@@ -183,8 +183,9 @@ def _train(
             break
     _check_any(len(sample), held_out)
     # After a minute already: the corpus may take a day.
-    if warning := marks.warning(reader.dropped):
-        _log.warning("%s", warning)
+    for warning in (marks.warning(reader.dropped), request.sentences == "punctuation" and wrapped(sample)):
+        if warning:
+            _log.warning("%s", warning)
     *larger, least = _PIECES if vocab_size is None else (vocab_size,)
 
     def train(pieces: int) -> None:

@@ -21,7 +21,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from xlnet_jax.data.prepare import datasets, marks, records, sources
@@ -40,6 +40,7 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
     r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
 )
+_ENDED = re.compile(r"[.!?…。！？।॥۔؟։።។။][\"'”’»)\]」』）]*$")
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
@@ -257,6 +258,17 @@ class TextReader:
         text = raw.decode(encoding, "replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
+
+
+def wrapped(sentences: Sequence[str]) -> str | None:
+    """One line with what to do if most sentences cut by punctuation end without any: lines end inside of them."""
+    ended = sum(_ENDED.search(sentence) is not None for sentence in sentences)
+    if 2 * ended >= len(sentences):
+        return None
+    return (
+        f"only {ended / len(sentences):.0%} of the sentences end with punctuation, and the end of a line always ends "
+        "one: if your lines are wrapped, put each paragraph on one line and prepare in a new folder"
+    )
 
 
 def split_sentences(line: str) -> Iterator[str]:
