@@ -181,12 +181,23 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
     return jax.vmap(jax.vmap(window))(score_BQHN, position_BQ)
 
 
+@jax.custom_vjp
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
     """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of exactly 0."""
-    visible = visible_BQK[:, None]
-    highest = jnp.max(jnp.where(visible, score_BHQK, -jnp.inf), axis=-1, keepdims=True)
-    highest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0))
-    # The inner `where` keeps exp finite at hidden keys: an infinity there would turn their gradient 0 into NaN.
-    weight = jnp.where(visible, jnp.exp(jnp.where(visible, score_BHQK - highest, 0)), 0)
+    score_BHQK = jnp.where(visible_BQK[:, None], score_BHQK, -jnp.inf)
+    if meshes.device().platform == "cpu":
+        # Else XLA adds the terms of a score twice: for the maximum, and for the exponential.
+        score_BHQK = jax.lax.optimization_barrier(score_BHQK)
+    highest = jnp.max(score_BHQK, axis=-1, keepdims=True)
+    weight = jnp.exp(score_BHQK - jnp.where(jnp.isfinite(highest), highest, 0))
     total = jnp.sum(weight, axis=-1, keepdims=True)
     return weight / jnp.where(total > 0, total, 1)
+
+
+def _softmax_gradient(probability_BHQK: jax.Array, d_BHQK: jax.Array) -> tuple[jax.Array, None]:
+    """By hand: it needs the probabilities alone, no mask, and reads them twice."""
+    mean = jnp.sum(probability_BHQK * d_BHQK, axis=-1, keepdims=True)
+    return probability_BHQK * (d_BHQK - mean), None
+
+
+masked_softmax.defvjp(lambda *arguments: (masked_softmax(*arguments),) * 2, _softmax_gradient)

@@ -119,12 +119,12 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
     def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
-        if meshes.device().platform == "cpu" and len(right) == 2 and x.size > dy.size:
-            # A CPU transposes the first factor, slowly: the smaller one. Without the barrier XLA swaps them again.
-            d_kernel = jnp.einsum(f"{out},{left}->{right[::-1]}", dy, x, preferred_element_type=high)
-            d_kernel = jax.lax.optimization_barrier(d_kernel).T
-        else:
-            d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
+        factors, letters = (x, dy), f"{left},{out}->{right}"
+        if meshes.device().platform == "cpu" and len(right) == 2:
+            # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy of a factor.
+            factors = [each.reshape(-1, each.shape[-1]) for each in factors]
+            letters = f"r{left[-1]},r{out[-1]}->{right}"
+        d_kernel = jnp.einsum(letters, *factors, preferred_element_type=high)
         return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), None, d_kernel.astype(receiver.dtype)
 
     value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
