@@ -56,6 +56,11 @@ tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are 
 Shared memory is below the 163 KiB of an A100. Other tiles were not tried on a card."""
 
 
+def blocks_of(head_dim: int, dtype: jnp.dtype) -> Blocks:
+    """The blocks that `attend` takes."""
+    return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
+
+
 def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
@@ -64,7 +69,7 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     (_, Q, H, E), K, M, dtype = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len, a.q_BQHE.dtype
     T, chosen = K - M, a.query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * dtype.itemsize)
+    blocks = blocks or blocks_of(Ep, dtype)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
     plan = Plan(queries=query_block, tile=tile, interpret=interpret, **packing.call(a, Tp, Kp))
