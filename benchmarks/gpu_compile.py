@@ -6,7 +6,9 @@
     python benchmarks/gpu_compile.py --json --config.train.batch_size=32 --config.model.attention=xla
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
-a block, by XLA. Spills cost loads and stores of local memory. Nothing is executed.
+a block, by XLA; the instructions of its loop over tiles for one score, in PTX and in the card's own code (SASS, by
+nvdisasm). A loop inside, whose length depends on data, counts once. Spills cost loads and stores of local memory.
+Nothing is executed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
-PACKAGES = "jax_cuda12_plugin", "nvidia.cuda_nvcc"
+PACKAGES = "jax_cuda12_plugin", "nvidia"
+# A label, a branch and an instruction.
+PTX = r"(\$\w+):", r"bra\S*\s+(\$\w+);", r"\s+(@!?%p\d+ )?[a-z].*;"
+SASS = r"(\.L_\w+):", r"BRA\b.*`\((\.L_\w+)\)", r"\s+/\*[0-9a-f]{4,}\*/\s"
 # From https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs: h100_sxm and a100_sxm_40.
 CARDS = {
     "h100": {
@@ -85,8 +90,9 @@ def why_not() -> str | None:
 
 def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     """The kernels of attention in the step of a configuration, and the memory of the step, in bytes."""
-    nvidia = next(iter(importlib.util.find_spec("nvidia").submodule_search_locations))
-    toolkit = os.path.join(nvidia, "cuda_nvcc")
+    folders = importlib.util.find_spec("nvidia").submodule_search_locations
+    tools = {path.name: path for folder in folders for path in pathlib.Path(folder).glob("*/bin/*")}
+    toolkit = tools["ptxas"].parents[1]
     os.environ.update(
         JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", PATH=f"{toolkit}/bin:{os.environ['PATH']}",
         XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={toolkit}",
@@ -97,6 +103,7 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
 
     from xlnet_jax import config as configs
     from xlnet_jax.distributed import mesh as meshes
+    from xlnet_jax.kernels import gpu
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step
 
@@ -109,14 +116,14 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     device = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target).devices[0]
     words = ["--config.model.attention=fused", *overrides]
     recipe = make_recipe(configs.override(configs.load(config), words))
-    mesh = meshes.make_mesh(recipe.config.mesh, [device])
+    mesh, dtype = meshes.make_mesh(recipe.config.mesh, [device]), jax.numpy.dtype(recipe.config.model.compute_dtype)
     with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder:
         built = build_step(recipe, mesh)
         traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
         # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they are cuBLAS's.
-        options = {"xla_dump_to": folder, "xla_gpu_enable_triton_gemm": False}
+        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx", "xla_gpu_enable_triton_gemm": False}
         step = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=options)
-        kernels = list(read(pathlib.Path(folder), os.path.join(toolkit, "bin", "ptxas"), card))
+        kernels = list(read(pathlib.Path(folder), tools, card, gpu.blocks_of(recipe.config.model.head_dim, dtype)))
     memory = step.memory_analysis()
     return {
         "config": config, "overrides": words, "device": device.device_kind, "jax": jax.__version__, "kernels": kernels,
@@ -124,28 +131,46 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(folder: pathlib.Path, ptxas: str, card: str) -> Any:
+def read(folder: pathlib.Path, tools: dict[str, pathlib.Path], card: str, blocks: Any) -> Any:
     """The kernels of attention in XLA's dump of a program."""
-    usage = {}
-    for ptx in folder.glob("*.ptx"):
-        command = [ptxas, "-v", f"-arch={'sm_90a' if card == 'h100' else 'sm_80'}", str(ptx), "-o", "/dev/null"]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        found = re.findall(
-            r"entry function '(xlnet_attention\w*)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads"
-            r".*?Used (\d+) registers", report, re.DOTALL,
-        )  # fmt: skip
-        usage |= {name: tuple(map(int, numbers)) for name, *numbers in found}
+    usage, machine_code, arch = {}, folder / "machine_code", "sm_90a" if card == "h100" else "sm_80"
+    for path in folder.glob("*.ptx"):
+        ptx = path.read_text()
+        if name := re.search(r"\.entry (xlnet_attention\w*)", ptx):
+            report = output(tools["ptxas"], "-v", f"-arch={arch}", path, "-o", machine_code)
+            found = re.search(r"(\d+) bytes spill stores, (\d+) bytes.*?Used (\d+) registers", report, re.DOTALL)
+            sass = output(tools["nvdisasm"], "-c", machine_code)
+            usage[name[1]] = *map(int, found.groups()), in_loop(ptx, *PTX), in_loop(sass, *SASS)
     launches = re.findall(
         r"(xlnet_attention\w*) grid: \[(\d+), (\d+), (\d+)\] threads: \[(\d+).*?shared_memory: (\d+)",
         "".join(path.read_text() for path in folder.glob("*thunk_sequence.txt")),
     )
     for name, *sizes in sorted(set(launches)):
         x, y, z, threads, shared = map(int, sizes)
-        stores, loads, registers = usage[name]
+        stores, loads, registers, ptx, sass = usage[name]
+        scores = (blocks.chosen if name.endswith("chosen") else blocks.queries) * blocks.keys / threads
         yield {
             "name": name, "blocks": x * y * z, "threads": threads, "registers": registers, "spill_store_bytes": stores,
-            "spill_load_bytes": loads, "shared_bytes": shared,
+            "spill_load_bytes": loads, "shared_bytes": shared, "ptx_per_score": round(ptx / scores, 1),
+            "sass_per_score": round(sass / scores, 1),
         }  # fmt: skip
+
+
+def output(*command: Any) -> str:
+    """What a program prints."""
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout
+
+
+def in_loop(code: str, label: str, branch: str, instruction: str) -> int:
+    """Instructions of the smallest loop that has more than half of those of the largest one."""
+    begins, sizes, count = {}, {}, 0
+    for line in code.splitlines():
+        if found := re.match(label, line):
+            begins[found[1]] = count
+        count += bool(re.match(instruction, line))
+        if (found := re.search(branch, line)) and found[1] in begins:
+            sizes[found[1]] = count - begins[found[1]]  # of its last branch
+    return min(size for size in sizes.values() if size > max(sizes.values()) / 2)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,11 @@ def test_the_step_compiles_for_an_h100_and_the_forward_pass_does_not_spill():
     done = subprocess.run([sys.executable, SCRIPT, "--tiny", "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kernels = {one["name"].removeprefix("xlnet_attention_"): one for one in json.loads(done.stdout)["kernels"]}
-    parts = ("forward", "backward_queries", "backward_keys", "backward_rows")
+    parts = ("forward", "backward_queries", "backward_keys")
     assert kernels.keys() == {f"{part}_{stream}" for part in parts for stream in ("in_order", "chosen")}
     for name, one in kernels.items():
         assert one["shared_bytes"] <= 163 * 2**10, f"{name} does not fit an A100"
         assert one["spill_store_bytes"] == 0 or not name.startswith("forward")
+    # What turns 64 columns by gathers of 64 takes 5 more in the first, and three kernels of the gradient took 70 more.
+    assert kernels["forward_in_order"]["sass_per_score"] < 38
+    assert sum(one["sass_per_score"] for name, one in kernels.items() if name.endswith("in_order")) < 140

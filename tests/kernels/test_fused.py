@@ -28,8 +28,8 @@ STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"],
 """Several strips in a program."""
 WIDE = functools.partial(SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256)))
 """Strips of two tiles."""
-GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
-"""Two blocks of queries in order in a window."""
+GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16, programs=1))
+"""Two blocks of queries in order in a window, and all blocks of a row and head in one program."""
 TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
 differentiated = jax.jit(xla.differentiated, static_argnums=0)

@@ -17,11 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, backward_rows, forward, lower_take
+from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, forward
 from xlnet_jax.kernels.packing import LN2, up
 from xlnet_jax.kernels.xla import Arguments
 
@@ -42,8 +40,10 @@ class Blocks:
     stages: int = 2
     """Tiles whose loads are under way at a time."""
     sum_stages: int = 1
-    """The same where keys and position keys get their gradient: 2 would not leave room for two programs on a
-    multiprocessor."""
+    """The same where keys get their gradient: 2 would spill more."""
+    programs: int = 264
+    """At least as many give the queries their gradient, if there are blocks of queries enough: two for each of the 132
+    multiprocessors of an H100. Each has a part of the gradient of the position keys of its own, in float32."""
 
 
 BLOCKS = {
@@ -56,6 +56,11 @@ tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are 
 Shared memory is below the 163 KiB of an A100. Other tiles were not tried on a card."""
 
 
+def blocks_of(head_dim: int, dtype: jnp.dtype) -> Blocks:
+    """The blocks that `attend` takes."""
+    return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
+
+
 def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
@@ -64,7 +69,7 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     (_, Q, H, E), K, M, dtype = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len, a.q_BQHE.dtype
     T, chosen = K - M, a.query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * dtype.itemsize)
+    blocks = blocks or blocks_of(Ep, dtype)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
     plan = Plan(queries=query_block, tile=tile, interpret=interpret, **packing.call(a, Tp, Kp))
@@ -110,16 +115,21 @@ def _fused_forward(static: tuple[Plan, Blocks], *arguments: Any) -> tuple[jax.Ar
 
 def _fused_backward(static: tuple[Plan, Blocks], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
-    *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
+    table_B, *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
     (B, H, Q), plan = other_BHQ.shape, static[0]
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
-    da_BQHE, db_BQHE, dother_BHQ = _call(
-        backward_queries, static, (Q // plan.queries, H, B), [a_BQHE, b_BQHE, other_BHQ], inputs
+    blocks, programs = Q // plan.queries, static[1].programs
+    groups = next((n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= programs), blocks)
+    dr_GNHE = jax.ShapeDtypeStruct((B * groups, *r_SNHE.shape[1:]), jnp.float32)
+    da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = _call(
+        backward_queries, static, (groups, H, B), [a_BQHE, b_BQHE, other_BHQ, dr_GNHE], inputs
     )
+    dr_SNHE = dr_GNHE.reshape(B, groups, *r_SNHE.shape[1:]).sum(axis=1) * plan.unit
+    if not plan.own_tables:
+        of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
+        dr_SNHE = jnp.sum(jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0), axis=1)
     dk_BKHE, dv_BKHE = _call(backward_keys, static, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
-    dr_SNHE = jax.ShapeDtypeStruct(r_SNHE.shape, jnp.float32)
-    (dr_SNHE,) = _call(backward_rows, static, (plan.windows + plan.key_blocks, H, len(r_SNHE)), [dr_SNHE], inputs)
     return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
 
 
@@ -128,17 +138,9 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     plan, blocks = static
-    if not plan.interpret:
-        lower_take()
-    stages = blocks.sum_stages if body in (backward_keys, backward_rows) else blocks.stages
-    return pl.pallas_call(
-        functools.partial(body, plan),
-        grid=grid,
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
-        compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=stages),
-        name=f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}",
-        interpret=plan.interpret,
-    )(*inputs)
+    name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
+    stages = blocks.sum_stages if body is backward_keys else blocks.stages
+    return plan.call(body, name, grid, results, inputs, blocks.warps, stages)
 
 
 def _padded(x: jax.Array, padding: tuple[int, int], head_dim: int) -> jax.Array:

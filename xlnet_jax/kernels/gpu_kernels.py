@@ -1,14 +1,16 @@
 """The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
 
-Formulas: `packing`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
-gradients of a, b and c; those of the keys and values; those of the position keys. The last three compute the scores
-again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
+Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. Three kernels: the output; the gradients of
+a, b, c and of the position keys; those of the keys and values. The last two compute the scores again, each in its own
+order, so that a program owns what it sums: no atomics, and two runs give equal bits. The gradient of the position keys
+has a part for each program, in global memory; `gpu` adds them up.
 
 The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
 w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b become
 the scores of the tile in two moves: column m is taken of the first product where m >= e, and of the second elsewhere;
 then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries; queries
-at chosen positions visit the windows from the first to the last of their block.
+at chosen positions visit the windows from the first to the last of their block. The gradients of the scores turn back,
+and then column m belongs to the row block w + j where m >= e, and to the next one elsewhere.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale / ln 2.
 """
@@ -16,46 +18,23 @@ Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import ShapedArray
 from jax.experimental import pallas as pl
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import keep, upscale
+from xlnet_jax.kernels.gpu_triton import Triton
 from xlnet_jax.kernels.packing import FAR, LN2
 
 NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 """Contractions of two matrices: a b', a b and a' b."""
 
-take_p = Primitive("xlnet_take")
-"""x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `lower_take`."""
-take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
-mlir.register_lowering(
-    take_p, mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False)
-)
-
-
-@functools.cache
-def lower_take() -> None:
-    """Makes `take_p` Triton's gather; before the first compilation for a GPU.
-
-    Private (checked with JAX 0.10.2 and 0.12.0): Pallas has no public name for a gather, nor for a lowering to Triton.
-    """
-    from jax._src.lib import triton
-    from jax._src.pallas.triton import lowering
-
-    lowering.register_lowering(take_p)(lambda _, x, index: triton.dialect.gather(x, index, axis=1))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(packing.Call):
+class Plan(packing.Call, Triton):
     """The static facts of a call, after padding.
 
     `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
@@ -65,14 +44,11 @@ class Plan(packing.Call):
     """Q: in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
-    interpret: bool
-    """Runs as plain JAX, on any device."""
 
-    def dot(self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
-        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs more."""
-        exact = jax.lax.Precision.HIGHEST if self.interpret else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-        precision = exact if b.dtype == jnp.float32 else None
-        return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+    @property
+    def unit(self) -> float:
+        """Of the gradients of scores that `Gradients` returns."""
+        return LN2 * upscale(self.rate)
 
     @property
     def key_blocks(self) -> int:
@@ -117,6 +93,8 @@ class Queries:
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
+        if not plan.chosen:  # The same, but without a register for each query.
+            start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
         shift = plan.tile.bit_length() - 1
         self.window_Q1, self.e_Q1 = start_Q1 >> shift, start_Q1 & plan.tile - 1
@@ -125,11 +103,8 @@ class Queries:
         else:
             self.first = self.last = plan.windows - 1 - i * plan.queries // plan.tile
         self.column_1S = jnp.arange(plan.tile)[None]
-        self.is_first_QS = self.column_1S >= self.e_Q1
-
-    def by_row(self, n: Any) -> jax.Array:
-        """b . r of one block of rows of the position keys, [Q, S]."""
-        return self.plan.dot(self.b_QE, self.rows(n), NT)
+        window = self.window_Q1 if plan.chosen else self.first
+        self.offset_QS = jnp.where(self.column_1S >= self.e_Q1, window, window + 1)
 
     def rows(self, n: Any) -> jax.Array:
         """One block of rows of the position keys, [S, E]."""
@@ -147,31 +122,28 @@ class Queries:
         """The values of one block of keys, [S, E]."""
         return self.inputs.v_BKHE[self.b, pl.ds(j * self.plan.tile, self.plan.tile), self.h, :]
 
-    def turn(self, x_QS: jax.Array, sign: int) -> jax.Array:
-        """Column m of query q is the column (m + sign e) mod S of x."""
-        return take_p.bind(x_QS, (self.column_1S + sign * self.e_Q1) & self.plan.tile - 1)
+    def position_scores(self, j: Any, first_SE: jax.Array) -> jax.Array:
+        """b . r of a tile; `first_SE`: the first of its blocks of position keys, `rows(first + j)`."""
 
-    def each_window(self, visit: Callable[[Any, Any], Any], start: Any) -> Any:
-        """visit(window, carry) of all windows of the block."""
-        if not self.plan.chosen:
-            return visit(self.first, start)
-        return jax.lax.fori_loop(self.first, self.last + 1, visit, start)
+        def visit(n: Any, sum_QS: jax.Array, r_SE: jax.Array | None = None) -> jax.Array:
+            product_QS = self.plan.dot(self.b_QE, self.rows(n + j) if r_SE is None else r_SE, NT)
+            return jnp.where(self.offset_QS == n, product_QS, sum_QS)
 
-    def position_scores(self, j: Any) -> jax.Array:
-        """b . r of a tile."""
+        sum_QS = visit(self.first, self.plan.dot(self.b_QE, self.rows(self.last + 1 + j), NT), first_SE)
+        if self.plan.chosen:
+            sum_QS = jax.lax.fori_loop(self.first + 1, self.last + 1, visit, sum_QS)
+        return self.plan.turn(sum_QS, self.e_Q1)
 
-        def visit(w: Any, sum_QS: jax.Array) -> jax.Array:
-            both_QS = jnp.where(self.is_first_QS, self.by_row(w + j), self.by_row(w + j + 1))
-            return jnp.where(self.window_Q1 == w, both_QS, sum_QS) if self.plan.chosen else both_QS
-
-        return self.turn(self.each_window(visit, jnp.zeros(self.is_first_QS.shape, jnp.float32)), 1)
-
-    def scores(self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array) -> jax.Array:
-        """The scores of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or [Q, S]."""
+    def scores(
+        self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array, log_Q1: jax.Array | float = 0.0
+    ) -> jax.Array:
+        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or
+        [Q, S].
+        """
         visible_QS = rank < self.limit_Q1
         if self.plan.farthest is not None:
             visible_QS &= self.at_Q1 - number <= self.plan.farthest
-        score_QS = sum_QS + jnp.where(segment == self.segment_Q1, 0.0, self.other_Q1)
+        score_QS = sum_QS + jnp.where(segment == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1)
         return jnp.where(visible_QS, score_QS, -FAR)
 
     def dropped(self, x_QS: jax.Array, number: jax.Array) -> jax.Array:
@@ -187,13 +159,13 @@ class Gradients:
     def __init__(self, queries: Queries, do_BQHE: Any, log_BHQ: Any, delta_BHQ: Any) -> None:
         b, h, here = queries.b, queries.h, queries.here
         self.queries, self.do_QE = queries, do_BQHE[b, here, h, :]
-        self.log_Q1, self.delta_Q1 = log_BHQ[b, h, here][:, None], delta_BHQ[b, h, here][:, None]
+        self.log_Q1 = log_BHQ[b, h, here][:, None]
+        self.delta_Q1 = delta_BHQ[b, h, here][:, None] / upscale(queries.plan.rate)
 
     def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The probabilities, and the gradient of the scores / ln 2."""
-        p_QS = jnp.exp2(score_QS - self.log_Q1)
-        dp_QS = self.queries.dropped(dp_QS * upscale(self.queries.plan.rate), number)
-        return p_QS, p_QS * (dp_QS - self.delta_Q1)
+        """The probabilities, and the gradient of the scores / (ln 2 upscale)."""
+        p_QS = self.queries.plan.exp2(score_QS)
+        return p_QS, p_QS * (self.queries.dropped(dp_QS, number) - self.delta_Q1)
 
 
 def forward(plan: Plan, *refs: Any) -> None:
@@ -206,9 +178,10 @@ def forward(plan: Plan, *refs: Any) -> None:
     def visit(j: Any, carry: Any) -> Any:
         highest_Q, total_Q, o_QE = carry
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
+        position_QS = queries.position_scores(j, queries.rows(queries.first + j))
+        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers)
         new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
-        p_QS, shrink_Q = jnp.exp2(score_QS - new_Q[:, None]), jnp.exp2(highest_Q - new_Q)
+        p_QS, shrink_Q = plan.exp2(score_QS - new_Q[:, None]), plan.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
         o_QE = o_QE * shrink_Q[:, None] + plan.dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
         return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
@@ -223,34 +196,69 @@ def forward(plan: Plan, *refs: Any) -> None:
 
 
 def backward_queries(plan: Plan, *refs: Any) -> None:
-    """The gradients of a, b and `other` of one block of queries."""
-    *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ = refs
-    i, h, b = (pl.program_id(n) for n in range(3))
-    queries = Queries(plan, Inputs(*inputs), b, h, i)
-    gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
+    """The gradients of a, b and `other` of some blocks of queries, and what these add to that of the position keys.
 
-    def visit(j: Any, carry: Any) -> Any:
-        da_QE, db_QE, dother_Q = carry
-        *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
-        _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
-        dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
-        da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
-        ds_QS = queries.turn(ds_QS, -1).astype(k_SE.dtype)
+    The program alone adds to its part of the latter, block by block of queries. In order, a block of position keys
+    gets its sum over these queries at once: from one tile and from the one before, whose turned gradients are kept.
+    """
+    *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = refs
+    g, h, b = (pl.program_id(n) for n in range(3))
+    group = pl.num_programs(0) * b + g
 
-        def window(w: Any, db_QE: jax.Array) -> jax.Array:
-            window_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0) if plan.chosen else ds_QS
-            db_QE += plan.dot(jnp.where(queries.is_first_QS, window_QS, 0), queries.rows(w + j), NN)
-            return db_QE + plan.dot(jnp.where(queries.is_first_QS, 0, window_QS), queries.rows(w + j + 1), NN)
+    def rows(n: Any) -> Any:
+        return group, pl.ds(n * plan.tile, plan.tile), h, slice(None)
 
-        return da_QE, queries.each_window(window, db_QE), dother_Q
+    def clear(n: Any, _: None) -> None:
+        dr_GNHE[rows(n)] = jnp.zeros((plan.tile, dr_GNHE.shape[-1]), jnp.float32)
 
-    zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
-    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32)
-    da_QE, db_QE, dother_Q = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
-    da_BQHE[b, queries.here, h, :] = (da_QE * LN2).astype(da_BQHE.dtype)
-    db_BQHE[b, queries.here, h, :] = (db_QE * LN2).astype(db_BQHE.dtype)
-    dother_BHQ[b, h, queries.here] = dother_Q * LN2
+    jax.lax.fori_loop(0, plan.windows + plan.key_blocks, clear, None)
+    plan.barrier()
+
+    def block(i: Any, _: None) -> None:
+        queries = Queries(plan, Inputs(*inputs), b, h, i)
+        gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
+
+        def row_block(n: Any, r_SE: jax.Array, part_QS: jax.Array, db_QE: jax.Array) -> jax.Array:
+            """Adds what the gradient of some scores gives a block of position keys, and what these give it."""
+            dr_GNHE[rows(n)] += plan.dot(part_QS, queries.b_QE, TN)
+            plan.barrier()
+            return db_QE + plan.dot(part_QS, r_SE, NN)
+
+        def visit(j: Any, carry: Any) -> Any:
+            da_QE, db_QE, dother_Q, before_QS = carry
+            *integers, k_SE = queries.keys(j)
+            first_SE = queries.rows(queries.first + j)
+            position_QS = queries.position_scores(j, first_SE)
+            score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
+            _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
+            dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
+            da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
+            ds_QS = plan.turn(ds_QS, -queries.e_Q1).astype(k_SE.dtype)
+
+            def offset(n: Any, db_QE: jax.Array) -> jax.Array:
+                return row_block(n + j, queries.rows(n + j), jnp.where(queries.offset_QS == n, ds_QS, 0), db_QE)
+
+            if plan.chosen:
+                return da_QE, jax.lax.fori_loop(queries.first, queries.last + 2, offset, db_QE), dother_Q, None
+            part_QS = jnp.where(queries.offset_QS == queries.first, ds_QS, before_QS)
+            return da_QE, row_block(queries.first + j, first_SE, part_QS, db_QE), dother_Q, ds_QS
+
+        zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
+        before_QS = (
+            None if plan.chosen else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
+        )
+        start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
+        da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+        if not plan.chosen:
+            n = queries.first + plan.key_blocks
+            part_QS = jnp.where(queries.offset_QS == queries.first, 0, before_QS)
+            db_QE = row_block(n, queries.rows(n), part_QS, db_QE)
+        da_BQHE[b, queries.here, h, :] = (da_QE * plan.unit).astype(da_BQHE.dtype)
+        db_BQHE[b, queries.here, h, :] = (db_QE * plan.unit).astype(db_BQHE.dtype)
+        dother_BHQ[b, h, queries.here] = dother_Q * plan.unit
+
+    per_group = da_BQHE.shape[1] // plan.queries // pl.num_programs(0)
+    jax.lax.fori_loop(g * per_group, (g + 1) * per_group, block, None)
 
 
 def backward_keys(plan: Plan, *refs: Any) -> None:
@@ -264,7 +272,8 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
         queries = Queries(plan, inputs, b, h, i)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
+        position_QS = queries.position_scores(j, queries.rows(queries.first + j))
+        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
         do_QE = gradients.do_QE
         p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
         dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
@@ -274,59 +283,5 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
     blocks = inputs.a_BQHE.shape[1] // plan.queries
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
     keys = pl.ds(j * plan.tile, plan.tile)
-    dk_BKHE[b, keys, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
+    dk_BKHE[b, keys, h, :] = (dk_SE * plan.unit).astype(dk_BKHE.dtype)
     dv_BKHE[b, keys, h, :] = (dv_SE * upscale(plan.rate)).astype(dv_BKHE.dtype)
-
-
-def backward_rows(plan: Plan, *refs: Any) -> None:
-    """The gradient of one block n of rows of a table of position keys, from all rows of the batch that use it.
-
-    The query with the window w and the offset e meets these rows in the key blocks n - w, columns below S - e, and
-    n - w - 1, the other columns. So a tile is made of two blocks of keys, and one product with r has all its scores.
-    """
-    *inputs, do_BQHE, log_BHQ, delta_BHQ, dr_SNHE = refs
-    n, h, table = (pl.program_id(axis) for axis in range(3))
-    inputs = Inputs(*inputs)
-    B, Qp = inputs.a_BQHE.shape[:2]
-    blocks, per_window = Qp // plan.queries, plan.tile // plan.queries
-
-    def tile(queries: Queries, w: Any, dr_SE: jax.Array, gradients: Gradients) -> jax.Array:
-        is_first_QS = queries.column_1S < plan.tile - queries.e_Q1
-
-        def both(block: Any) -> list[jax.Array]:
-            """Numbers, ranks, segments, and the products with the keys and the values."""
-            inside = jnp.clip(block, 0, plan.key_blocks - 1)
-            number_1S, rank_1S, segment_1S, k_SE = queries.keys(inside)
-            rank_1S = jnp.where(inside == block, rank_1S, jnp.iinfo(jnp.int32).max)
-            products = plan.dot(queries.a_QE, k_SE, NT), plan.dot(gradients.do_QE, queries.values(inside), NT)
-            return [number_1S, rank_1S, segment_1S, *products]
-
-        number_QS, rank_QS, segment_QS, sum_QS, dp_QS = (
-            jnp.where(is_first_QS, x, y) for x, y in zip(both(n - w), both(n - w - 1), strict=True)
-        )
-        sum_QS += queries.turn(queries.by_row(n), 1)
-        score_QS = queries.scores(sum_QS, number_QS, rank_QS, segment_QS)
-        score_QS = jnp.where(queries.window_Q1 == w, score_QS, -FAR)
-        _, ds_QS = gradients(score_QS, dp_QS, number_QS)
-        return dr_SE + plan.dot(queries.turn(ds_QS, -1).astype(queries.b_QE.dtype), queries.b_QE, TN)
-
-    def row(b: Any, dr_SE: jax.Array) -> jax.Array:
-        def block(i: Any, dr_SE: jax.Array) -> jax.Array:
-            queries = Queries(plan, inputs, b, h, i)
-            gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
-            if not plan.chosen:
-                return tile(queries, queries.first, dr_SE, gradients)
-            first, last = jnp.maximum(queries.first, n - plan.key_blocks), jnp.minimum(queries.last, n)
-            return jax.lax.fori_loop(first, last + 1, lambda w, dr_SE: tile(queries, w, dr_SE, gradients), dr_SE)
-
-        first, end = jnp.int32(0), jnp.int32(blocks)
-        if not plan.chosen:  # The blocks whose window w has n - key_blocks <= w <= n.
-            first = jnp.clip((plan.windows - 1 - n) * per_window, 0, blocks)
-            end = jnp.clip((plan.windows - n + plan.key_blocks) * per_window, 0, blocks)
-        if not plan.own_tables:
-            end = jnp.where(inputs.table_B[b] == table, end, first)
-        return jax.lax.fori_loop(first, end, block, dr_SE)
-
-    dr_SE = jnp.zeros((plan.tile, dr_SNHE.shape[-1]), jnp.float32)
-    dr_SE = row(table, dr_SE) if plan.own_tables else jax.lax.fori_loop(0, B, row, dr_SE)
-    dr_SNHE[table, pl.ds(n * plan.tile, plan.tile), h, :] = dr_SE * LN2
