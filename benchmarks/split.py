@@ -2,25 +2,25 @@
 
     python benchmarks/split.py --config=configs/xlnet_large.py --json
 
-From shapes alone: no device is used and nothing is compiled. In MB of one device:
+From shapes alone: no device is used and nothing is compiled. Other words are keys of the configuration. Bytes of one
+device, printed in MB:
 
   even      all of the state, divided by the number of devices
   state     what a device holds
-  whole     of that, what every device holds: arrays of less than a hundredth of all elements
-  padding   of that, zeros that make packed arrays divide
-  over      what is split, with its padding, over an even split of the same arrays: 0.01 is 1 % more
+  whole     of that, what every device holds
+  over      the rest of it, over an even split of the same arrays: 0.01 is 1 % more
   unpacked  what a device would hold if an array were split only along an axis that divides
-  fsdp      the same of the best `mesh.fsdp` without zero1, and that
+  fsdp      the best `mesh.fsdp` without zero1, also along axes alone, and what a device would hold with it
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 from typing import Any
 
-import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh
 
@@ -32,9 +32,11 @@ from xlnet_jax.train.recipe import Recipe, make_recipe
 DEVICES = (6, 192, 256, 768, 2048, 4096)
 
 
-def held(boxed: Any, data: int, fsdp: int, split: meshes.Split) -> tuple[int, int, int]:
-    """Bytes on one device; of them those that all devices hold; and padding on all devices together."""
+def held(recipe: Recipe, boxed: Any, data: int, fsdp: int = 1, packs: bool | None = None) -> tuple[int, int]:
+    """Bytes on one device, and those of them that all devices hold."""
     grid = AbstractMesh((1, data, fsdp, 1), meshes.AXES)
+    split = meshes.split_of(recipe.config.changed(mesh={"zero1": fsdp == 1}), boxed[0], grid.shape)
+    split = split if packs is None else dataclasses.replace(split, packs=packs)
     packed = meshes.pack(boxed, grid.shape, split)
     total = whole = 0
     shardings = meshes.shardings(packed, grid, split)
@@ -42,25 +44,21 @@ def held(boxed: Any, data: int, fsdp: int, split: meshes.Split) -> tuple[int, in
         size = math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
         total += size
         whole += 0 if meshes.row_split(sharding.spec) else size
-    padding = sum(4 * (x.size - y.size) for x, y in zip(*map(jax.tree.leaves, (packed, boxed)), strict=True))
-    return total, whole, padding
+    return total, whole
 
 
 def row(recipe: Recipe, devices: int) -> dict[str, Any]:
-    """The columns for one number of devices, in bytes."""
-    boxed = jax.eval_shape(lambda: states.init_state(recipe))
-    boxed = boxed.params, boxed.opt_state
-    everything = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(nn.meta.unbox(boxed)))
-    least = sum(x.size for x in jax.tree.leaves(boxed[0])) / 100
-    packs = recipe.config.optimizer.name != "muon"
-    state, whole, padding = held(boxed, devices, 1, meshes.Split(("data",), least, packs))
-    unpacked, _, _ = held(boxed, devices, 1, meshes.Split(("data",), least, False))
-    sizes = [size for size in range(1, devices + 1) if devices % size == 0]
-    fsdp = min((held(boxed, devices // size, size, meshes.Split(("fsdp",), least, False))[0], size) for size in sizes)
+    """The columns for one number of devices."""
+    state = jax.eval_shape(lambda: states.init_state(recipe))
+    boxed = state.params, state.opt_state
+    everything = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(boxed))
+    mine, whole = held(recipe, boxed, devices)
+    sizes = [size for size in range(2, devices + 1) if devices % size == 0]
+    best, fsdp = min((held(recipe, boxed, devices // size, size, packs=False)[0], size) for size in sizes)
     return {
-        "devices": devices, "even": everything / devices, "state": state, "whole": whole, "padding": padding / devices,
-        "over": (state - whole) / ((everything - whole) / devices) - 1 if everything > whole else None,
-        "unpacked": unpacked, "fsdp_state": fsdp[0], "fsdp": fsdp[1],
+        "devices": devices, "even": everything / devices, "state": mine, "whole": whole,
+        "over": (mine - whole) * devices / (everything - whole) - 1,
+        "unpacked": held(recipe, boxed, devices, packs=False)[0], "fsdp": fsdp, "fsdp_state": best,
     }  # fmt: skip
 
 
@@ -75,12 +73,13 @@ def main() -> None:
     if args.json:
         print(json.dumps(rows))
         return
-    print(f"{'devices':>8}{'even':>10}{'state':>10}{'whole':>10}{'padding':>10}{'over':>9}{'unpacked':>10}   fsdp")
+    print(f"{'devices':>8}{'even':>10}{'state':>10}{'whole':>10}{'over':>9}{'unpacked':>10}   fsdp")
     for each in rows:
-        columns = [f"{each[name] / 1e6:10.3f}" for name in ("even", "state", "whole", "padding")]
-        over = "-" if each["over"] is None else f"{each['over']:.3%}"
-        print(f"{each['devices']:8}{''.join(columns)}{over:>9}{each['unpacked'] / 1e6:10.3f}   "
-              f"{each['fsdp_state'] / 1e6:.3f} with {each['fsdp']}")  # fmt: skip
+        even, state, whole, unpacked, best = (
+            f"{each[name] / 1e6:.1f}" for name in ("even", "state", "whole", "unpacked", "fsdp_state")
+        )
+        print(f"{each['devices']:8}{even:>10}{state:>10}{whole:>10}{each['over']:9.3%}{unpacked:>10}   "
+              f"{best} with {each['fsdp']}")  # fmt: skip
 
 
 if __name__ == "__main__":

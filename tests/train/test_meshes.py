@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import importlib.util
 import math
 import re
 from typing import Any, NamedTuple
@@ -201,11 +202,19 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
     assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
 
 
+LARGE = str(tiny.ROOT / "configs" / "xlnet_large.py")
+
+
 @functools.cache
 def large():
-    return jax.eval_shape(
-        lambda: states.init_params(make_recipe(load(str(tiny.ROOT / "configs" / "xlnet_large.py"), [])))
-    )
+    return jax.eval_shape(lambda: states.init_params(make_recipe(load(LARGE, []))))
+
+
+def split_benchmark():
+    spec = importlib.util.spec_from_file_location("split", tiny.ROOT / "benchmarks" / "split.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 SMALL, STACKS = 377_088, 24 * 7
@@ -234,6 +243,9 @@ def test_large_arrays_are_split_evenly_over_any_number_of_devices(data, zeros):
     split = 360_300_800 - SMALL
     assert bytes_here(placed(data)) == 4 * (SMALL + (split + zeros) // data) and (split + zeros) % data == 0
     assert zeros < 1e-3 * split
+    found = split_benchmark().row(make_recipe(load(LARGE, [])), data)
+    assert found["state"] == 3 * bytes_here(placed(data)) + 8 and found["whole"] == 12 * SMALL + 8
+    assert found["over"] < 1e-3 and found["unpacked"] >= found["state"]
     share, rest = meshes.split_share(placed(data))
     assert rest == 4 * SMALL and share == pytest.approx(1 - SMALL / (SMALL + split + zeros), abs=1e-9)
 
