@@ -552,7 +552,7 @@ MUTANTS = (
     Mutant("step_without_its_options", STEP, "recipe.config.train.compiler_options, mesh", '"", mesh',
            one("run/programs", "test_the_step_is_compiled_with_them")),
     Mutant("what_is_split_counts_once", "xlnet_jax/distributed/mesh.py", 'math.prod(sizes[axis] for axis in split[1]) if split else 1', "1",
-           one("train/meshes", "test_what_stays_whole_is_counted")),
+           one("train/meshes", "test_large_arrays_are_split_evenly_over_any_number_of_devices")),
     Mutant("a_packed_array_loses_its_last_numbers", "xlnet_jax/distributed/mesh.py", "-(-math.prod(shape[by_layer:]) // ways) * ways",
            "math.prod(shape[by_layer:]) // ways * ways",
            one("train/meshes", "test_large_arrays_are_split_evenly_over_any_number_of_devices")),
