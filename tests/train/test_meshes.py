@@ -17,6 +17,7 @@ import tiny
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from xlnet_jax.aot import hlo
+from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
@@ -268,6 +269,31 @@ def test_six_devices_give_the_losses_and_the_gradient_of_one():
     assert_same_gradient(one.gradient, many.gradient)
     for x, y in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+SPLIT = {"mesh": {"data": 6, "zero1": True}, "train": {"batch_size": 12}}
+CLIPPED = {"compat": {"switches": "core_clip", "cores": 6}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "packed"),
+    [
+        (tiny.config(**SPLIT, model={"cutoffs": "40,100", "div_val": 2}), "word_embedding/table_0"),
+        (tiny.family("albert", **SPLIT), "embedding_projection/kernel"),
+        (tiny.config(**SPLIT, **CLIPPED), "layers/attention/query"),
+        (tiny.config(**SPLIT, optimizer={"name": "lamb", "layer_decay": 0.9}), "layers/feed_forward/inner/kernel"),
+    ],
+    ids=["adaptive", "albert", "core_clip", "lamb"],
+)
+def test_every_model_and_optimizer_takes_packed_arrays(settings, packed):
+    """The step is traced with them, and gives a state of the same shapes."""
+    recipe, grid = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:6])
+    with jax.set_mesh(grid):
+        step = build_step(recipe, grid)
+        state, _ = jax.eval_shape(step.jitted, step.abstract_state, step.abstract_batch)
+    stored, logical = (checksums.by_path(tree.params) for tree in (step.abstract_state, step.logical))
+    assert stored[packed].ndim < logical[packed].ndim
+    assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(step.abstract_state)]
 
 
 def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices(tmp_path):

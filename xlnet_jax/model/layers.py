@@ -49,7 +49,7 @@ def parameter(
     value: Any = module.get_variable("params", name)
     if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
         return value.whole(shape)  # type: ignore[return-value]
-    if value is not None and value.ndim < len(shape):
+    if isinstance(value, jax.Array) and value.ndim < len(shape):  # packed
         return meshes.reshaped(value, shape)
     value = module.param(name, init, shape, jnp.float32)
     return value
