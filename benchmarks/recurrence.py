@@ -116,7 +116,7 @@ class Scorer:
         recipe = make_recipe(config)
         counts_V = np.ones(config.model.vocab_size, np.int64)  # only the unigram cross-entropy would use them
         with jax.set_mesh(mesh):
-            abstract = build_step(recipe, mesh).abstract_state.params
+            abstract = build_step(recipe, mesh).logical.params
             params, _ = restore.parameters(self._workdir, abstract, Session())
             score: Any = sliding.SlidingLoss if kind == "sliding" else evaluation.HeldoutLoss
             return score(recipe, mesh, self._heldout, counts_V, self._blocks)(params)["bits_per_character"]

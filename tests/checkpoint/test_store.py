@@ -20,7 +20,7 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.checkpoint import checksums, chunks, restore
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged
 from xlnet_jax.config import CheckpointConfig, MeshConfig
-from xlnet_jax.distributed.mesh import make_mesh
+from xlnet_jax.distributed.mesh import make_mesh, spread
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.train.state import MUST_BE_FINITE, State
@@ -356,7 +356,7 @@ def on_mesh(sizes, spec):
 def test_the_parts_are_whole_chunks_and_cover_the_array(sizes, spec, chunk, parts):
     """Fails if a part cuts a chunk (two devices read it), overlaps another, or needs another order of the devices."""
     asked = on_mesh(sizes, spec)
-    got = chunks.spread(asked, SHAPE, chunk)
+    got = spread(asked, SHAPE, chunk)
     assert tuple(np.array(SHAPE) // got.shard_shape(SHAPE)) == parts
     assert list(got.mesh.devices.flat) == list(asked.mesh.devices.flat)
     covered = np.zeros(SHAPE, int)
@@ -371,4 +371,4 @@ def test_the_parts_are_whole_chunks_and_cover_the_array(sizes, spec, chunk, part
 def test_what_cannot_be_split_stays():
     one, asked = SingleDeviceSharding(jax.devices()[0]), on_mesh((8, 1), ())
     for sharding, shape in ((one, SHAPE), (asked, ()), (asked, SHAPE)):
-        assert chunks.spread(sharding, shape, shape) is sharding
+        assert spread(sharding, shape, shape) is sharding

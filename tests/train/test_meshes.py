@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import importlib.util
 import math
 import re
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ import shared
 import tiny
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from xlnet_jax import config as configs
 from xlnet_jax.aot import hlo
+from xlnet_jax.checkpoint import checksums
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, load
@@ -98,8 +100,9 @@ def cached_run(mesh: tuple, *others) -> Trained:
             state, metrics = execute(state, meshes.place(batch, grid))
             losses.append(float(metrics["loss"][0]))
             # Adam's first moment after one step is the clipped gradient times 1 - b1.
-            first = first or jax.device_get(optax_moment(state.opt_state))
-    return Trained(losses, first, jax.device_get(state.params), execute.as_text(), dict(grid.shape))
+            first = first or jax.device_get(optax_moment(meshes.like(state, step.logical).opt_state))
+        params = jax.device_get(meshes.like(state.params, step.logical.params))
+    return Trained(losses, first, params, execute.as_text(), dict(grid.shape))
 
 
 def optax_moment(opt_state):
@@ -200,24 +203,128 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
     assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
 
 
+LARGE = str(tiny.ROOT / "configs" / "xlnet_large.py")
+
+
 @functools.cache
 def large():
-    return jax.eval_shape(
-        lambda: states.init_params(make_recipe(load(str(tiny.ROOT / "configs" / "xlnet_large.py"), [])))
-    )
+    return jax.eval_shape(lambda: states.init_params(make_recipe(load(LARGE, []))))
 
 
-@pytest.mark.parametrize("data, whole", [(6, 32_768_000), (192, 360_300_800 - 377_088), (256, 0), (2048, 158_597_120)])
-def test_what_stays_whole_is_counted(data, whole):
-    """By hand: 377,088 elements of XLNet-Large are in small arrays; with 6 devices the table of words does not divide,
-    with 2048 only the feed-forward kernels do, and with 192 nothing."""
-    grid = AbstractMesh((1, data, 1, 1), meshes.AXES)
-    wanted = meshes.shardings(large(), grid, meshes.split_of(configs.MeshConfig(zero1=True), large(), grid.shape))
-    placed = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), nn.meta.unbox(large()), wanted
-    )
-    share, rest = meshes.split_share(placed)
-    assert rest == 4 * (whole + 377_088) and share == pytest.approx(1 - rest / 4 / 360_300_800, abs=1e-9)
+SMALL, STACKS = 377_088, 24 * 7
+"""Elements of XLNet-Large in small arrays, and its kernels: five of 2^20 elements in each layer, two of 2^22."""
+
+
+def placed(data, optimizer="adamw", tensor=1):
+    """Its parameters under ZeRO-1, on devices that are descriptions only."""
+    settings = tiny.config(mesh={"zero1": True}, optimizer={"name": optimizer})
+    grid = AbstractMesh((1, data, 1, tensor), meshes.AXES)
+    split = meshes.split_of(settings, large(), grid.shape)
+    packed = meshes.pack(large(), grid.shape, split)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        nn.meta.unbox(packed), meshes.shardings(packed, grid, split),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "zeros"),
+    [(6, 4), (192, STACKS * 128 + 64), (256, 0), (768, STACKS * 512 + 256), (2048, 0), (4096, 0)],
+)
+def test_large_arrays_are_split_evenly_over_any_number_of_devices(data, zeros):
+    """By hand: with 6 devices only the table of 32,768,000 numbers lacks an axis that divides, with 192 and 768 all
+    arrays, with 2048 and 4096 all but the feed-forward kernels."""
+    split = 360_300_800 - SMALL
+    assert bytes_here(placed(data)) == 4 * (SMALL + (split + zeros) // data) and (split + zeros) % data == 0
+    assert zeros < 1e-3 * split
+    share, rest = meshes.split_share(placed(data))
+    assert rest == 4 * SMALL and share == pytest.approx(1 - SMALL / (SMALL + split + zeros), abs=1e-9)
+
+
+def test_the_command_counts_what_a_device_holds():
+    spec = importlib.util.spec_from_file_location("split", tiny.ROOT / "benchmarks" / "split.py")
+    split = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(split)
+    found, parameters = split.row(make_recipe(load(LARGE, [])), 192), bytes_here(placed(192))
+    # Of parameters and two moments, with two counts of steps.
+    assert found["state"] == 3 * parameters + 8 and found["whole"] == 3 * 4 * SMALL + 8
+    assert found["even"] == (3 * 4 * 360_300_800 + 8) / 192 and 0 < found["over"] < 1e-3
+    assert found["unpacked"] == 3 * 4 * 360_300_800 + 8 and found["fsdp"] == 64
+
+
+def test_what_stays_whole_is_counted():
+    """Muon keeps rows and columns; with `tensor` arrays that it splits keep their axes, here all large ones."""
+    for found in (placed(192, "muon"), placed(192, tensor=2)):
+        share, rest = meshes.split_share(found)
+        assert share == 0 and rest == bytes_here(found) > 4 * 360_300_800 / 2.01
+
+
+def test_six_devices_give_the_losses_and_the_gradient_of_one():
+    """No array of this model has an axis that six devices divide: each is packed, with zeros at the end of a layer."""
+    mesh = {"data": 6, "zero1": True}
+    query = built(mesh)[2].abstract_state.params["layers"]["attention"]["query"]
+    assert query.shape == (2, 258) and query.sharding.spec == PartitionSpec(None, "data")
+    one, many = run(ONE), run(mesh)
+    np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
+    assert_same_gradient(one.gradient, many.gradient)
+    for x, y in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+SPLIT = {"mesh": {"data": 6, "zero1": True}, "train": {"batch_size": 12}}
+CLIPPED = {"compat": {"switches": "core_clip", "cores": 6}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "packed"),
+    [
+        (tiny.config(**SPLIT, model={"cutoffs": "40,100", "div_val": 2}), "word_embedding/table_0"),
+        (tiny.family("albert", **SPLIT), "embedding_projection/kernel"),
+        (tiny.config(**SPLIT, **CLIPPED), "layers/attention/query"),
+        (tiny.config(**SPLIT, optimizer={"name": "lamb", "layer_decay": 0.9}), "layers/feed_forward/inner/kernel"),
+    ],
+    ids=["adaptive", "albert", "core_clip", "lamb"],
+)
+def test_every_model_and_optimizer_takes_packed_arrays(settings, packed):
+    """The step is traced with them, and gives a state of the same shapes."""
+    recipe, grid = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:6])
+    with jax.set_mesh(grid):
+        step = build_step(recipe, grid)
+        state, _ = jax.eval_shape(step.jitted, step.abstract_state, step.abstract_batch)
+    stored, logical = (checksums.by_path(tree.params) for tree in (step.abstract_state, step.logical))
+    assert stored[packed].ndim < logical[packed].ndim
+    assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(step.abstract_state)]
+
+
+def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices(tmp_path):
+    """Saved by six devices, read by six and by four: the same bits, and a checkpoint with the shapes of the model."""
+    numbers = np.random.default_rng(0)
+
+    def drawn(x):
+        return jax.device_put(numbers.integers(1, 100, x.shape).astype(x.dtype), x.sharding)
+
+    recipe, grid, six = built({"data": 6, "zero1": True})
+    with jax.set_mesh(grid):
+        values = jax.tree.map(drawn, six.logical.split(memory=False))
+        packed = meshes.like(values, six.abstract_state.split(memory=False))
+        assert packed["optimizer"][2].mu["word_embedding"].shape == (3204,)
+        assert not np.asarray(packed["params"]["word_embedding"])[-4:].any()
+        with Checkpoints(str(tmp_path), recipe.config.checkpoint) as checkpoints:
+            checkpoints.save(1, meshes.like(packed, six.logical.split(memory=False)), {})
+            checkpoints.wait()
+            forms = {name: text.split()[0] for name, text in checkpoints.record(1)["checksums"].items()}
+    assert forms["params/layers/attention/query"] == "float32[2,16,4,4]"
+    for mesh in ({"data": 6, "zero1": True}, {"data": 2, "fsdp": 2}):
+        _, grid, step = built(mesh)
+        with jax.set_mesh(grid), Checkpoints(str(tmp_path)) as checkpoints:
+            read = tiny.restored(checkpoints, 1, step.logical.split(memory=False))
+            wanted = step.abstract_state.split(memory=False)
+            again = meshes.like(read, wanted)
+        for x, y, z, like in zip(*map(jax.tree.leaves, (values, read, again, wanted)), strict=True):
+            assert np.asarray(y).tobytes() == np.asarray(x).tobytes()
+            assert z.shape == like.shape and z.sharding == like.sharding
+            if mesh["data"] == 6 and z.shape != x.shape:
+                np.testing.assert_array_equal(np.asarray(z), meshes.reshaped(np.asarray(x), z.shape))
 
 
 def test_the_average_of_the_parameters_is_split_as_they_are():
@@ -279,7 +386,14 @@ def test_the_kernel_of_a_head_is_not_rounded():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "parts", "dtype"),
-    [({"data": 4}, 2, "bfloat16"), ({"data": 2, "fsdp": 2}, 2, "float32"), ({"slices": 2, "data": 2}, 1, "bfloat16")],
+    [
+        ({"data": 4}, 2, "bfloat16"),
+        ({"data": 2, "fsdp": 2}, 2, "float32"),
+        ({"slices": 2, "data": 2}, 1, "bfloat16"),
+        # Packed, gathered in a layer and before all of them.
+        ({"data": 2, "fsdp": 3}, 1, "bfloat16"),
+        ({"data": 3}, 2, "bfloat16"),
+    ],
     ids=str,
 )
 def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
@@ -293,15 +407,18 @@ def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig):
+@pytest.mark.parametrize("model", [{}, {"d_model": 12, "head_dim": 6, "d_ff": 20}], ids=["even", "packed"])
+def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig, model):
     def settings(zero1):
-        return shared.settings(pytestconfig, mesh={"data": 4, "fsdp": 2, "zero1": zero1})
+        evaluation = {"every": 4, "blocks": 8}
+        return shared.settings(pytestconfig, mesh={"data": 4, "fsdp": 2, "zero1": zero1}, model=model,
+                               evaluation=evaluation, checkpoint={"memory": "rebuild"})  # fmt: skip
 
     def losses(name):
         return [line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))]
 
     for name, first in (("on", True), ("off", False)):
-        train(settings(first), str(tmp_path / name), stop_at=4)
+        train(settings(first), str(tmp_path / name), stop_at=6)
         assert train(settings(not first), str(tmp_path / name), stop_at=8)["step"] == 8
     np.testing.assert_allclose(losses("on"), losses("off"), rtol=1e-5)
     scores = [evaluate(str(tmp_path / "on"), overrides=[f"--config.mesh.zero1={word}"]) for word in ("true", "false")]

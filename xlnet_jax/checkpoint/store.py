@@ -37,6 +37,7 @@ from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums, chunks
 from xlnet_jax.config import CheckpointConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
@@ -289,7 +290,7 @@ def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> 
     storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
     if storage is None:
         return leaf
-    return leaf.update(sharding=chunks.spread(leaf.sharding, leaf.shape, storage.chunk_shape))
+    return leaf.update(sharding=meshes.spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
 def operations(at_least: int = 0) -> int:

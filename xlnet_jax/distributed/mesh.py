@@ -8,6 +8,8 @@ inserts the collectives, except those of the step over axes of rows (`train.grad
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,12 +17,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.config import MeshConfig, ModelConfig, TrainConfig
+from xlnet_jax.config import Config, MeshConfig, ModelConfig, TrainConfig
 from xlnet_jax.errors import BadInput
 
 
@@ -167,15 +170,68 @@ class Split:
     axes: tuple[str, ...] = ()
     least: float = 0
     """Elements of the smallest array: a hundredth of all parameters, as a message costs more than its bytes."""
+    packs: bool = True
+    """Whether `pack` changes anything."""
 
 
 WHOLE = Split()
 
 
-def split_of(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> Split:
+def split_of(config: Config, params: Any, sizes: Mapping[str, int]) -> Split:
     """That of a configuration, on a mesh of these sizes."""
-    axes = tuple(axis for axis, on in (("fsdp", True), ("data", config.zero1)) if on and sizes[axis] > 1)
-    return Split(axes, sum(x.size for x in jax.tree.leaves(params)) / 100)
+    axes = tuple(axis for axis, on in (("fsdp", True), ("data", config.mesh.zero1)) if on and sizes[axis] > 1)
+    # Muon needs the rows and columns of a matrix.
+    return Split(axes, sum(x.size for x in jax.tree.leaves(params)) / 100, config.optimizer.name != "muon")
+
+
+def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
+    """A tree of abstract arrays in Flax's boxes as the state keeps it: large matrices that no axis can split as [L, N]
+    or [N], their elements in order and then zeros, until N divides. Those that `tensor` splits stay as they are.
+    """
+    ways = math.prod(sizes[axis] for axis in split.axes)
+
+    def one(box: Any) -> Any:
+        if not isinstance(box, nn.LogicallyPartitioned) or not split.packs or box.value.size < split.least:
+            return box
+        shape, by_layer = box.value.shape, int(box.names[0] == "layers")
+        by_tensor = any(sizes.get(axis, 1) > 1 for axis in RULES.spec(tuple(box.names)))
+        if by_tensor or len(shape) < 2 + by_layer or any(size % ways == 0 for size in shape):
+            return box
+        shape = (*shape[:by_layer], -(-math.prod(shape[by_layer:]) // ways) * ways)
+        value = jax.ShapeDtypeStruct(shape, box.value.dtype)
+        return dataclasses.replace(box, value=value, names=(*box.names[:by_layer], None))
+
+    return jax.tree.map(one, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A packed array in its logical shape, or the inverse: see `pack`."""
+    if x.shape == shape:
+        return x
+    lead = min(x.ndim, len(shape)) - 1
+    n = math.prod(shape[lead:])
+    flat = x.reshape(*x.shape[:lead], -1)[..., :n]
+    return jnp.pad(flat, [(0, 0)] * lead + [(0, n - flat.shape[-1])]).reshape(shape)
+
+
+@functools.cache
+def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
+    """`reshaped` on the devices; of a stack of layers one at a time is whole on each of them, as in a step."""
+
+    def one(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return reshaped(jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, PartitionSpec())), shape)
+
+    def every(x: jax.Array) -> jax.Array:
+        if min(x.ndim, len(shape)) == 1:
+            return one(x, shape)
+        return jax.lax.map(functools.partial(one, shape=shape[1:]), x)
+
+    return jax.jit(every, out_shardings=sharding)
+
+
+def like(tree: Any, abstract: Any) -> Any:
+    """The same arrays, those that are packed in only one of the two trees with the shape and sharding of `abstract`."""
+    return jax.tree.map(lambda x, y: x if x.shape == y.shape else _reshaping(y.shape, y.sharding)(x), tree, abstract)
 
 
 def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
@@ -222,6 +278,34 @@ def split_share(abstract: Any) -> tuple[float, int]:
         ways = math.prod(sizes[axis] for axis in split[1]) if split else 1
         total[split is not None] += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize * ways
     return total[True] / sum(total.values()), total[False]
+
+
+def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
+    """The sharding to read an array with: copies that `sharding` asks for hold different parts, as far as possible.
+
+    The devices and their order stay, so that a jitted function can take both. Only a NamedSharding can be spread;
+    `chunk` is the shape of the chunks that an array of this `shape` is stored in.
+    """
+    if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
+        return sharding
+    mesh: Any = sharding.mesh
+    mesh_axes = [axes if isinstance(axes, tuple) else (axes,) * (axes is not None) for axes in sharding.spec]
+    mesh_axes += [()] * (len(shape) - len(mesh_axes))
+    used = set(itertools.chain(*mesh_axes))
+    # Only leading mesh axes can be cut otherwise without another order of the devices. The others are for the model.
+    free = len(list(itertools.takewhile(lambda axis: axis not in used, mesh.axis_names)))
+    copies, parts = math.prod(mesh.devices.shape[:free]), []
+    for size, width, axes in zip(shape, chunk, mesh_axes, strict=True):
+        chunks, rest = divmod(size, width * math.prod(mesh.shape[axis] for axis in axes))
+        parts.append(1 if rest else math.gcd(copies, chunks))
+        copies //= parts[-1]
+    if math.prod(parts) == 1:
+        return sharding
+    names = [f"part{axis}" for axis in range(len(shape))]
+    axis_names = (*names, "copies", *mesh.axis_names[free:])
+    devices = mesh.devices.reshape(*parts, copies, *mesh.devices.shape[free:])
+    spec = PartitionSpec(*((*axes, name) for axes, name in zip(mesh_axes, names, strict=True)))
+    return NamedSharding(Mesh(devices, axis_names, axis_types=(AxisType.Auto,) * len(axis_names)), spec)
 
 
 def by_layer(x_LMN: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ def opened(
         use_compilation_cache(config)
         recipe = any_recipe(fused.decided(config, processes), stored.tokenizer)
         stack.enter_context(jax.set_mesh(mesh))
-        abstract = build_step(recipe, mesh).abstract_state.params
+        abstract = build_step(recipe, mesh).logical.params
         if stored.params is None:
             averaged = config.evaluation.averaged
             params, at = restore.parameters(stored.path, abstract, processes, stored.step(step), averaged)

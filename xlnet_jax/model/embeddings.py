@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import CompatConfig, ModelConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model import positions
 from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.layers import Dense, Dropout, accumulator, layer_norm, normal, parameter, product
@@ -95,14 +96,16 @@ def declare_projection(module: Any, i: int) -> jax.Array:
 
 
 def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
-    """Table and projection of each cluster, from the parameters of an embedding."""
-    if not config.adaptive:
-        return [(params, None)]
-    number = projections(config)
-    return [
-        (params[f"table_{i}"], params[f"projection_{min(i, number - 1)}"] if number else None)
-        for i in range(len(clusters(config)))
-    ]
+    """Table and projection of each cluster, from the parameters of an embedding, which may be packed."""
+    number, groups = projections(config), clusters(config)
+
+    def table(i: int) -> jax.Array:
+        return meshes.reshaped(params[f"table_{i}"] if config.adaptive else params, (groups[i].size, groups[i].width))
+
+    def projection(i: int) -> jax.Array:
+        return meshes.reshaped(params[f"projection_{i}"], (groups[i].width, config.d_model))
+
+    return [(table(i), projection(min(i, number - 1)) if number else None) for i in range(len(groups))]
 
 
 def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax.Array:

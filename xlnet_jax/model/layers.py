@@ -48,7 +48,9 @@ def parameter(
     init = nn.with_logical_partitioning(initializer or normal(module.config), axes)  # type: ignore[attr-defined]
     value: Any = module.get_variable("params", name)
     if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
-        return value.whole()  # type: ignore[return-value]
+        return value.whole(shape)  # type: ignore[return-value]
+    if isinstance(value, jax.Array) and value.ndim < len(shape):  # packed
+        return meshes.reshaped(value, shape)
     value = module.param(name, init, shape, jnp.float32)
     return value
 
@@ -70,17 +72,19 @@ class CastAhead:
     spec: PartitionSpec = dataclasses.field(default=PartitionSpec(), metadata={"static": True})
     """Of an array of which a device has a part: the mesh axes that split it."""
 
-    def whole(self) -> CastAhead:
-        """Gathered; the gradient of the zeros is then summed over these mesh axes, and a device has its part of it."""
-        if (split := meshes.row_split(self.spec)) is None:
-            return self
-        axis, names = split
+    def whole(self, shape: tuple[int, ...]) -> CastAhead:
+        """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh axes, and a device
+        has its part of it."""
+        split = meshes.row_split(self.spec)
 
         def gather(x: jax.Array) -> jax.Array:
+            if split is None:
+                return meshes.reshaped(x, shape)
+            axis, names = split
             # With heads and their elements as one axis a TPU gathers in the layout of the product.
-            rows = x.reshape(len(x), -1) if axis == 0 else x
+            rows = x.reshape(len(x), -1) if axis == 0 and x.ndim > 1 else x
             rows = jax.lax.all_gather(rows, names, axis=axis, tiled=True)
-            return rows.reshape(-1, *x.shape[1:]) if axis == 0 else rows
+            return meshes.reshaped(rows.reshape(-1, *x.shape[1:]) if axis == 0 else rows, shape)
 
         return CastAhead(gather(self.value), gather(self.zeros))
 

@@ -49,10 +49,9 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     A layer gathers its kernels, and sums their gradients, unless it would do so more than once in a step.
     """
     boxed = jax.eval_shape(lambda: states.init_params(recipe))
-    whole, specs = (
-        meshes.specs(boxed, sizes),
-        meshes.specs(boxed, sizes, meshes.split_of(recipe.config.mesh, boxed, sizes)),
-    )
+    split = meshes.split_of(recipe.config, boxed, sizes)
+    boxed = meshes.pack(boxed, sizes, split)
+    whole, specs = meshes.specs(boxed, sizes), meshes.specs(boxed, sizes, split)
     if recipe.config.train.gradient_accumulation_steps > 1 or recipe.config.model.share_layers:
         return whole, specs, whole
 

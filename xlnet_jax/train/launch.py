@@ -139,7 +139,7 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
         out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
-    parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
+    parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
     stream = job.data.stream(phases[-1].recipe.config)
     read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
@@ -220,7 +220,7 @@ def restore_or_init(
         # With another batch size the rows are other rows: the saved memory is useless.
         same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
-        return {name: tree for name, tree in built.abstract_state.split().items() if name != "memory" or usable}
+        return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
 
     restored = restore.resume(checkpoints, functools.partial(wanted, checkpoints.path), processes)
     begins = origin if restored is None else None
@@ -236,7 +236,8 @@ def restore_or_init(
     recipe, built = phases[number]
     config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
-    old, trees = from_json(restored.record["plan"]), restored.trees
+    old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
+    trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
     plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
@@ -304,7 +305,7 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     if not path:
         return create_state(recipe, built), {"rebuilt": []}
     # The head of another task predicts something else, even where the shapes agree.
-    fresh = built.abstract_state.params
+    fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
     # But the first layer of a classifier may be pretrained, as the pooler of a loss of sentences.
     if summary := fresh.get("head", {}).get("summary"):
@@ -330,4 +331,5 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     # Loaded parameters replace fresh ones; the other run may lack some.
     fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
     merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))
-    return dataclasses.replace(state, params=merged), {"init_from": origin, "rebuilt": []}
+    state = dataclasses.replace(state, params=meshes.like(merged, built.abstract_state.params))
+    return state, {"init_from": origin, "rebuilt": []}

@@ -260,7 +260,7 @@ class Run:
 
     def _trees(self, state: State) -> dict[str, Any]:
         """The trees of a checkpoint."""
-        return state.split(memory=self.recipe.config.checkpoint.memory == "all")
+        return meshes.like(state, self.built.logical).split(memory=self.recipe.config.checkpoint.memory == "all")
 
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
@@ -301,6 +301,7 @@ class Run:
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 params = state.evaluated(self.recipe.config.evaluation.averaged)
+                params = meshes.like(params, self.built.logical.params)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
                 if self.sample:
                     with self.watchdog.suspended():  # it may compile

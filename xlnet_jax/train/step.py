@@ -34,6 +34,8 @@ class BuiltStep(NamedTuple):
     """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
     abstract_state: State
     """Shapes, dtypes and shardings."""
+    logical: State
+    """The same as in a checkpoint: nothing is packed (`mesh.pack`)."""
     abstract_batch: Any
     """The same for a batch with K stacked steps."""
     rows: int
@@ -127,14 +129,19 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     Raises BadInput if the compiler does not know an option.
     """
     rows = meshes.training_rows(recipe.config.train, mesh)
-    boxed = jax.eval_shape(lambda: states.init_state(recipe, rows))
-    split = meshes.split_of(recipe.config.mesh, boxed.params, mesh.shape)
+    boxed = logical = jax.eval_shape(lambda: states.init_state(recipe, rows))
+    split = meshes.split_of(recipe.config, boxed.params, mesh.shape)
+    boxed = dataclasses.replace(
+        boxed,
+        params=meshes.pack(boxed.params, mesh.shape, split),
+        opt_state=meshes.pack(boxed.opt_state, mesh.shape, split),
+    )
     state_shardings = dataclasses.replace(
         meshes.shardings(boxed, mesh),
         params=meshes.shardings(boxed.params, mesh, split),
         opt_state=meshes.shardings(boxed.opt_state, mesh, split),
     )
-    batch_sharding = meshes.batch_sharding(mesh, leading=1)
+    batch_sharding, everywhere = meshes.batch_sharding(mesh, leading=1), NamedSharding(mesh, PartitionSpec())
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
@@ -144,7 +151,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         steps,
         in_shardings=(state_shardings, batch_sharding),
         # Every host reads all metrics.
-        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
+        out_shardings=(state_shardings, everywhere),
         donate_argnums=0,
         compiler_options=compiler_options(recipe.config.train.compiler_options, mesh),
     )
@@ -158,10 +165,20 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         nn.meta.unbox(boxed),
         state_shardings,
     )
-    return BuiltStep(jitted, abstract_state, abstract_batch, rows, recipe.config.train.compiler_options)
+
+    def unpacked(x: Any, stored: Any) -> Any:
+        if x.shape == stored.shape:
+            return stored
+        # Split like the chunks of a checkpoint, but a stack of layers has each of them everywhere.
+        chunk = [size if axis < stored.ndim - 1 else 1 for axis, size in enumerate(x.shape)]
+        return x.update(sharding=meshes.spread(everywhere, x.shape, chunk))
+
+    logical = jax.tree.map(unpacked, nn.meta.unbox(logical), abstract_state)
+    return BuiltStep(jitted, abstract_state, logical, abstract_batch, rows, recipe.config.train.compiler_options)
 
 
 def create_state(recipe: Recipe, built: BuiltStep) -> State:
     """The state before the first step; every device makes its own part."""
-    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
-    return jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, built.rows)), out_shardings=out_shardings)()
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
+    drawn = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, built.rows)), out_shardings=out_shardings)()
+    return meshes.like(drawn, built.abstract_state)
