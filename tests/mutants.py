@@ -289,7 +289,7 @@ MUTANTS = (
            one("kernels/xla", "test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position")),
     Mutant("query_and_content_drop_the_same", TRANSFORMER, "T + batch.target_positions", "batch.target_positions",
            one("model/numerics", "test_every_site_stream_layer_and_step_has_a_mask_of_its_own")),
-    Mutant("gradient_rounded", LAYERS, "x, dy, preferred_element_type=high", "x, dy, preferred_element_type=x.dtype",
+    Mutant("gradient_rounded", LAYERS, "*factors, preferred_element_type=high", "*factors, preferred_element_type=x.dtype",
            one("model/numerics", "test_a_gradient_is_not_rounded_to_the_dtype_of_the_computation")),
     Mutant("rows_drop_by_the_target_slot", TRANSFORMER, "T + batch.target_positions",
            "jnp.broadcast_to(T + jnp.arange(P), (B, P))",
