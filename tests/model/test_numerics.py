@@ -104,9 +104,9 @@ def masks(**rates):
         return model.apply({"params": p}, batch, memory, deterministic=False, rngs={"dropout": key})
 
     found = equations(jax.make_jaxpr(run)(params(), jax.random.key(0)).jaxpr)
-    # Hashes are compared with a threshold.
-    compared = (e.outvars[0].aval for e in found if e.primitive.name == "lt" and e.invars[0].aval.dtype == jnp.uint32)
-    return sorted(tuple(mask.shape) for mask in compared)
+    # Hashes are compared with a threshold as signed integers.
+    cast = (e for e in found if e.primitive.name == "convert_element_type" and e.invars[0].aval.dtype == jnp.uint32)
+    return sorted(tuple(e.outvars[0].aval.shape) for e in cast)
 
 
 def test_dropout_is_at_the_sites_of_the_original_each_with_its_rate():
