@@ -85,15 +85,18 @@ class Inputs:
 
 
 class Queries:
-    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width."""
+    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width.
 
-    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any) -> None:
+    `stays`: the program keeps it while it visits keys.
+    """
+
+    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
-        if not plan.chosen:  # The same, but without a register for each query.
+        if stays and not plan.chosen:  # The same, but without a register for each query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
         shift = plan.tile.bit_length() - 1
@@ -269,7 +272,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
 
     def visit(i: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         dk_SE, dv_SE = carry
-        queries = Queries(plan, inputs, b, h, i)
+        queries = Queries(plan, inputs, b, h, i, stays=False)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
         position_QS = queries.position_scores(j, queries.rows(queries.first + j))
