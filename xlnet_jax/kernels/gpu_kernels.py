@@ -140,9 +140,7 @@ class Queries:
     def scores(
         self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array, log_Q1: jax.Array | float = 0.0
     ) -> jax.Array:
-        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or
-        [Q, S].
-        """
+        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S]."""
         visible_QS = rank < self.limit_Q1
         if self.plan.farthest is not None:
             visible_QS &= self.at_Q1 - number <= self.plan.farthest
@@ -231,8 +229,8 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
             da_QE, db_QE, dother_Q, before_QS = carry
             *integers, k_SE = queries.keys(j)
             first_SE = queries.rows(queries.first + j)
-            position_QS = queries.position_scores(j, first_SE)
-            score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
+            sum_QS = queries.position_scores(j, first_SE) + plan.dot(queries.a_QE, k_SE, NT)
+            score_QS = queries.scores(sum_QS, *integers, log_Q1=gradients.log_Q1)
             _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
             dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
             da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
@@ -276,7 +274,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
         position_QS = queries.position_scores(j, queries.rows(queries.first + j))
-        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
+        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, log_Q1=gradients.log_Q1)
         do_QE = gradients.do_QE
         p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
         dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
