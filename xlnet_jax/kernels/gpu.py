@@ -41,9 +41,9 @@ class Blocks:
     """Tiles whose loads are under way at a time."""
     sum_stages: int = 1
     """The same where keys get their gradient: 2 would spill more."""
-    programs: int = 264
-    """At least as many give the queries their gradient, if there are blocks of queries enough: two for each of the 132
-    multiprocessors of an H100. Each has a part of the gradient of the position keys of its own, in float32."""
+    programs: int = 256
+    """At least as many give the queries their gradient, if there are blocks of queries enough: an H100 runs 264 at a
+    time. Each has a part of the gradient of the position keys of its own, in float32."""
 
 
 BLOCKS = {

@@ -85,15 +85,18 @@ class Inputs:
 
 
 class Queries:
-    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width."""
+    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width.
 
-    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any) -> None:
+    `stays`: the program keeps it while it visits keys.
+    """
+
+    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
-        if not plan.chosen:  # The same, but without a register for each query.
+        if stays and not plan.chosen:  # The same, but without a register for each query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
         shift = plan.tile.bit_length() - 1
@@ -137,9 +140,7 @@ class Queries:
     def scores(
         self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array, log_Q1: jax.Array | float = 0.0
     ) -> jax.Array:
-        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or
-        [Q, S].
-        """
+        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S]."""
         visible_QS = rank < self.limit_Q1
         if self.plan.farthest is not None:
             visible_QS &= self.at_Q1 - number <= self.plan.farthest
@@ -228,8 +229,8 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
             da_QE, db_QE, dother_Q, before_QS = carry
             *integers, k_SE = queries.keys(j)
             first_SE = queries.rows(queries.first + j)
-            position_QS = queries.position_scores(j, first_SE)
-            score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
+            sum_QS = queries.position_scores(j, first_SE) + plan.dot(queries.a_QE, k_SE, NT)
+            score_QS = queries.scores(sum_QS, *integers, log_Q1=gradients.log_Q1)
             _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
             dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
             da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
@@ -269,11 +270,11 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
 
     def visit(i: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         dk_SE, dv_SE = carry
-        queries = Queries(plan, inputs, b, h, i)
+        queries = Queries(plan, inputs, b, h, i, stays=False)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
         position_QS = queries.position_scores(j, queries.rows(queries.first + j))
-        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, gradients.log_Q1)
+        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, log_Q1=gradients.log_Q1)
         do_QE = gradients.do_QE
         p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
         dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
