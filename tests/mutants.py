@@ -583,7 +583,7 @@ MUTANTS = (
            one("train/meshes", "test_what_stays_whole_is_counted")),
     Mutant("the_table_overrules_ones_own_options", "xlnet_jax/run/programs.py", "options[name] = value", "options.setdefault(name, value)",
            one("run/programs", "test_options_of_the_chip_and_of_ones_own_the_last_of_two_counts")),
-    Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",
+    Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "int(bound) - 2 * staged", "int(bound)",
            one("commands/compile", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
     Mutant("delays_take_no_time", "xlnet_jax/aot/schedule.py", "1 + sum(map(int, _DELAY.findall(line)))", "1",
            one("commands/compile", "test_a_schedule_counts_delays_and_how_long_products_keep_a_unit_busy")),

@@ -179,6 +179,11 @@ def bounds(c):
 
     with jax.numpy_rank_promotion("allow"), jax.set_mesh(mesh), schedule.collected() as schedules:
         executable = step.lower(params, state, batch).compile(compiler_options=dict.fromkeys(c.options, "true"))
+    for name in [name for name in schedules if name.startswith("flash")]:
+        # The kernels skip blocks after a query, and the account takes every condition to hold: 10 of 16 blocks of 512
+        # keys and 512 queries are seen, 6 of 8 with 1024 queries.
+        share, one = 6 / 8 if "_dq_" in name else 10 / 16, schedules[name]
+        schedules[name] = dataclasses.replace(one, bundles=int(one.bundles * share), products=one.products * share)
     at_peak = c.flops / topology.chip.peak_flops
     return account_of(executable, schedules, topology.chip, dict(mesh.shape), mesh.devices.flat, at_peak)
 
@@ -208,6 +213,7 @@ def test_a_product_of_matrices_takes_little_more_than_at_the_published_peak(name
         executable = jax.jit(jnp.matmul).lower(whole, whole).compile(compiler_options=options)
     at_peak = 2 * size**3 / topology.chip.peak_flops * topology.chip.devices
     found = account_of(executable, schedules, topology.chip, {"data": 1}, topology.devices[:1], at_peak)
+    print({name: found[name] for name in ("lower_ms", "upper_ms")})
     assert 1 <= found["lower_ms"] / at_peak / 1e3 < 1.12
     assert published is None or found["lower_ms"] <= published <= found["upper_ms"]
 
