@@ -300,8 +300,7 @@ class Run:
         take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                params = state.evaluated(self.recipe.config.evaluation.averaged)
-                params = meshes.like(params, self.built.logical.params)
+                params = meshes.like(state.evaluated(self.recipe.config.evaluation.averaged), self.built.logical.params)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
                 if self.sample:
                     with self.watchdog.suspended():  # it may compile
