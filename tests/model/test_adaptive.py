@@ -147,7 +147,8 @@ def test_any_mesh_gives_the_gradient_of_one_device(shape, accumulation, chunk, x
 
     one, many = gradient({"data": 1}, 1), gradient(shape, accumulation)
     for (path, x), y in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(many), strict=True):
-        np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-8, err_msg=jax.tree_util.keystr(path))
+        # Each device rounds its share of a sum, up to 0.5, to float32.
+        np.testing.assert_allclose(y, x, rtol=1e-6, atol=3e-8, err_msg=jax.tree_util.keystr(path))
         assert np.any(x), path
 
 
