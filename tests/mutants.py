@@ -252,7 +252,7 @@ MUTANTS = (
     Mutant("fused_mixes_the_directions", FUSED_BACKWARD, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
     Mutant("gpu_forgets_the_tile_before", GPU, "queries.offset_QS == queries.first, ds_QS, before_QS",
-           "queries.offset_QS == queries.first, ds_QS, 0", one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+           "queries.offset_QS == queries.first, ds_QS, 0", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
     Mutant("gpu_forgets_the_last_block_of_position_keys", GPU, "queries.last + 2", "queries.last + 1",
            one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
     Mutant("gpu_forgets_the_blocks_of_queries_before", GPU, "dr_GNHE[rows(n)] +=", "dr_GNHE[rows(n)] =",
