@@ -134,30 +134,30 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
 
 def compare(config: ModelConfig, device: Any) -> float:
     """The largest difference of fused and XLA on one device, in units of bfloat16's roundoff; infinite for NaN."""
-    case = jax.device_put(_case(config), device)
     kernel = KERNELS[kind(device.device_kind)]
     if kernel is gpu.attend:
         # As few programs as with many rows: one adds up the gradients of several blocks of queries.
-        blocks = gpu.blocks_of(config.head_dim, case.q_BQHE.dtype)
+        blocks = gpu.blocks_of(config.head_dim, jnp.dtype(config.compute_dtype))
         kernel = functools.partial(kernel, blocks=dataclasses.replace(blocks, programs=8))
-    both = kernel, xla.attend
     run = jax.jit(lambda attend, case: xla.differentiated(attend, case)[::2], static_argnums=0)
-    ours, theirs = (jax.tree.leaves(jax.device_get(run(attend, case))) for attend in both)
-    unit = float(jnp.finfo(jnp.bfloat16).eps)
-    differences = [
-        np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
-        for x, y in zip(ours, theirs, strict=True)
-    ]
+    unit, differences = float(jnp.finfo(jnp.bfloat16).eps), []
+    for chosen in (False, True):
+        case = jax.device_put(_case(config, chosen), device)
+        ours, theirs = (jax.tree.leaves(jax.device_get(run(attend, case))) for attend in (kernel, xla.attend))
+        differences += [
+            np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
+            for x, y in zip(ours, theirs, strict=True)
+        ]
     return float(np.nan_to_num(np.max(differences) / unit, nan=np.inf))
 
 
-def _case(config: ModelConfig) -> Arguments:
-    """Two directions, segments, padded lengths."""
+def _case(config: ModelConfig, chosen: bool) -> Arguments:
+    """Two directions, segments, padded lengths; queries in order or at chosen positions."""
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
-    B, T, K, Q, H, E = 2, 250, 270, 37, 2, config.head_dim
+    B, T, K, Q, H, E = 2, 250, 270, 37 if chosen else 250, 2, config.head_dim
     integers = functools.partial(rng.integers, dtype=np.int32)
     rank_BK = integers(-1, T, (B, K))
-    at_BQ = np.sort(integers(0, T, (B, Q)), axis=1)
+    at_BQ = np.sort(integers(0, T, (B, Q)), axis=1) if chosen else np.arange(B * T, dtype=np.int32).reshape(B, T) % T
 
     def normal(*shape: int, dtype: Any = dtype) -> np.ndarray:
         return rng.standard_normal(shape, np.float32).astype(dtype)
@@ -168,7 +168,7 @@ def _case(config: ModelConfig) -> Arguments:
         position=(wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
         biases={f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
         segment_2HE=wide(2, H, E), limit_BQ=np.take_along_axis(rank_BK, at_BQ, 1), rank_BK=rank_BK,
-        segment_BQ=integers(0, 2, (B, Q)), segment_BK=integers(0, 2, (B, K)), query_position_BQ=at_BQ,
-        rows_B=np.arange(B, dtype=np.int32),
+        segment_BQ=integers(0, 2, (B, Q)), segment_BK=integers(0, 2, (B, K)),
+        query_position_BQ=at_BQ if chosen else None, rows_B=np.arange(B, dtype=np.int32),
         dropout=AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None,
     )  # fmt: skip
