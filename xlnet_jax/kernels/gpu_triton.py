@@ -1,6 +1,6 @@
 """All that the fused attention on GPU asks of Pallas on Triton by name; another backend would replace this module.
 
-JAX 0.11 deprecates it (docs/gpu_kernels.md has what was tried in its place). Beyond this the kernels use what
+JAX 0.11 deprecates it (docs/kernels.md has what was tried in its place). Beyond this the kernels use what
 every backend of Pallas has: references, slices, program numbers, loops and elementwise operations.
 """
 
