@@ -185,9 +185,8 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
     """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of exactly 0."""
     score_BHQK = jnp.where(visible_BQK[:, None], score_BHQK, -jnp.inf)
-    if meshes.device().platform == "cpu":
-        # Else XLA adds the terms of a score twice: for the maximum, and for the exponential.
-        score_BHQK = jax.lax.optimization_barrier(score_BHQK)
+    # Else XLA on a CPU adds the terms of a score twice: for the maximum, and for the exponential.
+    score_BHQK = jax.lax.platform_dependent(score_BHQK, cpu=jax.lax.optimization_barrier, default=lambda x: x)
     highest = jnp.max(score_BHQK, axis=-1, keepdims=True)
     weight = jnp.exp(score_BHQK - jnp.where(jnp.isfinite(highest), highest, 0))
     total = jnp.sum(weight, axis=-1, keepdims=True)
