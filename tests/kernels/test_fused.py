@@ -218,10 +218,19 @@ def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
 
 
 def test_a_kernel_is_compared_with_xla(monkeypatch):
-    monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
+    monkeypatch.setitem(fused.KERNELS, "cpu", xla.attend)
     assert fused.choose(with_attention("auto"))[0] == "fused"
     monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)
     chosen, why = fused.choose(with_attention("auto"))
     assert chosen == "xla" and why.startswith("attention: xla, because the kernel for cpu differs from xla by ")
     with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
         fused.choose(with_attention("fused"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [GATHERED, functools.partial(gpu.attend, interpret=True)], ids=NAMES)
+def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
+    monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
+    if kernel is not GATHERED:  # then with fewer programs
+        monkeypatch.setattr(gpu, "attend", kernel)
+    assert fused.compare(with_attention("auto", head_dim=64), jax.local_devices()[0]) <= fused.UNITS
