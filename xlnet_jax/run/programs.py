@@ -69,7 +69,9 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
     here = NamedSharding(mesh, PartitionSpec())
     with refusals(text):  # not after an hour of compilation
-        jax.jit(jnp.negative, compiler_options=options).lower(jax.ShapeDtypeStruct((), jnp.int32, sharding=here)).compile()
+        jax.jit(jnp.negative, compiler_options=options).lower(
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=here)
+        ).compile()
     return options
 
 
