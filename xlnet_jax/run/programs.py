@@ -67,11 +67,9 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
                            f"{device.device_kind}; leave out chip")  # fmt: skip
     # XLA writes what is true with a capital, and libtpu takes both.
     options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
-    here = NamedSharding(mesh, PartitionSpec())
+    one = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
     with refusals(text):  # not after an hour of compilation
-        jax.jit(jnp.negative, compiler_options=options).lower(
-            jax.ShapeDtypeStruct((), jnp.int32, sharding=here)
-        ).compile()
+        jax.jit(jnp.negative, compiler_options=options).lower(one).compile()
     return options
 
 
