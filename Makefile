@@ -155,7 +155,7 @@ docs: .venv/docs.stamp ## draw the figures, and build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # One resolution for all Python versions; CUDA packages go, the header stays.
-constraints: .venv/created.stamp ## write constraints.txt anew with today's versions
+constraints: .venv/created.stamp ## write constraints.txt with today's versions
 	$(BIN)/pip install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet \
