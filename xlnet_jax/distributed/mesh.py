@@ -205,7 +205,7 @@ def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A packed array in its logical shape, or the inverse: see `pack`. One that has its number of axes stays."""
+    """A packed array in its logical shape, or the inverse (`pack`). One with as many axes as the shape stays."""
     if x.ndim == len(shape):
         return x
     lead = min(x.ndim, len(shape)) - 1
