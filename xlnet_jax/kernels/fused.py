@@ -133,9 +133,7 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
 
 
 def compare(config: ModelConfig, device: Any) -> float:
-    """The largest difference of fused and XLA, both streams on one device, in units of bfloat16's roundoff; infinite for
-    NaN.
-    """
+    """The largest difference of fused and XLA in both streams, in units of bfloat16's roundoff; infinite for NaN."""
     kernel = KERNELS[kind(device.device_kind)]
     if kernel is gpu.attend:
         # As few programs as with many rows: one adds up the gradients of several blocks of queries.
