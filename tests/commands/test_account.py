@@ -10,7 +10,7 @@ from xlnet_jax.aot.schedule import Schedule
 from xlnet_jax.aot.topology import CHIPS
 
 # A cycle, a byte of HBM and a byte of the network take a second each.
-CHIP = dataclasses.replace(CHIPS["v5e"], clock=1.0, hbm_bandwidth=1.0, ici_bandwidth=2.0, dcn_bandwidth=1.0)
+CHIP = dataclasses.replace(CHIPS["v5e"], clock=1.0, hbm_bandwidth=1.0, ici_bandwidth=2.0, links=1, dcn_bandwidth=1.0)
 TILE = "f32[8,128]{1,0:T(8,128)}"
 """4096 bytes."""
 GROUPS = "replica_groups=[1,2]<=[2], dimensions={0}"
@@ -55,13 +55,17 @@ def test_every_operation_takes_the_longest_of_its_needs_as_often_as_its_loop_tur
     assert found["collectives_ms"] == found["hidden_ms"] == 0 and found["data_dependent_loops"] == []
 
 
-@pytest.mark.parametrize(("axes", "share"), [("data", 1 / 2), ("fsdp", 1 / 2), ("data+fsdp", 1), ("tensor", 1 / 2)])
-def test_a_ring_has_the_links_along_its_sides_of_the_torus(axes, share):
-    """A mesh of 4 x 2 over a torus of 4 x 2, of two devices a chip."""
-    places = np.array([(x, y, 0) for x in range(4) for y in range(2) for _ in range(2)])
-    mesh = {"data": 4, "fsdp": 2, "tensor": 2}
+@pytest.mark.parametrize(
+    ("axes", "links"), [("data", 2), ("fsdp", 1), ("data+fsdp", 3), ("fsdp+tensor", 1), ("tensor", 1), ("slices", 1)]
+)
+def test_a_ring_has_the_links_along_its_sides_of_the_torus(axes, links):
+    """A torus of 16 x 4, of which only the first side has joined ends; a part of that side is no ring either."""
+    places = np.array([(x, y, 0) for x in range(16) for y in range(4) for _ in range(2)])
+    mesh = {"data": 16, "fsdp": 4, "tensor": 2}
     program = hlo.Program(entry("ROOT %negated = f32[8]{0} negate(%a)"))
-    assert account.Account(program, {}, CHIP, mesh, places, 1)._links(axes) == share
+    assert account.Account(program, {}, CHIPS["v5e"], mesh, places, 1)._links(axes) == links / 4
+    parts = {"slices": 2, "data": 8, "fsdp": 4, "tensor": 2}
+    assert account.Account(program, {}, CHIPS["v5e"], parts, places, 1)._links("data") == 1 / 4
 
 
 def test_products_that_libtpu_starts_closer_together_than_a_unit_takes_them_count_in_full():

@@ -80,7 +80,10 @@ MODULE = textwrap.dedent("""\
       %all-reduce.1 = (f32[]{:T(128)}, f32[]{:T(128)}) all-reduce(%loss, %loss), channel_id=1, replica_groups=mesh['axis_0'=4] {'axis_0'}, use_global_device_ids=true, to_apply=%add
       %send.1 = (bf16[1,2,128]{2,1,0}, u32[], token[]) send(%grads, %after), channel_id=6, is_host_transfer=true, frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
       %grads = bf16[1,2,128]{2,1,0} constant({...})
-      ROOT %state.2 = (s32[], f32[2,100]{1,0}, bf16[32,64]{1,0}, f32[64,8]{1,0}, s32[]) tuple(%state)
+      %m = s32[]{:T(128)} get-tuple-element(%state), index=0
+      %more = s32[]{:T(128)} constant(1)
+      %then = s32[]{:T(128)} add(%m, %more)
+      ROOT %state.2 = (s32[], f32[2,100]{1,0}, bf16[32,64]{1,0}, f32[64,8]{1,0}, s32[]) tuple(%then)
     }
 
     %step.condition (d: (s32[], f32[2,100], bf16[32,64], f32[64,8], s32[])) -> pred[] {
@@ -126,6 +129,12 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
     # The first iteration taken out: the loop starts at a copy of 1.
     peeled = MODULE.replace("%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)")
     assert hlo.Program(peeled).runs["step"] == 9
+    # Three iterations joined to one.
+    assert (
+        hlo.Program(MODULE.replace("%more = s32[]{:T(128)} constant(1)", "%more = s32[] constant(3)")).runs["step"] == 4
+    )
+    with pytest.raises(ValueError, match="loop with the body step: it does not count by a constant"):
+        hlo.Program(MODULE.replace("add(%m, %more)", "multiply(%m, %more)"))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +329,8 @@ PRODUCTS = """\
 
 
 @pytest.mark.parametrize(
-    ("kind", "cycles"), [("vmatmul.f32", 8), ("vmatmul.msk.bf16.vlgmr", 16), ("vmatmul.mubr.bf16", 8)]
+    ("kind", "cycles"),
+    [("vmatmul.f32", 8), ("vmatmul.msk.bf16.vlgmr", 16), ("vmatmul.mubr.bf16", 8), ("vmatmul.lmr.bf16", 8)],
 )
 def test_a_schedule_counts_delays_and_how_long_products_keep_a_unit_busy(kind, cycles):
     """Four bundles and four more cycles; three products on two units."""

@@ -130,3 +130,12 @@ def test_masks_are_of_32_bit_arithmetic_with_x64_too():
     np.testing.assert_array_equal(wide, kept(0.5))
     with jax.enable_x64(True), pytest.raises(TypeError, match="must be uint32, not uint64"):
         drop(jnp.ones(4), 0.1, jax.random.bits(jax.random.key(0)), jnp.arange(4))
+
+
+def test_the_backward_pass_draws_the_mask_again():
+    """No array as large as x waits for it; the gradient has the mask and the factor of the output."""
+    x_BF = jnp.arange(1.0, 65.0).reshape(4, 16)
+    indices = jnp.arange(4)[:, None], jnp.arange(16)[None]
+    y_BF, pull = jax.vjp(lambda x: drop(x, 0.3, jnp.uint32(7), *indices), x_BF)
+    assert max(leaf.size for leaf in jax.tree.leaves(pull)) < x_BF.size
+    np.testing.assert_array_equal(pull(x_BF)[0], y_BF)

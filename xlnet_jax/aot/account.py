@@ -149,11 +149,16 @@ class Account:
         return work
 
     def _links(self, axes: str) -> float:
-        """The share of a chip's links that a ring along mesh axes has: those along the sides of the torus it goes."""
+        """The share of a chip's links that a ring along mesh axes has.
+
+        Of each side of the torus that it goes along these are both if it goes around, else one: along a part of the
+        side, or where the ends of the side are not joined.
+        """
         grid = self.places.reshape(*self.axes.values(), -1)
-        vary = [np.ptp(grid, axis=n).any(axis=tuple(range(len(self.axes) - 1))) for n in range(len(self.axes))]
-        along = [side for name, side in zip(self.axes, vary, strict=True) if name in axes.split("+")]
-        return max(np.any(along, axis=0).sum(), 1) / max(np.any(vary, axis=0).sum(), 1)
+        group = grid[tuple(slice(None) if name in axes.split("+") else 0 for name in self.axes)]
+        whole, along = (np.ptp(each.reshape(-1, grid.shape[-1]), axis=0) + 1 for each in (grid, group))
+        around = (along == whole) & (whole % self.chip.ring == 0)
+        return max(((along > 1) * (1 + around)).sum(), 1) / self.chip.links
 
 
 def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:

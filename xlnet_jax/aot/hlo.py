@@ -96,8 +96,8 @@ class Program:
                 self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Iterations of a loop that counts in steps of 1 up to a constant, as scans do: from 0, or from a constant
-        where the compiler has taken the first iterations out of it."""
+        """Iterations of a loop that counts up to a constant: from 0, or from more where the compiler took the first out
+        of it; in steps of 1, or of more where it joined some."""
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
@@ -119,7 +119,20 @@ class Program:
         limit = constant(test.operands[1]) if known_test else None
         if limit is None:
             raise ValueError(f"loop {loop.name}: its trip count is not a constant")
-        return limit - (constant(test.operands[0]) or 0)
+        step = self._step(attribute(loop, "body"), condition.get(test.operands[0]))
+        return -(-(limit - (constant(test.operands[0]) or 0)) // step)
+
+    def _step(self, body: str, counter: Instruction | None) -> int:
+        """What one iteration adds to a part of the carried tuple."""
+        inside = self.computations[body]
+        (carried,) = [one for one in inside.values() if one.root]
+        index = re.search(r"index=(\d+)", counter.attributes) if counter else None
+        after = inside.get(carried.operands[int(index[1])]) if index and carried.opcode == "tuple" else None
+        added = [inside[name] for name in after.operands] if after and after.opcode == "add" else []
+        steps = [int(one.operands[0]) for one in added if one.opcode == "constant"]
+        if len(steps) != 1:
+            raise ValueError(f"loop with the body {body}: it does not count by a constant")
+        return steps[0]
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""

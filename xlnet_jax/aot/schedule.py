@@ -7,8 +7,9 @@ device has two cores, and libtpu has already divided the work between them.
 
 Products go through queues: on v5e, v5p and TPU7x libtpu starts them closer together than the units can take them, and
 the core waits. So they are counted as well. A register has 8 rows of float32 or 16 of bfloat16; a unit of 128 x 128
-takes one per cycle, one of 256 x 256 (`mubr`) two. libtpu keeps these distances on v3, v4 and v6e, and with the clocks
-of topology.py they are the published peaks.
+takes one per cycle, one of 256 x 256 (`mubr`) two. A product of transposed rows (`lmr`) has 8, as many as it gives
+results. libtpu keeps these distances on v3, v4 and v6e, and with the clocks of topology.py they are the published
+peaks.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def parse(text: str, units: str = "") -> Schedule:
 
 
 def _cycles(product: str) -> float:
-    return (8 if "f32" in product else 16) / (2 if "mubr" in product else 1)
+    return (8 if "f32" in product or ".lmr." in product else 16) / (2 if "mubr" in product else 1)
 
 
 def _units(times: list[int], text: str) -> dict[str, float]:

@@ -36,6 +36,10 @@ class Chip:
     """Bytes per second."""
     ici_bandwidth: float
     """Bytes per second over all links to other chips of the slice, sum of both directions."""
+    links: int
+    """Two for each side of the torus."""
+    ring: int
+    """The ends of a side are joined if its chips are a multiple of this."""
     dcn_bandwidth: float | None
     """Bytes per second to other slices; None if no figure is published."""
     clock: float
@@ -51,20 +55,22 @@ class Chip:
 # Neural Networks", CACM 63(7), 2020), v4 six of 50 GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two
 # papers also give the clocks. Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per
 # cycle on v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our assumption: their
-# pages give two units for v6e, which would be a clock of 3.5 GHz.
+# pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is a torus of 32 x 32 chips, one of v5e
+# or v6e of 16 x 16, and a slice of less is a part of it without the ends; slices of v4, v5p and TPU7x are made of cubes
+# of 4 x 4 x 4 chips, whose ends optical switches join.
 CHIPS = {
-    "v3": Chip("TPU v3", 2, 32 * GIB, 123e12, 900e9, 656e9, None, 0.94e9, "v3:16x16",
+    "v3": Chip("TPU v3", 2, 32 * GIB, 123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16",
                "Cloud TPU v3 page; CACM 63(7)"),
-    "v4": Chip("TPU v4", 1, 32 * GIB, 275e12, 1200e9, 600e9, None, 1.05e9, "v4:8x8x4",
+    "v4": Chip("TPU v4", 1, 32 * GIB, 275e12, 1200e9, 600e9, 6, 4, None, 1.05e9, "v4:8x8x4",
                "Cloud TPU v4 page; arXiv:2304.01433"),
     # 6.4 Tbit/s to the data centre for a pod of 256 chips.
-    "v5e": Chip("TPU v5 lite", 1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 1.5e9, "v5e:16x16",
+    "v5e": Chip("TPU v5 lite", 1, 16 * GIB, 197e12, 819e9, 400e9, 4, 16, 6.4e12 / 8 / 256, 1.5e9, "v5e:16x16",
                 "Cloud TPU v5e page"),
-    "v5p": Chip("TPU v5", 1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 1.75e9, "v5p:8x8x8", "Cloud TPU v5p page",
-                (0, 12)),
-    "v6e": Chip("TPU v6 lite", 1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 1.75e9, "v6e:16x16",
+    "v5p": Chip("TPU v5", 1, 95 * GIB, 459e12, 2765e9, 1200e9, 6, 4, 50e9 / 8, 1.75e9, "v5p:8x8x8",
+                "Cloud TPU v5p page", (0, 12)),
+    "v6e": Chip("TPU v6 lite", 1, 32 * GIB, 918e12, 1638e9, 800e9, 4, 16, 100e9 / 8, 1.75e9, "v6e:16x16",
                 "Cloud TPU v6e and TPU7x pages", (0, 12)),
-    "tpu7x": Chip("TPU7x", 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 2.2e9, "tpu7x:4x4x4",
+    "tpu7x": Chip("TPU7x", 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 6, 4, 100e9 / 8, 2.2e9, "tpu7x:4x4x4",
                   "Cloud TPU7x page", (0, 12)),
 }  # fmt: skip
 

@@ -56,9 +56,14 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
     The indices are integers that together broadcast to the shape of x. The hash has the shape of the indices so far:
     give the index that fills the shape last, and all others cost almost nothing.
     """
-    # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
-    scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)
-    return jnp.where(keep(rate, fold(key), *indices), scaled, 0).astype(x.dtype)
+
+    def masked(x: jax.Array, key: jax.Array, *indices: jax.Array) -> jax.Array:
+        # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
+        scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)
+        return jnp.where(keep(rate, fold(key), *indices), scaled, 0).astype(x.dtype)
+
+    # The backward pass draws the mask again: that takes less time than to write it to memory and to read it.
+    return jax.checkpoint(masked, prevent_cse=False)(x, key, *indices)
 
 
 def keep(rate: float, word: jax.Array, *indices: jax.Array) -> jax.Array:
