@@ -3,12 +3,13 @@
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
-A torus of three sides, v4 or v5p, needs --config.mesh.fsdp=8: a mesh axis is a product of sides.
+A mesh axis is a product of sides, so a torus of three sides needs --config.mesh.fsdp=32 (v4, TPU7x) or 64 (v5p). A v5e may
+also divide a side: --config.mesh.fsdp=32 is the fastest there by the account of `compile`.
 
 Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), matrix products saved for the backward pass
 instead of recomputation of whole layers (remat), and parameters and update divided over one side of a torus of 16 x 16
-chips (mesh.fsdp): by the account of `compile` the step is faster with it. docs/performance.md has the bounds,
-docs/compile.md more topologies. Never run: no expected result.
+chips (mesh.fsdp): by the account the step is faster with it. docs/performance.md has the bounds, docs/compile.md more
+topologies. Never run: no expected result.
 """
 
 from xlnet_jax import config as base
