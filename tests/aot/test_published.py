@@ -179,11 +179,6 @@ def bounds(c):
 
     with jax.numpy_rank_promotion("allow"), jax.set_mesh(mesh), schedule.collected() as schedules:
         executable = step.lower(params, state, batch).compile(compiler_options=dict.fromkeys(c.options, "true"))
-    for name in [name for name in schedules if name.startswith("flash")]:
-        # The kernels skip blocks after a query, and the account takes every condition to hold: 10 of 16 blocks of 512
-        # keys and 512 queries are seen, 6 of 8 with 1024 queries.
-        share, one = 6 / 8 if "_dq_" in name else 10 / 16, schedules[name]
-        schedules[name] = dataclasses.replace(one, bundles=int(one.bundles * share), products=one.products * share)
     at_peak = c.flops / topology.chip.peak_flops
     return account_of(executable, schedules, topology.chip, dict(mesh.shape), mesh.devices.flat, at_peak)
 
@@ -195,13 +190,14 @@ def account_of(executable, schedules, chip, axes, devices, at_peak):
 
 
 @pytest.mark.prove
+@pytest.mark.parametrize("product", ["ij,jk->ik", "ji,jk->ik"])
 @pytest.mark.parametrize(
     ("name", "size", "published"),
     # The last is timed: AI-Hypercomputer/tpu-recipes, microbenchmarks/README.md, 2025-04-16.
     [("v3:2x2", 8192, None), ("v4:2x2x1", 8192, None), ("v5e:1x1", 8192, None), ("v5p:2x2x1", 8192, None),
      ("tpu7x:1x1x1", 16_384, None), ("v6e:1x1", 8192, 1.328756094)],
 )  # fmt: skip
-def test_a_product_of_matrices_takes_little_more_than_at_the_published_peak(name, size, published):
+def test_a_product_of_matrices_takes_little_more_than_at_the_published_peak(name, size, published, product):
     """An account that does not count delays, or products in full, says less on v3, v5e, v5p and TPU7x."""
     if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < check(name).jaxlib:
         pytest.skip("this jaxlib does not read it")
@@ -210,12 +206,14 @@ def test_a_product_of_matrices_takes_little_more_than_at_the_published_peak(name
     whole = jax.ShapeDtypeStruct(2 * (size,), jnp.bfloat16, sharding=SingleDeviceSharding(topology.devices[0]))
     with schedule.collected() as schedules:
         options = {"xla_tpu_scoped_vmem_limit_kib": "65536"} if published else {}
-        executable = jax.jit(jnp.matmul).lower(whole, whole).compile(compiler_options=options)
+        multiply = jax.jit(functools.partial(jnp.einsum, product))
+        executable = multiply.lower(whole, whole).compile(compiler_options=options)
     at_peak = 2 * size**3 / topology.chip.peak_flops * topology.chip.devices
     found = account_of(executable, schedules, topology.chip, {"data": 1}, topology.devices[:1], at_peak)
     print({name: found[name] for name in ("lower_ms", "upper_ms")})
     assert 1 <= found["lower_ms"] / at_peak / 1e3 < 1.12
-    assert published is None or found["lower_ms"] <= published <= found["upper_ms"]
+    if published and product == "ij,jk->ik":
+        assert found["lower_ms"] <= published <= found["upper_ms"]
 
 
 @pytest.mark.prove
