@@ -3,8 +3,8 @@
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
-A mesh axis is a product of sides, so a torus of three sides needs --config.mesh.fsdp=32 (v4, TPU7x) or 64 (v5p). A v5e may
-also divide a side: --config.mesh.fsdp=32 is the fastest there by the account of `compile`.
+A mesh axis is a product of sides, so a torus of three sides needs --config.mesh.fsdp=32 (v4, TPU7x) or 64 (v5p). On v5e
+an axis may have a part of a side: --config.mesh.fsdp=32 is the fastest there by the account of `compile`.
 
 Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), matrix products saved for the backward pass
 instead of recomputation of whole layers (remat), and parameters and update divided over one side of a torus of 16 x 16
