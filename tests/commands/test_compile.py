@@ -130,9 +130,8 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
     peeled = MODULE.replace("%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)")
     assert hlo.Program(peeled).runs["step"] == 9
     # Three iterations joined to one.
-    assert (
-        hlo.Program(MODULE.replace("%more = s32[]{:T(128)} constant(1)", "%more = s32[] constant(3)")).runs["step"] == 4
-    )
+    joined = MODULE.replace("%more = s32[]{:T(128)} constant(1)", "%more = s32[]{:T(128)} constant(3)")
+    assert hlo.Program(joined).runs["step"] == 4
     with pytest.raises(ValueError, match="loop with the body step: it does not count by a constant"):
         hlo.Program(MODULE.replace("add(%m, %more)", "multiply(%m, %more)"))
 

@@ -56,7 +56,7 @@ class Chip:
 # papers also give the clocks. Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per
 # cycle on v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our assumption: their
 # pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is a torus of 32 x 32 chips, one of v5e
-# or v6e of 16 x 16, and a slice of less is a part of it without the ends; slices of v4, v5p and TPU7x are made of cubes
+# or v6e of 16 x 16, and a shorter side is a part of it without the ends; slices of v4, v5p and TPU7x are made of cubes
 # of 4 x 4 x 4 chips, whose ends optical switches join.
 CHIPS = {
     "v3": Chip("TPU v3", 2, 32 * GIB, 123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16",
