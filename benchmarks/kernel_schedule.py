@@ -1,6 +1,6 @@
 """The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a kernel.
 
-    python benchmarks/kernel_schedule.py [--chips v5e v6e] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
+    python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
 are not here. A bundle is one cycle, without stalls: a lower bound of the time, to compare changes of a kernel, and what
@@ -28,19 +28,24 @@ import jax  # noqa: E402
 from _attention import RATE, Sizes, lowered  # noqa: E402
 
 from xlnet_jax.kernels import fused  # noqa: E402
+from xlnet_jax.kernels.xla import Arguments  # noqa: E402
 
 PARTS = ("forward", "backward")
 UNITS = ("MATMUL", "MATPUSH", "XLU", "VALU", "VLOAD", "VSTORE")
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
 
 
-def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
+def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
     """The keys of one chip, or `not_compiled` with the reason."""
     if chip == "tpu7x" and jax.__version_info__ < (0, 12):
         return {"not_compiled": f"needs jaxlib 0.12, here is {jax.lib.__version__}"}
     device = describe(TOPOLOGIES[chip]).devices[0]
+
+    def attend(a: Arguments) -> tuple[jax.Array, None]:
+        return fused.KERNELS[device.device_kind](dataclasses.replace(a, save=saved))
+
     with schedule.collected() as found:
-        lowered(fused.KERNELS[device.device_kind], sizes, device).compile()
+        lowered(attend, sizes, device).compile()
     kernels = {name: each for name, each in found.items() if "xlnet_" in name}
     bundles = {part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS}
     total = sum(bundles.values())
@@ -65,6 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", metavar="NAME=NUMBER", help="T, M, P, B, H or E")
     parser.add_argument("--chips", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    parser.add_argument("--saved", action="store_true", help="probabilities are kept for the backward pass, as on pods")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
     given = {name: int(number) for name, number in (word.split("=") for word in args.sizes)}
@@ -75,7 +81,7 @@ def main() -> None:
         print("|---" * (4 + len(UNITS)) + "|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
-        one = chips[chip] = measure(chip, sizes)
+        one = chips[chip] = measure(chip, sizes, args.saved)
         if "not_compiled" in one:
             cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * (2 + len(UNITS))
         else:
@@ -85,7 +91,11 @@ def main() -> None:
         if not args.json:
             print(f"| {' | '.join(cells)} |", flush=True)
     versions = {"jax": jax.__version__, "libtpu": libtpu_version()}
-    print(json.dumps({"chips": chips, "sizes": dataclasses.asdict(sizes), "dropout": RATE, **versions}))
+    print(
+        json.dumps(
+            {"chips": chips, "sizes": dataclasses.asdict(sizes), "dropout": RATE, "saved": args.saved, **versions}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@
 A mesh axis is a product of sides, so a torus of three sides needs --config.mesh.fsdp=32 (v4, TPU7x) or 64 (v5p). On v5e
 an axis may have a part of a side: --config.mesh.fsdp=32 is the fastest there by the account of `compile`.
 
-Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), matrix products saved for the backward pass
-instead of recomputation of whole layers (remat), and parameters and update divided over one side of a torus of 16 x 16
-chips (mesh.fsdp): by the account the step is faster with it. docs/performance.md has the bounds, docs/compile.md more
-topologies. Never run: no expected result.
+Published: the values of xlnet_large.py. Ours: 8 rows per device (4 on v5p), parameters and update divided over one side
+of a torus of 16 x 16 chips (mesh.fsdp), and layers one by one in place of a loop (unroll): compiling takes two to three
+times as long, and by the account a step is faster. All that the backward pass needs is kept; where it does not fit,
+--config.model.remat=dots computes all but matrix products again. docs/performance.md has the bounds, docs/compile.md
+more topologies. Never run: no expected result.
 """
 
 from xlnet_jax import config as base
@@ -18,5 +19,5 @@ from xlnet_jax import config as base
 def get_config():
     config = base.start_from(__file__, "xlnet_large.py")
     config.mesh.update(data=-1, fsdp=16, tensor=1)
-    config.model.remat = "dots"
+    config.model.unroll = "on"
     return config

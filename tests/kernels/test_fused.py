@@ -32,6 +32,14 @@ GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32
 """Two blocks of queries in order in a window, and all blocks of a row and head in one program."""
 TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
+
+
+def saved(arguments, keys=512):
+    """The kernel on TPU that leaves the probabilities to its backward pass, if all keys are in one block."""
+    blocks = replace(GATHERED.keywords["blocks"], keys=keys)
+    return GATHERED(replace(arguments, save=True), blocks=blocks)
+
+
 differentiated = jax.jit(xla.differentiated, static_argnums=0)
 
 
@@ -74,7 +82,7 @@ def close(bound, ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS, WIDE), (GPU,)], ids=NAMES)
+@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS, WIDE, saved), (GPU,)], ids=NAMES)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
 def test_equals_the_plain_attention(kernels, case, rate, far, data):
@@ -86,7 +94,7 @@ def test_equals_the_plain_attention(kernels, case, rate, far, data):
 
 @pytest.mark.parametrize(
     ("chosen", "kernel"),
-    [(None, GATHERED), (24, GATHERED), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
+    [(None, GATHERED), (24, GATHERED), (24, saved), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
 )
 def test_tables_of_rows_and_blind_queries(chosen, kernel):
     """Padded keys, too, stay hidden from a limit above NEVER."""
@@ -98,7 +106,7 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+@pytest.mark.parametrize("kernel", [GATHERED, GPU, saved], ids=[*NAMES, "saved"])
 @pytest.mark.parametrize("chosen", [None, 24])
 def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
@@ -110,7 +118,8 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kernels", [(GATHERED, STRIPS, WIDE, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
+    "kernels",
+    [(GATHERED, STRIPS, WIDE, saved, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
     ids=NAMES,
 )  # fmt: skip
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
@@ -142,13 +151,18 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
 
 
-@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
-def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, capsys):
-    """Catches a forward pass that runs again in the backward pass: output and log-sum must have the policy's name."""
-    arguments = cast(draw(T=20, M=5), jnp.float32)
+@pytest.mark.parametrize(
+    ("kernel", "T", "kept"),
+    [(GATHERED, 20, 2), (GPU, 20, 2), (saved, 20, 3), (functools.partial(saved, keys=128), 150, 2)],
+    ids=[*NAMES, "saved", "blocks"],
+)  # fmt: skip
+def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, T, kept, capsys):
+    """Catches a forward pass that runs again in the backward pass: what it leaves must have the policy's name. Of
+    several blocks of keys there are no probabilities."""
+    arguments = cast(draw(T=T, M=5), jnp.float32)
     layer = jax.checkpoint(lambda a: jnp.sin(kernel(a)[0]), policy=REMAT_POLICIES["dots"])
     jax.ad_checkpoint.print_saved_residuals(layer, arguments)
-    assert capsys.readouterr().out.count("named 'fused_attention'") == 2
+    assert capsys.readouterr().out.count("named 'fused_attention'") == kept
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])

@@ -257,9 +257,10 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
-def test_remat_changes_memory_and_nothing_else(remat):
-    config = dataclasses.replace(CONFIG, compute_dtype="float32", layers=4)
+@pytest.mark.parametrize(("remat", "unroll"), [("dots", "off"), ("full", "off"), ("full", "on")])
+def test_remat_changes_memory_and_nothing_else(remat, unroll):
+    """Without a loop the compiler would find what is computed twice, and keep it. (That for a CPU does so anyway.)"""
+    config = dataclasses.replace(CONFIG, compute_dtype="float32", layers=4, unroll=unroll)
     params, batch = make_params(config), make_batch()
 
     def compiled(policy):
@@ -269,9 +270,11 @@ def test_remat_changes_memory_and_nothing_else(remat):
             out = model.apply({"params": p}, batch, empty_memory(config, B), deterministic=True)
             return jnp.sum(MODEL.nll(p, out.target_vectors_BPD, batch.target_tokens))
 
-        return jax.jit(jax.grad(loss)).lower(params).compile()
+        traced = jax.jit(jax.grad(loss)).trace(params)
+        return "prevent_cse=True" in str(traced.jaxpr), traced.lower().compile()
 
-    plain, saving = compiled("none"), compiled(remat)
+    (_, plain), (prevented, saving) = compiled("none"), compiled(remat)
+    assert prevented == (unroll == "on")
     assert saving.memory_analysis().temp_size_in_bytes != plain.memory_analysis().temp_size_in_bytes
     for a, b in zip(jax.tree.leaves(plain(params)), jax.tree.leaves(saving(params)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)

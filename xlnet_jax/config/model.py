@@ -94,6 +94,11 @@ class ModelConfig:
         return numbers(self.cutoffs, int)
 
     @property
+    def saves_probabilities(self) -> bool:
+        """Whether the attention kernel on TPU leaves them to its backward pass. A loop would copy them into a stack."""
+        return self.remat == "none" and self.unroll == "on"
+
+    @property
     def adaptive(self) -> bool:
         """Whether the embedding has clusters or projections, or the head has weights of its own."""
         own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)

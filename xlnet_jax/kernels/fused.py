@@ -39,9 +39,9 @@ KERNELS = {
         tpu.attend, blocks=tpu.Blocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
     ),
     "TPU v5 lite": tpu.attend,
-    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
+    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=3000, vmem_bytes=48 * MIB)),
     "TPU v6 lite": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256))),
-    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256), rows=6000, vmem_bytes=48 * MIB)),
+    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256), rows=3000, vmem_bytes=48 * MIB)),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
 """By the kind of device, as `kind` names it."""
@@ -86,7 +86,7 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
             **dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), by_head),
             **dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "query_position_BQ", "rows_B"), by_row),
             position=(tables, tables, by_row), biases=PartitionSpec(heads), segment_2HE=PartitionSpec(None, heads),
-            dropout=PartitionSpec(), max_distance=a.max_distance,
+            dropout=PartitionSpec(), max_distance=a.max_distance, save=a.save,
         )  # fmt: skip
         # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
         local = jax.shard_map(local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False)
@@ -171,4 +171,5 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
         segment_BQ=integers(0, 2, (B, Q)), segment_BK=integers(0, 2, (B, K)),
         query_position_BQ=at_BQ if chosen else None, rows_B=np.arange(B, dtype=np.int32),
         dropout=AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None,
+        save=config.saves_probabilities,
     )  # fmt: skip

@@ -1,8 +1,11 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
 
-The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `packing`. What one program does: `tpu_kernels`, on the units of `tpu_units`. This module pads the arguments,
-packs the integers, chooses the blocks, and ties forward and backward together.
+One does if nothing is to be computed again (`Arguments.save`) and all keys are in one block: the weights of the softmax
+after dropout, for the backward pass.
+
+The interface and the results are those of `xla.attend`, but for the probabilities, which are no result. Formulas and
+the gradient: `packing`. What one program does: `tpu_kernels`, on the units of `tpu_units`. This module pads the
+arguments, packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
 The gradient cannot be differentiated again.
@@ -75,7 +78,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
         Plan(
             groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
             window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
-            strided=blocks.strided, **packing.call(a, Tp, Kp),
+            strided=blocks.strided, saved=a.save and Kp == key_block, **packing.call(a, Tp, Kp),
         ) for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
@@ -110,14 +113,15 @@ def _fused_forward(static: tuple[Plan, Plan, int, bool], *arguments: Any) -> tup
     (plan, _, *how), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = static, arguments
     inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
     (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
-    _, in_specs, log = _specs(plan, r_SDN.shape[2], lanes_first=False)
+    _, in_specs, log, weights = _specs(plan, r_SDN.shape[2], lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
-    o_BQD, log_BG8Q = _call(
+    o_BQD, log_BG8Q, weight_BHQK = _call(
         forward, plan, how, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
-        (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log],
+        (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log, weights],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
+            jax.ShapeDtypeStruct((B, D // plan.head_dim, Q, plan.keys), v_BKD.dtype) if plan.saved else None,
         ],
         scratch_shapes=[
             pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
@@ -126,16 +130,16 @@ def _fused_forward(static: tuple[Plan, Plan, int, bool], *arguments: Any) -> tup
         ],
     )(*inputs)  # fmt: skip
     # Kept by remat `dots`, as the products are: the backward pass does not run this again.
-    o_BQD, log_BG8Q = checkpoint_name((o_BQD, log_BG8Q), "fused_attention")
-    return o_BQD, (inputs, o_BQD, log_BG8Q)
+    o_BQD, *saved = checkpoint_name((o_BQD, log_BG8Q, weight_BHQK), "fused_attention")
+    return o_BQD, (inputs, o_BQD, *saved)
 
 
 def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
-    (_, plan, *how), (inputs, o_BQD, log_BG8Q) = static, saved
+    (_, plan, *how), (inputs, o_BQD, log_BG8Q, weight_BHQK) = static, saved
     *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
     (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
     queries, keys = plan.query_block, plan.key_block
-    spec, in_specs, log = _specs(plan, N, lanes_first=True)
+    spec, in_specs, log, weights = _specs(plan, N, lanes_first=True)
     by_query, small = in_specs[0], in_specs[4]
     all_keys = spec((1, plan.keys, lanes), lambda b, g, i, j, _: (b, 0, g))
     dr = spec((1 if plan.own_tables else S, lanes, N), lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0))
@@ -143,7 +147,7 @@ def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: ja
     scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
         backward, plan, how, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
-        in_specs=[*in_specs, by_query, log, by_query], out_specs=[by_query, all_keys, all_keys, dr, small],
+        in_specs=[*in_specs, by_query, log, by_query, weights], out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
             *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SDN, small_8D)),
@@ -152,19 +156,19 @@ def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: ja
             pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), scores, scores, pltpu.VMEM((lanes, keys), k_BKD.dtype),
             pltpu.VMEM((3, lanes, queries), k_BKD.dtype), by_lane, by_lane,
             pltpu.VMEM((plan.heads, queries, LANES), jnp.float32), pltpu.VMEM((queries, lanes), jnp.float32),
-            sum_of_keys, sum_of_keys,
+            sum_of_keys, sum_of_keys, pltpu.VMEM((queries, lanes), k_BKD.dtype) if plan.saved else None,
         ],
-    )(*inputs, o_BQD, log_BG8Q, do_BQD)  # fmt: skip
+    )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)  # fmt: skip
     return *[None] * 4, *gradients, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec]:
+def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
     """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or with lanes and row.
 
-    Then the blocks of the inputs, and of the logarithms of the sums.
+    Then the blocks of the inputs, of the logarithms of the sums, and of the weights, None if they are not saved.
     """
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
@@ -181,7 +185,9 @@ def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpe
         spec((1, SUBLANES, queries), lambda b, g, i, j, _: (b, 0, i)),
         spec((1, SUBLANES, keys), lambda b, g, i, j, _: (b, 0, j)),
     ]  # fmt: skip
-    return spec, inputs, spec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, _: (b, g, 0, i))
+    log = spec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, _: (b, g, 0, i))
+    weights = spec((1, plan.heads, queries, keys), lambda b, g, i, j, _: (b, g, i, j)) if plan.saved else None
+    return spec, inputs, log, weights
 
 
 def _call(body: Any, plan: Plan, how: list[Any], grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any

@@ -1,16 +1,10 @@
 """The bodies of the fused attention on TPU: what one program does with a block of queries, keys and heads.
 
-Formulas: `packing`. Units and letters: `tpu_units`.
-
-The position term. The query at position t meets key j at row T - 1 - t + j of the position keys. A window is S
-consecutive values of the start T - 1 - t, from a multiple of S on; it needs S + K rows, and the query with the start
-w S + e takes K of their scores from column e on (`moved`). Queries in order have S = 128 and one window per strip;
-queries at chosen positions take the windows from the first to the last of the strip in turn.
+Formulas: `packing`. Units and letters: `tpu_units`. The position term: `tpu_positions`.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -19,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.dropout import upscale
 from xlnet_jax.kernels.packing import FAR, LN2
+from xlnet_jax.kernels.tpu_positions import flip, position_gradients, position_scores
 from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Plan, Unit, Units, dot, lanes_of, only, wide
 
 OTHER = 3
@@ -35,12 +29,13 @@ Stage = Callable[[Any, int], Iterator[None]]
 
 def forward(
     plan: Plan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
-    r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any,
+    r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any, weight_ref: Any,
     columns_ref: Any, score_ref: Any, vt_ref: Any, sum_ref: Any, highest_ref: Any, total_ref: Any,
 ) -> None:  # fmt: skip
     """One program of the grid (row, lanes, queries, keys): the softmax is built up over the blocks of keys.
 
-    Writes the output and log2(sum of 2^s), [8, Q] with one row per head, FAR for queries that see nothing.
+    Writes the output and log2(sum of 2^s), [8, Q] with one row per head, FAR for queries that see nothing. With
+    `plan.saved` also 2^(s - highest), negative where dropout drops it; the sum is then of these.
     """
     b, g, i, j = (pl.program_id(n) for n in range(4))
 
@@ -50,15 +45,10 @@ def forward(
 
     def first(n: Any, slot: int) -> Iterator[None]:
         unit, score = unit_of.prepare(n, slot), score_ref.at[slot]
-        small_8L = small_ref[:, unit.lanes]
-        a_QL, b_QL, c_QL = (only(unit.lane_1L, x) for x in factors(plan, q_ref[0, unit.here, unit.lanes], small_8L))
-        a_QL, other_QL = a_QL.astype(dtype), other_segment(c_QL, small_8L)
-        position = position_scores(unit, b_QL.astype(dtype), r_ref, score)
-        highest_QL = jnp.full(other_QL.shape, -FAR / 2, jnp.float32)
+        scores = masked_scores(unit, q_ref, k_ref, r_ref, small_ref, score)
+        highest_QL = jnp.full((plan.strip, LANES), -FAR / 2, jnp.float32)
         for t, part in enumerate(plan.parts):
-            score_QK = position(t) + dot(a_QL, k_ref[0, part, unit.lanes], NT) + only(unit.other(part), other_QL)
-            score_QK = jnp.where(unit.visible(part), score_QK, -FAR)
-            score[:, part] = score_QK
+            score_QK = score[:, part] = scores(t)
             highest_QL = jnp.maximum(highest_QL, score_QK)
             yield
         # Above the score of hidden keys: so their weight is 0 even for a query that has seen nothing so far.
@@ -76,7 +66,10 @@ def forward(
         for part in plan.parts:
             weight_QK = jnp.exp2(score[:, part] - highest_QL)
             total_QL += weight_QK
-            o_EQ += dot(vt_ref[unit.rows, part], only(unit.kept(part), weight_QK).astype(dtype), NT)
+            keep_QK = unit.kept(part)
+            o_EQ += dot(vt_ref[unit.rows, part], only(keep_QK, weight_QK).astype(dtype), NT)
+            if plan.saved:
+                weight_ref[0, unit.h, unit.here, part] = jnp.where(keep_QK, weight_QK, -weight_QK).astype(dtype)
         total_QL = wide(jnp.sum(total_QL, axis=1, keepdims=True))
         if plan.keys > plan.key_block:
             total_QL, o_EQ = total_QL + total_ref[unit.h, unit.here], o_EQ + sum_ref[unit.rows, unit.here]
@@ -97,7 +90,7 @@ def forward(
                 for h in range(heads):
                     both_QL = jnp.where(lane_1L == n * 4 + h, ref[group * heads + h], both_QL)
             both_8Q = both_QL.T[:SUBLANES]
-            total_4Q, highest_4Q = both_8Q[:4], both_8Q[4:]
+            total_4Q, highest_4Q = both_8Q[:4], 0 if plan.saved else both_8Q[4:]
             log_ref[0, group, :4] = jnp.where(total_4Q == 0, FAR, highest_4Q + jnp.log2(total_4Q))
             scale_4Q = factor / jnp.where(total_4Q == 0, 1, total_4Q)
             each = [sum_ref[plan.rows(group * heads + h)] * scale_4Q[h : h + 1] for h in range(heads)]
@@ -106,13 +99,16 @@ def forward(
 
 def backward(
     plan: Plan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
-    r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any, do_ref: Any,
+    r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any, do_ref: Any, weight_ref: Any,
     dq_ref: Any, dk_ref: Any, dv_ref: Any, dr_ref: Any, dsmall_ref: Any, columns_ref: Any, score_ref: Any, dp_ref: Any,
     kt_ref: Any, left_ref: Any, da_ref: Any, db_ref: Any, other_ref: Any, dq_sum: Any, dk_sum: Any, dv_sum: Any,
+    scaled_ref: Any,
 ) -> None:  # fmt: skip
     """One program of the grid (lanes, row, queries, keys): all gradients in one pass, summed in a fixed order.
 
-    dq is summed over the keys, dk and dv over the queries of a row, dr and the small gradients over the rows too.
+    dq is summed over the keys, dk and dv over the queries of a row, dr and the small gradients over the rows too. With
+    `plan.saved` do carries what makes a weight of `forward` a probability, so that the gradient of a score is
+    |weight| (do . v if the weight is positive - do . o).
     """
     g, b, i, j = (pl.program_id(n) for n in range(4))
     blocks, key_blocks = pl.num_programs(2), pl.num_programs(3)
@@ -130,44 +126,45 @@ def backward(
     factor, dtype = upscale(plan.rate), k_ref.dtype
     table = 0 if plan.own_tables else table_ref[b]
     kt_ref[...] = k_ref[0].T
-    for _, here in plan.each_group():
+    for group, here in plan.each_group():
         a_QL, b_QL, _ = factors(plan, q_ref[0, :, here], small_ref[:, here])
-        for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_ref[0, :, here])):
+        do_QL = do_ref[0, :, here]
+        if plan.saved:
+            scale_Q8, scale_QL = jnp.exp2(math.log2(factor * LN2) - log_ref[0, group]).T, 0.0
+            for n in range(LANES // plan.head_dim):
+                scale_QL = jnp.where(lanes_of(plan, n), scale_Q8[:, n : n + 1], scale_QL)
+            do_QL = scaled_ref[:, here] = (do_QL.astype(jnp.float32) * scale_QL).astype(dtype)
+        for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_QL)):
             left_ref[n, here] = x_QL.astype(dtype).T
+
+    do_ref = scaled_ref if plan.saved else do_ref.at[0]
 
     def first(n: Any, slot: int) -> Iterator[None]:
         unit, score, dp = unit_of.prepare(n, slot), score_ref.at[slot], dp_ref.at[slot]
-        small_8L = small_ref[:, unit.lanes]
-        a_QL, b_QL, c_QL = (only(unit.lane_1L, x) for x in factors(plan, q_ref[0, unit.here, unit.lanes], small_8L))
-        a_QL, other_QL = a_QL.astype(dtype), other_segment(c_QL, small_8L)
-        do_QL = only(unit.lane_1L, do_ref[0, unit.here, unit.lanes].astype(jnp.float32)).astype(dtype)
-        position = position_scores(unit, b_QL.astype(dtype), r_ref, score)
+        do_QL = only(unit.lane_1L, do_ref[unit.here, unit.lanes].astype(jnp.float32)).astype(dtype)
+        scores = None if plan.saved else masked_scores(unit, q_ref, k_ref, r_ref, small_ref, score)
         for t, part in enumerate(plan.parts):
-            score_QK = position(t) + dot(a_QL, k_ref[0, part, unit.lanes], NT) + only(unit.other(part), other_QL)
-            score[:, part] = jnp.where(unit.visible(part), score_QK, -FAR)
+            if scores:
+                score[:, part] = scores(t)
             dp[:, part] = dot(do_QL, v_ref[0, part, unit.lanes], NT)
             yield
 
     def second(n: Any, slot: int) -> Iterator[None]:
         unit, score, dp = unit_of(n, slot), score_ref.at[slot], dp_ref.at[slot]
         rows, here = unit.rows, unit.here
-        # p below carries ln 2 and dropout's factor.
-        on_8 = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == unit.h % (LANES // plan.head_dim)
-        log_1Q = jnp.sum(only(on_8, log_ref[0, unit.group, :, here]), axis=0, keepdims=True)
-        log_QL = wide(jnp.broadcast_to(log_1Q, (SUBLANES, plan.strip)).T[:, :1]) - math.log2(factor * LN2)
-        do_QL, o_QL = (x[0, here, unit.lanes].astype(jnp.float32) for x in (do_ref, o_ref))
+        do_QL, o_QL = (x.astype(jnp.float32) for x in (do_ref[here, unit.lanes], o_ref[0, here, unit.lanes]))
         weighted_QL = do_QL * o_QL
         delta_QL = wide(jnp.sum(only(unit.lane_1L, weighted_QL), axis=1, keepdims=True)) / factor
+        probabilities = saved(unit, weight_ref) if plan.saved else computed(unit, score, log_ref, factor)
         # The first strip of a row.
         fresh = (i == 0) & (n < plan.heads)
         da_EQ, ds_other_QL = 0.0, jnp.zeros_like(delta_QL)
         for part in plan.parts:
             keys = pl.ds(pl.multiple_of(unit.first_key + part.start, LANES), LANES)
-            p_QK = jnp.exp2(score[:, part] - log_QL)
-            keep_QK = unit.kept(part)
+            p_QK, kept_QK, keep_QK = probabilities(part)
             ds_QK = p_QK * (only(keep_QK, dp[:, part]) - delta_QL)
             rounded_QK = ds_QK.astype(dtype)
-            dv_EL = dot(left_ref[2, rows, here], only(keep_QK, p_QK).astype(dtype), NN)
+            dv_EL = dot(left_ref[2, rows, here], kept_QK.astype(dtype), NN)
             dk_EL = dot(left_ref[0, rows, here], rounded_QK, NN)
             dv_sum[rows, keys] = jnp.where(fresh, 0, dv_sum[rows, keys]) + dv_EL
             dk_sum[rows, keys] = jnp.where(fresh, 0, dk_sum[rows, keys]) + dk_EL
@@ -205,112 +202,48 @@ def backward(
         dv_ref[0] = (dv_sum[...] * (1 / LN2)).astype(dv_ref.dtype).T
 
 
-def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q, K]."""
-    plan = unit.plan
-    tiles = (plan.window + plan.key_block) // LANES
+def masked_scores(
+    unit: Unit, q_ref: Any, k_ref: Any, r_ref: Any, small_ref: Any, score: Any
+) -> Callable[[int], jax.Array]:
+    """The scores of one head, [Q, 128], by number of the part of the keys; `score` as in `position_scores`."""
+    plan, dtype, small_8L = unit.plan, k_ref.dtype, small_ref[:, unit.lanes]
+    a_QL, b_QL, c_QL = (only(unit.lane_1L, x) for x in factors(plan, q_ref[0, unit.here, unit.lanes], small_8L))
+    a_QL, other_QL = a_QL.astype(dtype), other_segment(c_QL, small_8L)
+    position = position_scores(unit, b_QL.astype(dtype), r_ref, score)
 
-    def scores(row: Any) -> Callable[[int], jax.Array]:
-        def tile(t: int) -> jax.Array | None:
-            return dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN) if t < tiles else None
+    def scores(t: int) -> jax.Array:
+        part = plan.parts[t]
+        score_QK = position(t) + dot(a_QL, k_ref[0, part, unit.lanes], NT) + only(unit.other(part), other_QL)
+        return jnp.where(unit.visible(part), score_QK, -FAR)
 
-        return moved(tile, unit, 1)
-
-    def visit(row: Any, inside_QL: Any) -> None:
-        shifted = scores(row)
-        for t, part in enumerate(plan.parts):
-            score[:, part] = jnp.where(inside_QL, shifted(t), score[:, part])
-
-    if plan.one_window:
-        return scores(unit.row(unit.windows[0]))
-    unit.each_window(visit)
-    return lambda t: score[:, plan.parts[t]]
+    return scores
 
 
-def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any) -> None:
-    """Adds the gradient of the position keys to dr_ref [E, N]; writes that of b, [E, Q]."""
-    plan = unit.plan
-
-    def visit(row: Any, inside_QL: Any) -> None:
-        def tile(t: int) -> jax.Array | None:
-            if not 0 <= t < len(plan.parts):
-                return None
-            return ds_ref[:, plan.parts[t]] if inside_QL is None else only(inside_QL, ds_ref[:, plan.parts[t]])
-
-        shifted, db_EQ = moved(tile, unit, -1), 0.0
-        for t in range((plan.window + plan.key_block) // LANES):
-            rows = pl.ds(row + t * LANES, LANES)
-            ds_QN = shifted(t).astype(b_EQ.dtype)
-            dr_ref[:, rows] += dot(b_EQ, ds_QN, NN)
-            db_EQ += dot(r_ref[:, rows], ds_QN, NT)
-        if inside_QL is None:
-            db_ref[...] = db_EQ
-        else:
-            db_ref[...] += db_EQ
-
-    if plan.one_window:
-        visit(unit.row(unit.windows[0]), None)
-    else:
-        db_ref[...] = jnp.zeros_like(db_ref)
-        unit.each_window(visit)
+Probabilities = Callable[[slice], tuple[jax.Array, jax.Array, jax.Array | bool]]
+"""Of a part of the keys: all, with 0 for those that dropout drops, and which it keeps; [Q, 128]."""
 
 
-def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Callable[[int], jax.Array]:
-    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by number.
+def computed(unit: Unit, score: Any, log_ref: Any, factor: float) -> Probabilities:
+    """From the scores. They carry ln 2 and dropout's factor."""
+    on_8 = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == unit.h % (LANES // unit.plan.head_dim)
+    log_1Q = jnp.sum(only(on_8, log_ref[0, unit.group, :, unit.here]), axis=0, keepdims=True)
+    log_QL = wide(jnp.broadcast_to(log_1Q, (SUBLANES, unit.plan.strip)).T[:, :1]) - math.log2(factor * LN2)
 
-    Args:
-      tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where the offsets fall by 1
-        per row with the rows of each 8 reversed (`flip`).
+    def compute(part: slice) -> tuple[jax.Array, jax.Array, jax.Array | bool]:
+        p_QK, keep_QK = jnp.exp2(score[:, part] - log_QL), unit.kept(part)
+        return p_QK, only(keep_QK, p_QK), keep_QK
 
-    Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
-    """
-    plan = unit.plan
-    backward = plan.rolled and sign < 0
-    lane_QL = jax.lax.broadcasted_iota(jnp.int32, (plan.strip, LANES), 1)
-    start_QL = unit.start_QL & LANES - 1
-    to_QL = lane_QL + sign * (flip(start_QL) if backward else start_QL)
-    same_QL = to_QL < LANES if sign > 0 else to_QL >= 0
-    offset_QL = unit.start_QL & (plan.window - 1)
-
-    def select(which: jax.Array, one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
-        if one is None and other is None:
-            return None
-        return jnp.where(which, 0.0 if one is None else one, 0.0 if other is None else other)
-
-    @functools.cache
-    def turned(t: int) -> jax.Array | None:
-        """The tile of a number, each row turned by its offset modulo 128."""
-        x_QL = tile(t)
-        if x_QL is None:
-            return None
-        if not plan.rolled:
-            return jnp.take_along_axis(x_QL, to_QL & LANES - 1, axis=1)
-        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs reversed rows.
-        if not backward:
-            return pltpu.roll(x_QL, unit.start + 1, 1, stride=1, stride_axis=0)
-        x_QL, last = flip(x_QL), 2 * LANES - SUBLANES - unit.start
-        parts = [
-            pltpu.roll(x_QL[n : n + SUBLANES], (last - n) % LANES, 1, stride=1, stride_axis=0)
-            for n in range(0, len(x_QL), SUBLANES)
-        ]
-        return jnp.concatenate(parts, axis=0)
-
-    @functools.cache
-    def level(n: int, t: int) -> Any:
-        if n == 0:
-            return select(same_QL, turned(t), turned(t + sign))
-        far = offset_QL & LANES << (n - 1) != 0
-        return select(far, level(n - 1, t + sign * 2 ** (n - 1)), level(n - 1, t))
-
-    return functools.partial(level, (plan.window // LANES - 1).bit_length())
+    return compute
 
 
-def flip(x: jax.Array) -> jax.Array:
-    """Reverses the rows inside every 8 sublanes: a gather within a register. Its own inverse."""
-    at = SUBLANES - 1 - jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, x.shape[1]), 0)
-    parts = [jnp.take_along_axis(x[n : n + SUBLANES], at, axis=0) for n in range(0, len(x), SUBLANES)]
-    return jnp.concatenate(parts, axis=0)
+def saved(unit: Unit, weight_ref: Any) -> Probabilities:
+    """From the weights of the forward pass: without a factor of each query, which do carries."""
+
+    def read(part: slice) -> tuple[jax.Array, jax.Array, jax.Array]:
+        weight_QK = weight_ref[0, unit.h, unit.here, part].astype(jnp.float32)
+        return jnp.abs(weight_QK), jnp.maximum(weight_QK, 0), weight_QK > 0
+
+    return read
 
 
 def pipeline(units: int, first: Stage, second: Stage) -> None:

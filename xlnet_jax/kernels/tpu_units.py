@@ -50,6 +50,8 @@ class Plan(packing.Call):
     """Queries of a unit."""
     strided: bool
     """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
+    saved: bool
+    """The forward pass leaves its weights to the backward pass; all keys are in one block."""
 
     @property
     def heads(self) -> int:

@@ -56,6 +56,8 @@ class Arguments:
     """AttentionDropout, on the probabilities; None: no dropout."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
+    save: bool = dataclasses.field(default=False, metadata={"static": True})
+    """A kernel that can leaves the probabilities to its backward pass, which else computes them again."""
 
     @property
     def memory_len(self) -> int:

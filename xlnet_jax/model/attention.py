@@ -157,7 +157,7 @@ class Attention(nn.Module):
                 xla.Arguments(
                     q_BSHE[:, start:end], k_BKHE, v_BKHE, stream.limit_BQ, inputs.rank_BK, stream.segment_BQ,
                     inputs.segment_BK, stream.position_BQ, inputs.rows_B, position, biases, segment_2HE, dropout,
-                    max_distance,
+                    max_distance, config.saves_probabilities and not deterministic,
                 )
             )  # fmt: skip
             self.sow("intermediates", f"probability_{('content', 'query')[number]}", probability_BHQK)

@@ -114,7 +114,7 @@ class Stack(nn.Module):
         """(all streams, memory of all layers) -> (all streams, memory of the next segment); see `Layer`."""
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
-            body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
+            body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=self.unrolled)
         layers = nn.scan(
             body,
             length=self.config.layers,

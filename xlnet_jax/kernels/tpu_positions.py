@@ -1,0 +1,128 @@
+"""The position term of the fused attention on TPU: scores of a unit, and the gradients of the position keys and of b.
+
+The query at position t meets key j at row T - 1 - t + j of the position keys. A window is S consecutive values of the
+start T - 1 - t, from a multiple of S on; it needs S + K rows, and the query with the start w S + e takes K of their
+scores from column e on (`moved`). Queries in order have S = 128 and one window per strip; queries at chosen positions
+take the windows from the first to the last of the strip in turn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Unit, dot, only
+
+
+def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Callable[[int], jax.Array]:
+    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q, K]."""
+    plan = unit.plan
+    tiles = (plan.window + plan.key_block) // LANES
+
+    def scores(row: Any) -> Callable[[int], jax.Array]:
+        def tile(t: int) -> jax.Array | None:
+            return dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN) if t < tiles else None
+
+        return moved(tile, unit, 1)
+
+    def visit(row: Any, inside_QL: Any) -> None:
+        shifted = scores(row)
+        for t, part in enumerate(plan.parts):
+            score[:, part] = jnp.where(inside_QL, shifted(t), score[:, part])
+
+    if plan.one_window:
+        return scores(unit.row(unit.windows[0]))
+    unit.each_window(visit)
+    return lambda t: score[:, plan.parts[t]]
+
+
+def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any) -> None:
+    """Adds the gradient of the position keys to dr_ref [E, N]; writes that of b, [E, Q]."""
+    plan = unit.plan
+
+    def visit(row: Any, inside_QL: Any) -> None:
+        def tile(t: int) -> jax.Array | None:
+            if not 0 <= t < len(plan.parts):
+                return None
+            return ds_ref[:, plan.parts[t]] if inside_QL is None else only(inside_QL, ds_ref[:, plan.parts[t]])
+
+        shifted, db_EQ = moved(tile, unit, -1), 0.0
+        for t in range((plan.window + plan.key_block) // LANES):
+            rows = pl.ds(row + t * LANES, LANES)
+            ds_QN = shifted(t).astype(b_EQ.dtype)
+            dr_ref[:, rows] += dot(b_EQ, ds_QN, NN)
+            db_EQ += dot(r_ref[:, rows], ds_QN, NT)
+        if inside_QL is None:
+            db_ref[...] = db_EQ
+        else:
+            db_ref[...] += db_EQ
+
+    if plan.one_window:
+        visit(unit.row(unit.windows[0]), None)
+    else:
+        db_ref[...] = jnp.zeros_like(db_ref)
+        unit.each_window(visit)
+
+
+def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Callable[[int], jax.Array]:
+    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by number.
+
+    Args:
+      tile: the tile of a number, None for zeros.
+      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where the offsets fall by 1
+        per row with the rows of each 8 reversed (`flip`).
+
+    Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
+    """
+    plan = unit.plan
+    backward = plan.rolled and sign < 0
+    lane_QL = jax.lax.broadcasted_iota(jnp.int32, (plan.strip, LANES), 1)
+    start_QL = unit.start_QL & LANES - 1
+    to_QL = lane_QL + sign * (flip(start_QL) if backward else start_QL)
+    same_QL = to_QL < LANES if sign > 0 else to_QL >= 0
+    offset_QL = unit.start_QL & (plan.window - 1)
+
+    def select(which: jax.Array, one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+        if one is None and other is None:
+            return None
+        return jnp.where(which, 0.0 if one is None else one, 0.0 if other is None else other)
+
+    @functools.cache
+    def turned(t: int) -> jax.Array | None:
+        """The tile of a number, each row turned by its offset modulo 128."""
+        x_QL = tile(t)
+        if x_QL is None:
+            return None
+        if not plan.rolled:
+            return jnp.take_along_axis(x_QL, to_QL & LANES - 1, axis=1)
+        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs reversed rows.
+        if not backward:
+            return pltpu.roll(x_QL, unit.start + 1, 1, stride=1, stride_axis=0)
+        x_QL, last = flip(x_QL), 2 * LANES - SUBLANES - unit.start
+        parts = [
+            pltpu.roll(x_QL[n : n + SUBLANES], (last - n) % LANES, 1, stride=1, stride_axis=0)
+            for n in range(0, len(x_QL), SUBLANES)
+        ]
+        return jnp.concatenate(parts, axis=0)
+
+    @functools.cache
+    def level(n: int, t: int) -> Any:
+        if n == 0:
+            return select(same_QL, turned(t), turned(t + sign))
+        far = offset_QL & LANES << (n - 1) != 0
+        return select(far, level(n - 1, t + sign * 2 ** (n - 1)), level(n - 1, t))
+
+    return functools.partial(level, (plan.window // LANES - 1).bit_length())
+
+
+def flip(x: jax.Array) -> jax.Array:
+    """Reverses the rows inside every 8 sublanes: a gather within a register. Its own inverse."""
+    at = SUBLANES - 1 - jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, x.shape[1]), 0)
+    parts = [jnp.take_along_axis(x[n : n + SUBLANES], at, axis=0) for n in range(0, len(x), SUBLANES)]
+    return jnp.concatenate(parts, axis=0)
