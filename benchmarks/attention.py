@@ -49,7 +49,7 @@ def drawn(stream: Any, T: int) -> Any:
             return np.sort(rng.integers(0, highest.get(name, 2), x.shape)).astype(x.dtype)
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
 
-    names = [field.name for field in dataclasses.fields(stream) if field.name != "max_distance"]
+    names = [field.name for field in dataclasses.fields(stream) if not field.metadata.get("static")]
     made = {name: jax.tree.map(functools.partial(array, name), getattr(stream, name)) for name in names}
     *tables, direction_B = made["position"]
     return Arguments(**made | {"position": (*tables, np.ones_like(direction_B))})
