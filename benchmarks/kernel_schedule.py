@@ -90,12 +90,8 @@ def main() -> None:
                      *(f"{share:.0%}" for share in one["units"].values())]  # fmt: skip
         if not args.json:
             print(f"| {' | '.join(cells)} |", flush=True)
-    versions = {"jax": jax.__version__, "libtpu": libtpu_version()}
-    print(
-        json.dumps(
-            {"chips": chips, "sizes": dataclasses.asdict(sizes), "dropout": RATE, "saved": args.saved, **versions}
-        )
-    )
+    how = {"dropout": RATE, "saved": args.saved, "jax": jax.__version__, "libtpu": libtpu_version()}
+    print(json.dumps({"chips": chips, "sizes": dataclasses.asdict(sizes), **how}))
 
 
 if __name__ == "__main__":

@@ -306,6 +306,16 @@ def test_fused_attention_compiles_in_the_step(topology, unroll):
 
 
 @pytest.mark.prove
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1"])
+def test_kept_probabilities_have_room_in_the_vector_memory(topology):
+    """Two layers of XLNet-Large in float32. Catches too many heads in a program: the compiler then refuses it."""
+    words = ["model.layers=2", "model.vocab_size=1024", "model.compute_dtype=float32", "model.attention=fused",
+             "train.batch_size=8", "train.steps_per_dispatch=1", "mesh.fsdp=1"]  # fmt: skip
+    pods = load(str(tiny.ROOT / "configs" / "xlnet_large_pods.py"), [f"--config.{word}" for word in words])
+    assert pods.model.saves_probabilities and compile.attempt(make_recipe(pods), describe(topology)).fits
+
+
+@pytest.mark.prove
 def test_fused_attention_compiles_where_heads_are_split():
     words = ("--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.mesh.data=1")
     assert compiled(*words)["fits"]

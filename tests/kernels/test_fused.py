@@ -239,6 +239,9 @@ def test_a_kernel_is_compared_with_xla(monkeypatch):
     assert chosen == "xla" and why.startswith("attention: xla, because the kernel for cpu differs from xla by ")
     with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
         fused.choose(with_attention("fused"))
+    # As the run will call it.
+    monkeypatch.setitem(fused.KERNELS, "cpu", lambda a: wrong_gradient(a) if a.save else xla.attend(a))
+    assert [fused.choose(with_attention("auto", unroll=unroll))[0] for unroll in ("off", "on")] == ["fused", "xla"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from xlnet_jax.batch import NEVER, Batch, Memory
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
-from xlnet_jax.model import positions
+from xlnet_jax.model import attention, positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, mean_loss
 
@@ -255,6 +255,37 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
     summed = separate | {"layers": jax.tree.map(lambda x: x.sum(axis=0), separate["layers"])}
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(summed), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("remat", "unroll", "deterministic", "expected"),
+    [
+        ("none", "on", False, True),
+        ("none", "on", True, False),
+        ("none", "off", False, False),
+        ("dots", "on", False, False),
+    ],
+)
+def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
+    remat, unroll, deterministic, expected, monkeypatch
+):
+    """Elsewhere they would be written for nothing, copied into a stack, or kept against the configuration."""
+    asked = []
+
+    def attend(a):
+        asked.append(a.save)
+        return xla.attend(a)
+
+    monkeypatch.setitem(attention.IMPLEMENTATIONS, "xla", attend)
+    config = dataclasses.replace(CONFIG, compute_dtype="float32", attention="xla", remat=remat, unroll=unroll)
+    model, batch, rngs = XLNet(config, R), make_batch(), {"dropout": jax.random.key(0)}
+    params = make_params(config)
+    asked.clear()
+    jax.eval_shape(
+        lambda p: model.apply({"params": p}, batch, empty_memory(config, B), deterministic=deterministic, rngs=rngs),
+        params,
+    )
+    assert set(asked) == {expected}
 
 
 @pytest.mark.parametrize(("remat", "unroll"), [("dots", "off"), ("full", "off"), ("full", "on")])

@@ -72,13 +72,16 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     window = min(blocks.window, 1 << (up(Tp, LANES) - 1).bit_length())
     # The same for both streams: so the compiler makes the table once.
     Np = up(Tp, window) + Kp
-    groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
+    saved = a.save and Kp == key_block
+    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in float32 there are more.
+    room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
+    groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1)
     r_SNHE, table_B = packing.position_keys(a)
     plans = tuple(
         Plan(
             groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
             window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
-            strided=blocks.strided, saved=a.save and Kp == key_block, **packing.call(a, Tp, Kp),
+            strided=blocks.strided, saved=saved, **packing.call(a, Tp, Kp),
         ) for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
