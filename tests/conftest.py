@@ -48,9 +48,8 @@ def same_surroundings(pytestconfig: pytest.Config):
     for number, handler in before.items():
         signal.signal(number, handler)
     root = logging.getLogger()
-    # The command line logs to the stderr of its test, which is closed when the next test logs. pytest's own handlers
-    # are of other classes.
-    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+    # The command line logs to stderr, where the next test may expect nothing. The others are pytest's own.
+    for handler in [each for each in root.handlers if not type(each).__module__.startswith("_pytest")]:
         root.removeHandler(handler)
 
 

@@ -89,6 +89,9 @@ def main(argv: list[str] | None = None) -> int:
     except _Rejected as rejected:
         parser, message = rejected.args
         explained = _explained(parser, message, argv)
+        if " ".join(argv) in ("", *GROUPS):  # nobody asks for more than the list of commands
+            parser.print_help()
+            return 0
         if explained == message:
             parser.print_usage(sys.stderr)
         return messages.error(parser.prog, explained, BadInput.exit_code)
@@ -97,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # gcsfs logs the whole traceback of an error; we print one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
+    logging.basicConfig(handlers=[messages.Log()], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
     logging.getLogger("xlnet_jax").setLevel(logging.INFO)
     try:
         for word in argv:

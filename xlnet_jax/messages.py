@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -134,6 +135,12 @@ def print_lines(values: dict[str, Any], prefix: str = "") -> None:
         print(f"{prefix + name:24} {printable(str(value))}")
 
 
+class Log(logging.StreamHandler):
+    """Writes to `sys.stderr` as it is now: while a bar is shown, rich's, which puts whole lines above the bar."""
+
+    stream: Any = property(lambda self: sys.stderr, lambda self, at_the_start: None)
+
+
 def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient: bool = True) -> Progress:
     """A bar on stderr for several things, with a task of its own; off where stderr is no terminal that can show one.
 
@@ -149,7 +156,9 @@ def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient
     )  # fmt: skip
     screen = console.Console(file=cast(IO[str], _Terminal()))
     off = total < 2 or not sys.stderr.isatty() or screen.is_dumb_terminal
-    bar = rich.Progress(*columns, console=screen, transient=transient, disable=off, speed_estimate_period=600)
+    # Lines for stderr, and for a stdout on the same screen, are printed above the bar; one in a file stays there.
+    bar = rich.Progress(*columns, console=screen, transient=transient, disable=off, speed_estimate_period=600,
+                        redirect_stdout=sys.stdout.isatty())  # fmt: skip
     bar.add_task(what, total=total, completed=done, note=note)
     return bar
 

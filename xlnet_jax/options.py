@@ -84,7 +84,12 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     # Before the imports of the verb, which take seconds.
     with lazily("run.signals", "stop_request")() if verb.stops else contextlib.nullcontext():
         if "config" in options:
-            config = configs.load(options["config"], overrides)
+            if given := options["config"]:
+                config = configs.load(given, overrides)
+            elif lazily("run.workdir", "read_config")(where := options["workdir"]) is None:
+                raise BadInput(f"--workdir={where} holds no run that could be resumed; give the --config of a new one")
+            else:
+                config = lazily("run.workdir", "load_config")(where, overrides, whole=True)
             options = options | {"config": config}
         elif verb.overrides:
             options = options | {"overrides": overrides}

@@ -44,7 +44,8 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 
 
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
-_CONFIG = option("--config", "Python file, or name of one of ours; --config.KEY=VALUE changes a key", required=True)
+_FILE = "Python file, or name of one of ours; --config.KEY=VALUE changes a key"
+_CONFIG = option("--config", f"{_FILE} (default: that of the run that is resumed)")
 _CHECKPOINT = (
     option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     count("--step", "checkpoint (default: the newest)", ge=0),
@@ -117,6 +118,7 @@ VERBS = (
             option("--output", "Python file to write (default: config.py)", "config.py"),
             option("--family", "of the model (default: xlnet)", "xlnet",
                     choices=tuple(configs.FAMILIES)),
+            option("--objective", "mdm: masked diffusion (default: the usual one of the family)", choices=("mdm",)),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",
          "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
@@ -133,7 +135,7 @@ VERBS = (
             option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
             count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, le=1000),
             *_STOPS,
-        ), stops=True, meets=True),
+        ), lazily("commands.train", "show"), stops=True, meets=True),
     Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
          "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
@@ -166,7 +168,7 @@ VERBS = (
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          lazily("commands.inspect", "inspect"), (
-            option("--config", "Python file, or name of one of ours; --config.KEY=VALUE changes a key", dest="path"),
+            option("--config", _FILE, dest="path"),
             option("--workdir", "run or imported model, in place of --config"),
             count("--step", "(default 0)", 0, 0),
             count("--row", "(default 0)", 0, 0),
@@ -175,7 +177,7 @@ VERBS = (
         ), lazily("commands.inspect", "show")),
     Verb("compile", "Compile the training step for TPUs without having one: memory, collectives, projected speed.",
          "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16", _compile, (
-            _CONFIG,
+            option("--config", _FILE, required=True),
             option("--topology", "chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16", required=True),
             count("--slices", "equal slices, joined by a network (default 1)", 1),
             count("--phase", "of a run with phases, counted from 0 (default 0)", 0, 0),

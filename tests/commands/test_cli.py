@@ -21,6 +21,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.corpus import show_samples
 from xlnet_jax.commands.texts import read_lines
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
@@ -44,6 +45,69 @@ def test_help_has_an_example(command, capsys):
 def test_help_answers_without_loading_jax():
     code = "import sys; from xlnet_jax.cli import make_parser; make_parser(); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE)).returncode == 0
+
+
+@pytest.mark.parametrize(("words", "listed"), [([], VERBS), (["corpus"], VERBS[1:4])])
+def test_a_command_that_is_left_out_is_answered_by_the_list(capsys, words, listed):
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    lines = {line.strip().partition(" ")[0] for line in shown.out.splitlines()}
+    assert {verb.name.split()[len(words)] for verb in listed} <= lines
+    assert shown.err == ""
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A work directory as a run has left it, of which only the identity is read."""
+
+    def make(**sections):
+        config = tiny.config(data={"corpus": data_fixtures.corpus_path(), **sections.pop("data", {})}, **sections)
+        mixture = open_mixture(config)
+        identity = workdir.identity(config, mixture.sha256, mixture.tokenizer.sha256)
+        (tmp_path / "config.json").write_text(json.dumps(identity))
+        return str(tmp_path)
+
+    return make
+
+
+def test_a_run_is_resumed_by_its_work_directory_alone(left, tmp_path, capsys):
+    words = ["train", f"--workdir={left(train={'steps': 12})}", "--dry_run", "--json"]
+    assert main([*words, "--config.train.batch_size=16"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["parameters"] > 1000
+    assert "resuming with another elastic key: train.batch_size: 8 -> 16" in said.err
+    assert main([*words, "--config.model.d_ff=16"]) == 2
+    assert "model.d_ff" in capsys.readouterr().err
+    for verb in ("train", "finetune"):
+        assert main([verb, f"--workdir={tmp_path}/new"]) == 2
+        line = capsys.readouterr().err
+        assert line == f"xlnet-jax {verb}: --workdir={tmp_path}/new holds no run that could be resumed; give the " \
+                       "--config of a new one\n"  # fmt: skip
+
+
+CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
+
+
+@pytest.mark.parametrize(
+    ("sections", "step", "command"),
+    [
+        ({}, 40, "fill"),
+        ({}, 20, "train"),
+        ({"data": CLM}, 40, "generate"),
+        ({"data": CLM, "model": {"position_scheme": "absolute", "memory_len": 0}}, 40, "evaluate"),
+    ],
+)
+def test_training_ends_with_the_command_that_goes_on(left, capsys, sections, step, command):
+    folder = left(**sections)
+    train_verb = next(verb for verb in VERBS if verb.name == "train")
+    train_verb.show({"step": step, "loss": 5.0, "workdir": folder})
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said.keys() >= {"step", "command"}
+    words = shlex.split(said["command"])
+    assert words[:3] == ["xlnet-jax", command, f"--workdir={folder}"]
+    assert cli.make_parser().parse_known_args(words[1:])[1] == []
+    train_verb.show({"step": 0, "loss": None, "workdir": f"{folder}/dry"})
+    assert "command" not in capsys.readouterr().out
 
 
 def corpus_option():

@@ -262,6 +262,16 @@ def test_all_spend_what_the_first_does():
     assert all(abs(cost / each["half"] - 1) < 0.02 for cost in each.values())
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 seed"), (2, "2 seeds")])
+def test_one_seed_is_one(capsys, count, said):
+    measures = dict.fromkeys(command.MEASURES, {"bits_per_byte": 2.0})
+    runs = {str(seed): {"measures": measures, "tasks": {"imdb": {"metric": "accuracy", "score": 0.5}}}
+            for seed in range(count)}  # fmt: skip
+    command.show({"systems": {"one": runs}, "differences": [], "page": "page.html"})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and all(line.endswith(f", {said}") for line in lines[:-1])
+
+
 @pytest.mark.slow
 def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, monkeypatch, capsys):
     result = asked(capsys, [*words, task])

@@ -113,6 +113,32 @@ def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsy
     assert "'brt'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("family", ["xlnet", "bert", "roberta", "albert"])
+def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, capsys):
+    corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
+    if family != "xlnet":
+        corpus = str(tmp_path / "corpus")
+        text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
+        data_fixtures.make_corpus(corpus, text, tokenizer=None, vocabulary="wordpiece", vocab_size=300)
+    words = ["configure", corpus, f"--output={path}", f"--family={family}", "--objective=mdm", "--json"]
+    assert main(words) == 0, capsys.readouterr().err
+    config = configs.load(path)
+    assert (config.data.objective, config.model.architecture, config.data.sentence_loss) == ("mdm", family, False)
+    assert dry_run(path, tmp_path / "run") == 0
+    capsys.readouterr()
+    assert main([*words[:2], f"--output={tmp_path}/no.py", "--family=gpt2", "--objective=mdm"]) == 2
+    assert "mdm" in capsys.readouterr().err
+
+
+def test_the_name_of_a_file_of_masked_diffusion_says_its_size():
+    """BERT-Base's network is no small one."""
+    base = configs.load(str(tiny.ROOT / "configs/bert/base.py")).model
+    for path in (tiny.ROOT / "configs/mdm").glob("*.py"):
+        model = configs.load(str(path)).model
+        same = (model.layers, model.d_model, model.heads) == (base.layers, base.d_model, base.heads)
+        assert same == (path.stem == "base"), path
+
+
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(speed):
     mixture, fitting = of_length(10**9)
     layers = []

@@ -13,6 +13,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands import quickstart
 from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, show
+from xlnet_jax.infer.orders import _told, warn_of_law
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
@@ -40,6 +41,16 @@ def test_a_quick_start_of_an_older_version_is_shown(tmp_path, monkeypatch):
     assert found["loss_without_memory"] == 5.5 and found["targets"] is found["heldout_share"] is None
 
 
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_quick_start_asks_what_its_model_was_taught(question, caplog):
+    """A word has at least one piece: more would lower the share of what is unknown."""
+    gap = re.search(r"\[MASK:?(\d*)\]", question)
+    _told.clear()
+    warn_of_law(configs.load(CONFIG), [[True] * len(question[: gap.start()].split()) + [False] * int(gap[1] or 1)
+                                       + [True] * len(question[gap.end() :].split())], "random")  # fmt: skip
+    assert not caplog.messages
+
+
 @pytest.mark.slow
 def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
@@ -57,7 +68,7 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
     assert os.path.getsize(result["picture"]) > 5000
     assert os.path.exists(os.path.join(result["export"], "model.safetensors"))
     blanks, sentence = result["filled"][:-1], result["filled"][-1]
-    assert [len(one["gaps"][0]["pieces"]) for one in blanks] == [1, 1, 1] and len(sentence["gaps"][0]["pieces"]) == 6
+    assert [len(one["gaps"][0]["pieces"]) for one in blanks] == [1, 1, 1] and len(sentence["gaps"][0]["pieces"]) == 3
     for question, one in zip(QUESTIONS, result["filled"], strict=True):
         before, after = re.split(r" \[MASK.*\]", question)
         assert one["question"] == question and one["text"].startswith(before) and one["text"].endswith(after)

@@ -35,6 +35,7 @@ from xlnet_jax.infer.beam import _penalty, search
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import writer
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train import loop
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 
@@ -340,8 +341,18 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
         assert found == [rule(text.split()) for text in texts]
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, settings):
-    """With two lengths, whose steps alternate, and another dispatch size in the configuration."""
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, settings, monkeypatch):
+    """With two lengths, whose steps alternate, and another dispatch size in the configuration.
+
+    No step runs while another one is compiled: it would seem to take no time, at 794,253 tokens a second.
+    """
+    beside, compile_ = [], loop.Run._compile
+
+    def watched(run, *given):
+        beside.append(run.sent)
+        return compile_(run, *given)
+
+    monkeypatch.setattr(loop.Run, "_compile", watched)
     keys = {
         "finetune": digits(lambda row: row[::-1], 64) | {"beam": 2, "max_answer": 9},
         "model": {"memory_len": 0},
@@ -360,6 +371,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, set
     assert records[0] == records[1] and len(records[0]) > 50
     lines = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
     assert len({line["targets"] for line in lines}) > 2
+    assert len(beside) > 3 and not any(beside)
     with pytest.raises(BadInput, match="top_k and top_p change nothing with temperature=0; give temperature=1"):
         predict(str(tmp_path / "cut"), texts=["1 2"], top_k=3)
 

@@ -12,8 +12,10 @@ import tiny
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
+from xlnet_jax import cli
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.messages import progress_bar
+from xlnet_jax.options import Verb
 from xlnet_jax.run import progress
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
@@ -78,6 +80,61 @@ def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
             os.close(reader)
             bar.update(bar.task_ids[0], completed=1, refresh=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is left in the buffer of the stream
+
+
+class Screen(io.StringIO):
+    """A terminal, and what stands on it: a line of text for each line, without colours."""
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        shown, row = [[]], 0
+        for part in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.getvalue()):
+            if part == "\n":
+                row += 1
+                shown += [[]] * (row == len(shown))
+            elif part == "\r":
+                column = 0
+            elif part.endswith("A") and part.startswith("\x1b"):
+                row -= int(part[2:-1] or 1)
+            elif part.endswith("K") and part.startswith("\x1b"):
+                shown[row] = []
+            elif not part.startswith("\x1b"):
+                column = 0 if shown[row] == [] else column
+                shown[row][column : column + len(part)] = part
+                column += len(part)
+            column = 0 if part == "\n" else column
+        return [text for text in map("".join, shown) if text.strip()]
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_lines_of_the_log_and_of_warnings_stand_above_the_bar(monkeypatch, transient):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True))
+    for name, value in {"TERM": "xterm", "COLUMNS": "90", "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(overrides):
+        log = logging.getLogger("xlnet_jax")
+        log.info("before")
+        with progress_bar("training", 10, transient=transient, note="loss 4.5") as bar:
+            bar.update(bar.task_ids[0], completed=3, refresh=True)
+            log.info("compiled 1 step")
+            print("a warning", file=sys.stderr)
+            print("on stdout, which is a file")
+            bar.update(bar.task_ids[0], completed=10, refresh=True)
+        log.info("after")
+        return {}
+
+    monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
+    monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run),))
+    assert cli.main(["x"]) == 0
+    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line).rstrip() for line in screen.lines()]
+    assert lines[:3] == ["before", "compiled 1 step", "a warning"] and lines[-1] == "after"
+    assert [line.split()[0] for line in lines[3:-1]] == ["training"] * (not transient)
+    assert sys.stdout.buffer.getvalue() == b"on stdout, which is a file\n"
 
 
 class Three:

@@ -25,6 +25,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.messages import quantity
 from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe, recipes
@@ -43,7 +44,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     chip = check(name, slices)
     check_readable(name, chip)
     if phase >= len(config.ends):
-        raise BadInput(f"--phase={phase}: the configuration has {len(config.ends)} phases, counted from 0")
+        raise BadInput(f"--phase={phase}: the configuration has {quantity(len(config.ends), 'phase')}, counted from 0")
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
     phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
     config = phases[phase]

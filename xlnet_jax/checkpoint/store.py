@@ -176,7 +176,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         bad = [name for name in bad if name.split("/")[0] in finite]
         if bad:
             raise Diverged(
-                f"step {step}: {bad[0]} is not finite (and {len(bad) - 1} other arrays), so no checkpoint is written; "
+                f"step {step}: {bad[0]} is not finite (and others: {len(bad) - 1}), so no checkpoint is written; "
                 "the newest one is from before; lower optimizer.learning_rate"
             )
         self.wait()
@@ -253,7 +253,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         sums, _ = sums_of(trees, record)
         wrong = [name for name, checksum in sums.items() if record["checksums"].get(name) != checksum]
         if wrong:
-            raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
+            raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (and others: {len(wrong) - 1})")
         return trees
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:

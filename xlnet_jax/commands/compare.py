@@ -33,6 +33,7 @@ from xlnet_jax.infer.estimators import MEASURES, estimate, reads, unknown
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import any_order
 from xlnet_jax.infer.score import Scorer
+from xlnet_jax.messages import quantity
 from xlnet_jax.model.flops import step_flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
@@ -81,7 +82,7 @@ def compare(
         folder = os.path.join(workdir, name, str(seed))
         measures = measured(folder).get("measures", {})
         if set(MEASURES) - measures.keys():
-            log.info("%s, seed %d: %d steps", name, seed, named[name].train.steps)
+            log.info("%s, seed %d: %s", name, seed, quantity(named[name].train.steps, "step"))
             run(named[name], folder, seed, heldout, tokens_NT, orders)
         for task, config in tuned.items():
             tune(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
@@ -208,7 +209,7 @@ def tune(config: Config, source: str, folder: str, seed: int) -> None:
         if content.get("config_sha256") != asked:
             raise BadInput(f"{folder} was fine-tuned with another configuration; restore it, or rename the file")
         return
-    log.info("fine-tuning in %s: %d steps", folder, config.train.steps)
+    log.info("fine-tuning in %s: %s", folder, quantity(config.train.steps, "step"))
     seeds = {"init": seed, "data": seed, "dropout": seed}
     found = fine_tune(config.changed(seeds=seeds, checkpoint={"init_from": source}), folder)
     write_measures(folder, {"score": found["score"], "metric": found["metric"], "config_sha256": asked})
@@ -292,12 +293,12 @@ def show(result: dict[str, Any]) -> None:
     for name, runs in result["systems"].items():
         for measure in MEASURES:
             values = [one["measures"][measure]["bits_per_byte"] for one in runs.values() if one["measures"][measure]]
-            line = f"{np.mean(values):.4f} bits per byte, {len(values)} seeds" if values else "not defined"
+            line = f"{np.mean(values):.4f} bits per byte, {quantity(len(values), 'seed')}" if values else "not defined"
             print(f"{name:24} {measure:14} {line if runs else 'not run'}")
         scores = [(task, each) for one in runs.values() for task, each in one["tasks"].items()]
         for task, metric in dict.fromkeys((task, each["metric"]) for task, each in scores):
             values = [each["score"] for name_of, each in scores if name_of == task]
-            print(f"{name:24} {task:14} {np.mean(values):.4f} {metric}, {len(values)} seeds")
+            print(f"{name:24} {task:14} {np.mean(values):.4f} {metric}, {quantity(len(values), 'seed')}")
     for each in result["differences"]:
         if each["named"]:
             print(f"{each['a']} - {each['b']}, {each['measure']}: {each['mean']:.4f} [{each['low']:.4f}, "

@@ -29,7 +29,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused
-from xlnet_jax.messages import duration
+from xlnet_jax.messages import duration, quantity
 from xlnet_jax.model import flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -73,16 +73,20 @@ SIZES = (
 )
 
 
-def configure(corpus: str, output: str, minutes: float, family: str = "xlnet") -> dict[str, Any]:
+def configure(
+    corpus: str, output: str, minutes: float, family: str = "xlnet", objective: str | None = None
+) -> dict[str, Any]:
     """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
-    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included.
+    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included; the `objective` is
+    `mdm`, or the usual one of the `family`.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in
       the metrics; `new_tokens`, those of the text that are read in all, and `epochs`, how often that is the text;
       `minutes` (expected). A warning if a loss below that of word frequencies takes more.
 
-    Raises BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
+    Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or a family that is not
+    trained by the objective.
     """
     if not 0 < minutes <= 1e6:
         raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
@@ -92,6 +96,7 @@ def configure(corpus: str, output: str, minutes: float, family: str = "xlnet") -
     if os.path.lexists(output):
         raise there
     config = Config().changed(data={"corpus": workdirs.absolute(corpus)}, model={"architecture": family})
+    config = config.changed(data={"objective": objective or config.model.family.objectives[0]})
     if folders := [folder for folder in config.data.folders() if folder]:
         config = config.changed(model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
     mixture = open_mixture(config)
@@ -128,6 +133,7 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
         rows = max(number for number in (1, 2, 4, 8, 16) if number <= min(size.rows, max(1.0, room / windows)))
         config = _laid_out(base, size, rows, windows)
         try:
+            configs.check(config)
             mixture.stream(config).check(config.train.batch_size, mixture.described())
             mixture.check(config)
         except BadInput:
@@ -141,9 +147,9 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
-    name = base.model.architecture
-    of_family = configs.usual(name, size.T) if base.model.family.absolute else {"model": {}, "data": {}}
-    if base.model.family.segments > 1:
+    name, objective = base.model.architecture, base.data.objective
+    of_family = {"model": {}, "data": {}} if objective == "plm" else configs.usual(name, size.T, objective)
+    if base.model.family.segments > 1 and objective == "mlm":
         of_family["data"]["sentence_loss"] = True
     if name == "albert":
         of_family["model"]["d_embed"] = min(128, size.d_model // 2)
@@ -176,7 +182,7 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Con
 def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
     config = fused.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
-    log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
+    log.info("measuring %s of width %d", quantity(config.model.layers, "layer"), config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows = meshes.rows_here(config.train.batch_size, mesh)
@@ -246,14 +252,15 @@ def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
     about = (
-        f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {cores()} cores. "
+        f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {quantity(cores(), 'core')}. "
         f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
-        f"of which {R} x {batch} are new text. {config.train.steps:,} steps read {result['new_tokens']:,} new tokens, "
-        f"{result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in {result['minutes']:.1f} minutes; the start "
-        f"takes {_START_SECONDS:.0f} s of them. Nothing here is published: sizes and rates are a starting point."
+        f"of which {R} x {batch} are new text. {quantity(config.train.steps, 'step')} read "
+        f"{result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in "
+        f"{result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them. Nothing here is "
+        "published: sizes and rates are a starting point."
     )
     head = (
-        f"{config.model.layers} layers of width {config.model.d_model}, segments of {T}, batch {batch}, "
+        f"{quantity(config.model.layers, 'layer')} of width {config.model.d_model}, segments of {T}, batch {batch}, "
         f"{result['parameters']:,} parameters: made by `xlnet-jax configure --minutes={minutes:g}`.\n\n"
         f"    {result['command']}\n\n{textwrap.fill(about, width=118, break_long_words=False)}\n"
     )

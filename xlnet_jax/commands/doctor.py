@@ -147,8 +147,8 @@ def devices(host: Host) -> str:
     chips, chosen = _chips(), os.environ.get("JAX_PLATFORMS", "").split(",")[0]
     if chips and not host.alone and chosen in ("", "tpu"):
         if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
-            raise BadInput(f"{chips} TPU chips, but libtpu is not installed; {how_to_install('tpu')}")
-        return f"{chips} TPU chips; they start when all hosts of the slice do"
+            raise BadInput(f"TPU chips: {chips}, but libtpu is not installed; {how_to_install('tpu')}")
+        return f"TPU chips: {chips}; they start when all hosts of the slice do"
     probe = [sys.executable, "-c", _PROBE]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, timeout=_DEVICE_SECONDS)

@@ -128,7 +128,8 @@ def print_example(shown: dict[str, Any]) -> None:
         predicts = sees = ""
         if i in targets:
             earlier = [str(j) for j in sorted(targets) if sight[i, j]]
-            predicts, sees = targets[i], f"{sight[i].sum() - len(earlier)} others, targets {' '.join(earlier) or '-'}"
+            others = quantity(sight[i].sum() - len(earlier), "other")
+            predicts, sees = targets[i], f"{others}, targets {' '.join(earlier) or '-'}"
         place = "padding" if rank == NEVER else str(rank)
         table.add_row(*map(printable, (str(i), piece, str(segment), place, predicts, sees)))
     console.print(table)

@@ -35,7 +35,7 @@ QUESTIONS = (
     "The people of the United [MASK] want peace.",
     "The receipts of the fiscal [MASK] exceeded the expenditures.",
     "The laws of the United States must [MASK] enforced.",
-    "The Government [MASK:6] the people of the United States.",
+    "The Government [MASK:3] the people of the United States in their trade with the nations of Europe.",
 )
 """Three blanks and a sentence, which a permutation model fills at the end."""
 PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
@@ -79,10 +79,10 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         # It may be from an earlier call, with parameters of an earlier step.
         shutil.rmtree(result["export"], ignore_errors=True)
         export(run, result["export"])
-        log.info("next, train on text files of your own: see docs/quickstart.md")
     if config.data.objective == "plm":
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
+    log.info("next, train on text files of your own: see docs/quickstart.md")
     # Of an older version the scores have no targets.
     known = {"targets": None} | scores | trained | {"workdir": workdir}
     names = ("heldout_loss", "loss_without_memory", "unigram_cross_entropy", "targets", "heldout_share", "workdir",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,12 @@ from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.launch import Job
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
+
+NEXT = {
+    "train": "", "fill": " --top=5 'The end of the [MASK].'", "generate": " --tokens=50 'The end of the'",
+    "evaluate": "", "predict": " --input=FILE",
+}  # fmt: skip
+"""The commands that go on with a run, and their words."""
 
 SAMPLE_LENGTH = 64
 """Tokens of a text that is filled, at most."""
@@ -116,10 +123,25 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
 
 
 def show(result: dict[str, Any]) -> None:
-    """As lines, which say if the held-out loss is of a part of its split."""
+    """As lines, which say if the held-out loss is of a part of its split, and the command to go on with."""
     if (share := result.get("heldout_share")) and share < 1:
         result = result | {"heldout_share": f"{share:.3g}, from its start; `xlnet-jax evaluate` scores all of it"}
-    print_lines(result)
+    print_lines(result | {"command": _next(result["workdir"], result["step"])})
+
+
+def _next(workdir: str, step: int) -> str | None:
+    """The command that trains the rest of a run, or else asks its model; None where no run is, as after a dry one."""
+    if workdirs.read_config(workdir) is None:
+        return None
+    config = workdirs.load_config(workdir, whole=True)
+    verb = "generate" if config.data.left_to_right else "fill"
+    if config.model.position_scheme == "absolute":  # no memory could follow a text
+        verb = "evaluate"
+    if step < config.train.steps:
+        verb = "train"
+    if config.finetune.task != "none":  # `step` is its best one
+        verb = "predict"
+    return f"xlnet-jax {verb} --workdir={shlex.quote(workdir)}{NEXT[verb]}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:

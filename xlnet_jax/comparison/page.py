@@ -55,11 +55,11 @@ def page(result: dict[str, Any]) -> str:
     claim = "A difference is named only where its interval, corrected for the number of pairs, leaves 0."
     claim += f" Of a system with fewer than {FEWEST_SEEDS} seeds nothing is claimed." * few
     body = [
-        f"<h1>Comparison of {len(systems)} systems</h1>",
-        f"<p>Equal training {budget}. {result['windows']} windows of {result['length']} tokens of held-out text, the "
-        "same for all systems, each read without what is before it. One estimator for all: the chain rule. A system "
-        "that predicts from masks is called once for each token, with all later positions of the order masked; the "
-        f"others once for a window and an order. Half has {result['orders']} orders. <b>{claim}</b></p>",
+        f"<h1>Comparison of systems: {len(systems)}</h1>",
+        f"<p>Equal training {budget}. Held-out text: windows of {result['length']} tokens, {result['windows']} in all, "
+        "the same for all systems, each read without what is before it. One estimator for all: the chain rule. A "
+        "system that predicts from masks is called once for each token, with all later positions of the order masked; "
+        f"the others once for a window and an order. Orders of half: {result['orders']}. <b>{claim}</b></p>",
         *(measured(result, measure) for measure in TITLES), tasks(result),
         "<h2>Cost</h2>", costs(systems), calls(systems), "<h2>Learning curves</h2>",
         "<p>Training loss, nats per target, of each system's own objective: heights of different objectives do not "

@@ -61,16 +61,19 @@ FAMILIES = {
 """By `model.architecture`."""
 
 
-def usual(name: str, segment_len: int) -> dict[str, dict[str, Any]]:
-    """Keys by section of a family with positions at the input, whatever its size: what its network needs, and its own
-    examples of T = `segment_len` tokens with 15 % of targets, without the loss of sentences."""
+def usual(name: str, segment_len: int, objective: str | None = None) -> dict[str, dict[str, Any]]:
+    """Keys by section of a model without memory, whatever its size: what the network of its family needs, and examples
+    of T = `segment_len` tokens for an objective (None = the usual one), without the loss of sentences: of a masked
+    model with 15 % of targets, of `clm` and `mdm` with any of the text."""
     family, T = FAMILIES[name], segment_len
-    causal = family.objectives[0] == "clm"
-    special = 0 if causal else 2 if family.pairs == "none" else 3
+    objective = objective or family.objectives[0]
+    pairs = "none" if objective == "mdm" and family.absolute else family.pairs
+    of_text = objective == "clm" or (objective == "mdm" and not family.absolute)
+    special = 0 if of_text else 2 if pairs == "none" else 3
     of_family = ("norm", "scale_embedding", "share_layers", "activation", "layer_norm_epsilon")
     model = {"architecture": name, "max_positions": T, "memory_len": 0,
              **{key: getattr(family, key) for key in of_family}}  # fmt: skip
-    data = {"objective": family.objectives[0], "bidirectional": False, "windows_per_block": 1, "segment_len": T,
-            "reuse_len": T - special, "num_predict": T if causal else max(1, T * 3 // 20),
-            "pairs": family.pairs, "spans": "words" if name == "albert" else "random"}  # fmt: skip
+    data = {"objective": objective, "bidirectional": False, "windows_per_block": 1, "segment_len": T,
+            "reuse_len": T - special, "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
+            "pairs": pairs, "spans": "words" if name == "albert" else "random"}  # fmt: skip
     return {"model": model, "data": data}

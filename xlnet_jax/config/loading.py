@@ -22,7 +22,7 @@ from xlnet_jax.config.names import NAMES, RENAMED
 from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.config.whole import Config, check, fields, flat
 from xlnet_jax.errors import BadInput, check_link, summary
-from xlnet_jax.messages import suggest, suggest_file
+from xlnet_jax.messages import quantity, suggest, suggest_file
 
 
 def default() -> ConfigDict:
@@ -137,8 +137,8 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         found = re.fullmatch(r"phases\[([0-9]{1,4})\]\.(.+)", name)
         count = len(values.get("phases", ()))  # type: ignore[arg-type]
         if not found or int(found[1]) >= count:
-            raise BadInput(f"{word!r}: the configuration has {count} phases, counted from 0; write a key of one as "
-                           "--config.phases[0].data.num_predict=20")  # fmt: skip
+            raise BadInput(f"{word!r}: the configuration has {quantity(count, 'phase')}, counted from 0; write a key "
+                           "of one as --config.phases[0].data.num_predict=20")  # fmt: skip
         if found[2] != "steps":
             _check_key(found[2])
             section, _, last = found[2].partition(".")

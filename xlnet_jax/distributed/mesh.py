@@ -25,6 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.config import Config, MeshConfig, ModelConfig, TrainConfig
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +96,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     tpu_slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
     slices = config.slices or tpu_slices
     if tpu_slices > 1 and slices != tpu_slices:
-        raise BadInput(f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0")
+        raise BadInput(f"mesh.slices={slices}: the devices belong to {quantity(tpu_slices, 'slice')}; leave it at 0")
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
     if len(devices) % known or (not free and known != len(devices)):
         shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1)
-        raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes the rest")
+        raise BadInput(f"{shape} does not fit {quantity(len(devices), 'device')}; set one axis to -1: it takes "
+                       "the rest")  # fmt: skip
     for name in free:
         sizes[name] = len(devices) // known
     shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)

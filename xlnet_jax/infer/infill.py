@@ -23,6 +23,7 @@ from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled, Listener
 from xlnet_jax.infer.options import LONGEST
+from xlnet_jax.messages import quantity
 
 log = logging.getLogger("xlnet_jax")
 
@@ -142,7 +143,7 @@ def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: i
         limit = f"the model has positions for {longest} tokens (model.max_positions)"
         if room < 1:
             raise BadInput(f"text {number} has {len(ids)} tokens, and {limit}, new ones included; shorten it")
-        log.warning("text %d ends after %d new tokens: %s", number, room, limit)
+        log.warning("text %d ends after %s: %s", number, quantity(room, "new token"), limit)
         tokens = room
     end = len(ids) + tokens
     # A vocabulary of a model from left to right may have no mask, and the id there is read by none.

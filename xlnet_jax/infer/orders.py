@@ -117,7 +117,7 @@ def checked(
         ids_N = _array(f"{text}: give ids as a list of whole numbers", ids, "iu")
         known_N = _array(f"{text}: give `known` as a list of booleans", given, "b")
         if ids_N.shape != known_N.shape:
-            raise BadInput(f"{text}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
+            raise BadInput(f"{text}: {quantity(len(ids_N), 'token')}, but `known` has {len(known_N)}")
         if known_N.all():
             raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
         if (wrong_N := (ids_N < 0) | (ids_N >= config.vocab_size)).any():

@@ -70,7 +70,7 @@ def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
 
 @pytest.mark.parametrize(
     ("corpus", "weights", "message"),
-    [("{0},{1}", "1", "data.weights=1 has 1 numbers for 2 corpora"), ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
+    [("{0},{1}", "1", "data.weights=1 has 1 number for 2 corpora"), ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
      *((corpus, "", "names a folder twice or has an empty name") for corpus in ("{1},{1}", "{1},", ",{1}")),
      *(("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
        for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf"))],

@@ -18,6 +18,7 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 
 PAGE_CACHE_BYTES = 256_000_000
 """Limit for the decoded pages that a process keeps, over all corpora."""
@@ -128,7 +129,7 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     weights = data.weight_list() if weighted else [1] * len(corpora)
     for part in (config.in_phase(number).data for number in range(len(config.ends) * weighted)):
         if part.weights and len(part.weight_list()) != len(corpora):
-            has = f"{len(part.weight_list())} numbers for {len(corpora)} corpora"
+            has = f"{quantity(len(part.weight_list()), 'number')} for {len(corpora)} corpora"
             raise BadInput(f"data.weights={part.weights} has {has}; give one each")
     return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 

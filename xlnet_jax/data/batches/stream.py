@@ -22,6 +22,7 @@ import numpy as np
 
 from xlnet_jax.data.batches.cycle import ONE, Cycle
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 
 SHUFFLE_ROUNDS = 4
 """Rounds of the index permutation; Grain itself uses four for shuffles."""
@@ -206,7 +207,8 @@ class Stream:
                 raise BadInput(f"{name} has {epochs.tokens:,} tokens for training, fewer than data.shuffle_len="
                                f"{epochs.shuffle_len}; use shorter blocks, or more text")  # fmt: skip
             if epochs.blocks < needed:
-                has = f"{epochs.tokens:,} tokens for training: {epochs.blocks} blocks of {epochs.block_len:,}"
+                blocks = quantity(epochs.blocks, "block")
+                has = f"{epochs.tokens:,} tokens for training: {blocks} of {epochs.block_len:,}"
                 advice = "use a smaller batch, data.windows_per_block or more text"
                 raise BadInput(f"{name} has {has}, too few for train.batch_size={batch_size}; {advice}")
 

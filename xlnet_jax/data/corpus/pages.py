@@ -20,6 +20,7 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
@@ -182,7 +183,7 @@ def open_shard(path: str, pages: int, file: str | None = None) -> Any:
         raise BadInput(f"{path} is damaged, or changed while it was opened")
     # A missing or truncated file may open without an error, as an empty one.
     if (count := reader.num_records()) != pages:
-        raise BadInput(f"{path} holds {count} pages, not the {pages} of the manifest")
+        raise BadInput(f"{path} holds {quantity(count, 'page')}, not the {pages} of the manifest")
     return reader
 
 

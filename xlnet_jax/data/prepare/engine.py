@@ -60,7 +60,7 @@ def run(
     finished = files.listing(folder)
     missing = [unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished]
     if done := len(units) - len(missing):
-        _log.info("%s: going on, %d of %d units are done", output, done, len(units))
+        _log.info("%s: going on after %d of %s", output, done, quantity(len(units), "unit"))
     if missing and beam_options is not None:
         pipeline = make_pipeline(beam_options, output)
         add_units(pipeline, output, missing, make)
@@ -80,14 +80,18 @@ def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal, in the log."""
+    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal, in the log.
+
+    The number of tokens is not shown: it lacks those of an earlier call, and a vocabulary is counted without the ends
+    of documents; the manifest has all of them.
+    """
     began = logged = time.monotonic()
     tokens, bar = 0, progress_bar("units", total, done)
 
     def add(of_unit: int) -> None:
         nonlocal tokens, logged
         tokens, now = tokens + of_unit, time.monotonic()
-        rate = f"{quantity(tokens, 'token')}, {tokens / max(now - began, 1e-6):,.0f} tokens/s"
+        rate = f"{tokens / max(now - began, 1e-6):,.0f} tokens/s"
         bar.update(bar.task_ids[0], advance=1, note=rate)
         if bar.disable and (now - logged >= _LOG_SECONDS or bar.finished):
             logged = now

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xlnet_jax.errors import BadInput, RestartMe, summary
+from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 from xlnet_jax.storage.local import File
 
@@ -134,7 +135,7 @@ def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[in
     Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket does not answer.
     """
     if (count := tfds_split(path).num_examples) < end:
-        raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
+        raise BadInput(f"{path}: {quantity(end - count, 'example')} shorter than it was; start over")
     from tensorflow_datasets.proto import tf_example_pb2
 
     shards = tfds_split(path, f"[{start}:{end}]").file_instructions
@@ -186,7 +187,8 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
         if field not in table.schema_arrow.names:
             raise BadInput(f"{path}: {no_field(field, table.schema_arrow.names)}")
         if table.num_row_groups < end:
-            raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
+            lacking = quantity(end - table.num_row_groups, "row group")
+            raise BadInput(f"{path}: {lacking} shorter than it was; start over")
         row = sum(table.metadata.row_group(index).num_rows for index in range(start))
         for group in range(start, end):
             after = row + table.metadata.row_group(group).num_rows

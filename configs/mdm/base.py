@@ -1,6 +1,6 @@
 """Masked diffusion of base size: BERT-Base's network, 109,219,386 parameters.
 
-    xlnet-jax train --config=configs/mdm/small.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/mdm/base.py --config.data.corpus=CORPUS --workdir=RUN
 
 The corpus needs a vocabulary of 30,522 pieces: `prepare --vocabulary=wordpiece --uncased`, or the released vocab.txt.
 Published (MDLM, Sahoo et al. 2024, arXiv:2406.07524, on the One Billion Words; numbers as in the configuration files of
