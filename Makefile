@@ -9,7 +9,7 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-ci test-pythons \
+.PHONY: help install quickstart test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-benchmarks test-ci test-pythons \
   mutants prove lint format bench docs constraints clean
 
 BIN := .venv/bin
@@ -115,10 +115,13 @@ test-aot: .venv/tpu.stamp ## compilations for TPUs, with libtpu
 test-beam: .venv-beam/beam.stamp ## prepare on Apache Beam
 	.venv-beam/bin/pytest -q tests/beam -m "not prove" $(PYTEST_FLAGS)
 
+test-benchmarks: .venv/peers.stamp ## every script of benchmarks/ in its tiny form
+	$(BIN)/python benchmarks/_tiny.py
+
 test-wheel: .venv-wheel/wheel.stamp ## the quick start and the Python of README.md, with the wheel and without the checkout
 	$(PYTEST) tests/wheel $(PYTEST_FLAGS)
 
-test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel ## all of these, as .ci/run does
+test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam test-wheel test-benchmarks ## all of these, as .ci/run does
 
 # These have the newest jax, which Python 3.11 no longer gets.
 test-pythons: .venv-3.12/dev.stamp .venv-3.13/dev.stamp ## `make test` with Python 3.12 and 3.13

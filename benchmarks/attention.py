@@ -1,6 +1,7 @@
 """Attention of one layer, both streams, forward and backward: fused and XLA's, T 512 to 8192.
 
     python benchmarks/attention.py --json                          time on this CPU, temporaries by the TPU compiler
+    python benchmarks/attention.py --tiny                          one short length, to try it
     python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and XLA at every T
 
 M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
@@ -97,8 +98,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vmem", action="store_true", help="compile for TPU with the default flags")
     parser.add_argument("--no-time", action="store_true", help="only the temporaries")
+    parser.add_argument("--tiny", action="store_true", help="one short length, to try it: the times mean nothing")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
+    if args.tiny:
+        args.lengths, args.rounds = [32], 1
     load = os.getloadavg()[0]
     if args.device != "tpu":
         os.environ.setdefault("JAX_PLATFORMS", {"cpu": "cpu", "gpu": "cuda,cpu"}[args.device])

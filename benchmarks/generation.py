@@ -1,7 +1,7 @@
 """Generation by a permutation LM with the cache, beside the same model without it and beside `transformers`.
 
     python benchmarks/generation.py [--json]            needs the extra `peers`; minutes on two cores
-    python benchmarks/generation.py --quick             tiny sizes, to try it
+    python benchmarks/generation.py --tiny             tiny sizes, to try it
     python benchmarks/generation.py --objective=clm     a left-to-right model with and without its cache; no peer
 
 d_model 256, 4 layers, 32,000 pieces, random parameters, float32, greedy: 128 tokens after a prompt of 128, for 16 texts
@@ -42,7 +42,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 FULL = {"vocab_size": 32000, "layers": 4, "d_model": 256, "heads": 4, "head_dim": 64, "d_ff": 1024, "memory_len": 128}
-QUICK = {"vocab_size": 100, "layers": 2, "d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 32, "memory_len": 16}
+TINY = {"vocab_size": 100, "layers": 1, "d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 32, "memory_len": 8}
 
 Side = Callable[[list[list[int]], int], list[list[int]]]
 """The new tokens after each prompt, so many; prompts are of equal length."""
@@ -181,6 +181,7 @@ def peers(config: Any, params: Any, decoder: Any) -> tuple[Side, Side, Callable[
     import transformers
 
     from xlnet_jax.convert import names
+    from xlnet_jax.infer.options import Decoding
 
     sizes = config.model
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(
@@ -214,7 +215,8 @@ def peers(config: Any, params: Any, decoder: Any) -> tuple[Side, Side, Callable[
         return worst
 
     prompts = random_prompts(sizes.vocab_size, 1, sizes.memory_len)
-    (ours,) = decoder([[*prompts[0], 0]], [[True] * sizes.memory_len + [False]])
+    tokens_N = np.array([*prompts[0], 0], np.int32)
+    (ours,) = decoder([(tokens_N, np.arange(len(tokens_N)) < sizes.memory_len)], Decoding())
     first = torch.log_softmax(run(False, prompts, 1).logits[0], dim=-1)[0, int(ours.token_N[-1])].item()
     assert abs(first - ours.log_prob_U[0]) < 1e-4, (first, ours.log_prob_U[0])
     return functools.partial(side, False), functools.partial(side, True), error
@@ -317,13 +319,13 @@ def measure(sides: Sides, sizes: dict[str, int], texts: int, rounds: int) -> dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try it")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it")
     parser.add_argument("--objective", default="plm", choices=["plm", "clm"])
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
-    sizes = QUICK if args.quick else FULL
+    sizes = TINY if args.tiny else FULL
     sides = (permutation_sides if args.objective == "plm" else left_to_right_sides)(sizes)
-    many, one = (measure(sides, sizes, texts, args.rounds) for texts in (16, 1))
+    many, one = (measure(sides, sizes, texts, args.rounds) for texts in ((1, 1) if args.tiny else (16, 1)))
     if args.json:
         print(json.dumps({**many, "one_text": one, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}))
         return

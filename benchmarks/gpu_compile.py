@@ -2,7 +2,8 @@
 
     pip install --constraint constraints.txt --editable '.[gpu-aot]'    best in an environment of its own
     python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two minutes
-    python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it
+    python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it; without the
+                                                              extra it lowers the kernels alone
     python benchmarks/gpu_compile.py --json --config.train.batch_size=32 --config.model.attention=xla
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
@@ -64,12 +65,15 @@ def main() -> None:
     parser.add_argument("--card", default="h100", choices=CARDS, help="default: h100")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     args, overrides = parser.parse_known_args()
-    missing = why_not()
-    if missing:
-        sys.exit(missing)
     if args.tiny:
         args.config = ROOT / "tests" / "tiny_tpu.py"
-    else:
+    missing = why_not()
+    if missing and not args.tiny:
+        sys.exit(missing)
+    if missing:
+        print(json.dumps({"not_compiled": missing, "lowered_bytes": lowered_bytes()}))
+        return
+    if not args.tiny:
         overrides = ["--config.train.batch_size=16", "--config.train.steps_per_dispatch=1", *overrides]
     result = compiled(str(args.config), args.card, overrides)
     if args.json:
@@ -86,6 +90,18 @@ def why_not() -> str | None:
     """What is missing to compile for a GPU, in one line."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is None]
     return f"no {' and no '.join(missing)}: install the extra gpu-aot" if missing else None
+
+
+def lowered_bytes() -> int:
+    """Of the kernels of both streams, forward and backward, as they are before a compiler of GPUs gets them."""
+    import jax
+    import jax.numpy as jnp
+    from _attention import Sizes, streams, train
+
+    from xlnet_jax.kernels import gpu
+
+    given = streams(Sizes(B=1, T=64, M=32, P=11, H=1), jnp.bfloat16), jax.ShapeDtypeStruct((), jnp.uint32)
+    return len(jax.jit(train(gpu.attend)).trace(*given).lower(lowering_platforms=("cuda",)).as_text())
 
 
 def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a kernel.
 
+    python benchmarks/kernel_schedule.py --tiny               small sizes on one chip, to try it
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
@@ -15,6 +16,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import os
 import sys
 from typing import Any
 
@@ -37,6 +39,8 @@ TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6
 
 def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
     """The keys of one chip, or `not_compiled` with the reason."""
+    if libtpu_version() is None and "TPU_LIBRARY_PATH" not in os.environ:
+        return {"not_compiled": "libtpu is not installed; run `make .venv/tpu.stamp`"}
     if chip == "tpu7x" and jax.__version_info__ < (0, 12):
         return {"not_compiled": f"needs jaxlib 0.12, here is {jax.lib.__version__}"}
     device = describe(TOPOLOGIES[chip]).devices[0]
@@ -70,9 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", metavar="NAME=NUMBER", help="T, M, P, B, H or E")
     parser.add_argument("--chips", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    parser.add_argument("--tiny", action="store_true", help="one row and head of 128 tokens on v5e")
     parser.add_argument("--saved", action="store_true", help="probabilities are kept for the backward pass, as on pods")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
+    if args.tiny:
+        args.chips, args.sizes = ["v5e"], ["B=1", "T=128", "M=0", "P=21", "H=1"]
     given = {name: int(number) for name, number in (word.split("=") for word in args.sizes)}
     sizes = Sizes(**given)
     chips = {}

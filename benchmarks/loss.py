@@ -2,7 +2,7 @@
 
     python benchmarks/loss.py [--json]             minutes on two cores; temporaries need the extra `tpu`
     python benchmarks/loss.py --device=gpu         times on a GPU, in bfloat16
-    python benchmarks/loss.py --quick              tiny sizes, to try it
+    python benchmarks/loss.py --tiny              tiny sizes, to try it
 
 V=32000, D=1024; 8 rows of 85 targets, as permutation LM has them, and 8 of 512, as left-to-right LM has them (48 rows
 of 85 are nearly as many). Both sides run in one process and take turns. Figures, for each number of targets P:
@@ -32,7 +32,7 @@ import time
 from typing import Any
 
 FULL = 32000, 1024, 8, (85, 512)
-QUICK = 100, 16, 2, (3, 16)
+TINY = 100, 16, 2, (3, 16)
 SIDES = ("plain", "chunked")
 
 
@@ -125,10 +125,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="platform of JAX for the times (default cpu)")
     parser.add_argument("--topology", default="v5e:1x1", help="for the temporaries (default v5e:1x1)")
     parser.add_argument("--rounds", type=int, default=3, help="of one turn of each side (default 3)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.quick:
+    if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.tiny:
         sys.exit("XLA_FLAGS asks for unoptimised code, which the tests use; unset it")
     if args.device != "cpu":
         os.environ.setdefault("JAX_PLATFORMS", "")  # else only the CPU
@@ -139,7 +139,7 @@ def main() -> None:
 
     from xlnet_jax.kernels import vocabulary_loss
 
-    V, D, B, targets = QUICK if args.quick else FULL
+    V, D, B, targets = TINY if args.tiny else FULL
     device, load, rows = jax.devices(args.device)[0], [os.getloadavg()[0]], []
     for P in targets:
         figures = times((V, D, B, P), device, args.rounds) | temporaries((V, D, B, P), args.topology)

@@ -1,6 +1,7 @@
 """What the processes of a run say to each other at its start, by their number: messages, bytes, seconds.
 
     python benchmarks/meetings.py [--processes=64] [--json]
+    python benchmarks/meetings.py --tiny                       two processes and four threads, to try it
 
 Each of `--processes` real ones joins JAX's coordination service over loopback and goes through the meetings of a start.
 Then threads play up to 8,000 with a service in memory, which shows what is said, and not how long it takes. Messages
@@ -20,7 +21,7 @@ import types
 import warnings
 from typing import Any
 
-SIMULATED = (64, 1000, 8000)
+SIMULATED, TINY = (64, 1000, 8000), (4,)
 STEPS = "[3000, 2000, 1000]"
 
 
@@ -136,11 +137,16 @@ def measured(count: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=64, help="real ones (default 64)")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.tiny:
+        args.processes = 2
     os.environ["JAX_PLATFORMS"] = "cpu"
     rows = [{"processes": args.processes, "kind": "real"} | measured(args.processes)]
-    rows += [{"processes": count, "kind": "simulated"} | simulated(count) for count in SIMULATED]
+    rows += [
+        {"processes": count, "kind": "simulated"} | simulated(count) for count in (TINY if args.tiny else SIMULATED)
+    ]
     for row in rows:
         row |= {f"{name}_each": row[name] / row["processes"] for name in ("messages", "bytes")}
         if args.json:

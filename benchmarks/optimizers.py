@@ -1,6 +1,7 @@
 """Optimizers on the text of the quick start: held-out loss of the same model after the same steps, by three seeds.
 
     python benchmarks/optimizers.py [--json] [--steps=300] [--seeds=3] [--workdir=FOLDER]      a quarter of an hour
+    python benchmarks/optimizers.py --tiny                     two steps of a tiny model, one rate of each, to try it
 
 The model is that of configs/quickstart.py, with its schedule, batch and weight decay. The rate of each optimizer is the
 best of four, factors of 2, with the first seed; so all had the same search. A run that was made is not made
@@ -23,6 +24,8 @@ import statistics
 import tempfile
 from typing import Any
 
+import _tiny
+
 from xlnet_jax import config as configs
 from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speeches
 from xlnet_jax.commands.train import train
@@ -40,12 +43,15 @@ RATES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workdir", help="by default a temporary folder")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.steps, asked.seeds = 2, 1
     with tempfile.TemporaryDirectory() as temporary:
-        result = compare(asked.workdir or temporary, asked.steps, asked.seeds)
+        result = compare(asked.workdir or temporary, asked.steps, asked.seeds, asked.tiny)
     if asked.json:
         print(json.dumps(result))
         return
@@ -58,11 +64,16 @@ def main() -> None:
         print(f"{name:8}{numbers}   {seeds}; {rates}")
 
 
-def compare(folder: str, steps: int, seeds: int) -> dict[str, Any]:
+def corpus_of(folder: str, vocab_size: int) -> str:
     corpus = os.path.join(folder, "corpus")
-    config = configs.load(str(CONFIG))
     prepare([speeches()], corpus, document="file", sentences="punctuation", heldout=HELDOUT,
-            vocab_size=config.model.vocab_size, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+            vocab_size=vocab_size, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    return corpus
+
+
+def compare(folder: str, steps: int, seeds: int, tiny: bool) -> dict[str, Any]:
+    config = configs.load(str(CONFIG), _tiny.WORDS if tiny else [])
+    corpus = _tiny.corpus(folder) if tiny else corpus_of(folder, config.model.vocab_size)
     config = config.changed(data={"corpus": corpus}, train={"steps": steps}, log={"tensorboard": False},
                             checkpoint={"every": steps})  # fmt: skip
     baselines = []
@@ -80,7 +91,7 @@ def compare(folder: str, steps: int, seeds: int) -> dict[str, Any]:
 
     optimizers = {}
     for name, rates in RATES.items():
-        by_rate = {rate: loss(name, rate, 0) for rate in rates}
+        by_rate = {rate: loss(name, rate, 0) for rate in (rates[:1] if tiny else rates)}
         best = min(by_rate, key=lambda rate: by_rate[rate])
         losses = [by_rate[best], *(loss(name, best, seed) for seed in range(1, seeds))]
         optimizers[name] = {

@@ -1,7 +1,7 @@
 """Does it matter in which order a text is filled? Puzzles with easy and hard orders, solved in each.
 
     python benchmarks/order_toy.py [--json] [--seeds=3] [--picture=FILE.svg]      minutes on two cores
-    python benchmarks/order_toy.py --quick                                        tiny sizes, to try it
+    python benchmarks/order_toy.py --tiny                                        tiny sizes, to try it
 
 A small permutation language model is trained on generated puzzles with any of their cells unknown: a uniform number of
 them, from one to all, at random places and in a random order. Then the most probable token is filled in, cell by cell.
@@ -181,12 +181,12 @@ def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]
     return shares
 
 
-def run(seeds: int, count: int, quick: bool) -> dict[str, Any]:
+def run(seeds: int, count: int) -> dict[str, Any]:
     began = time.monotonic()
     shares: dict[str, dict[str, list[float]]] = {name: {order: [] for order in ORDERS} for name in PUZZLES}
     losses: dict[str, list[float]] = {name: [] for name in PUZZLES}
     for (name, puzzle), seed in itertools.product(PUZZLES.items(), range(seeds)):
-        fill, loss = trained(puzzle, DISPATCH if quick else puzzle.steps, seed)
+        fill, loss = trained(puzzle, puzzle.steps, seed)
         losses[name].append(loss)
         for order, share in solved(fill, puzzle, count, seed).items():
             shares[name][order].append(share)
@@ -234,12 +234,16 @@ def picture(found: dict[str, Any], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print only the line of JSON")
-    parser.add_argument("--quick", action="store_true", help="50 steps and one seed, to try it")
+    parser.add_argument("--tiny", action="store_true", help="one kind of puzzle, 50 steps and one seed, to try it")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--puzzles", type=int, default=512, help="of each kind, to be solved")
     parser.add_argument("--picture", help="an SVG file to write")
     given = parser.parse_args()
-    found = run(1 if given.quick else given.seeds, 64 if given.quick else given.puzzles, given.quick)
+    if given.tiny:
+        given.seeds, given.puzzles = 1, 4
+        del PUZZLES["sudoku"]
+        PUZZLES["sums"] = dataclasses.replace(PUZZLES["sums"], layers=1, steps=DISPATCH)
+    found = run(given.seeds, given.puzzles)
     if given.picture:
         picture(found, given.picture)
     if not given.json:

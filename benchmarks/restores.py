@@ -1,6 +1,7 @@
 """Bytes that each process reads when a run resumes: 1, 2 and 4 processes with the same parameters (data parallelism).
 
     python benchmarks/restores.py --json
+    python benchmarks/restores.py --tiny                       a tiny model and two processes, to try it
 
 The state of a model of 18 million parameters without its memory, filled with random numbers, is saved by some
 processes and read by others, each with one CPU device, on one disk. The bytes are those of the process's own read calls
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import time
 
-RUNS = ((1, 1), (1, 2), (1, 4), (2, 2), (4, 4), (4, 2))
+import _tiny
+
+RUNS, TINY_RUNS = ((1, 1), (1, 2), (1, 4), (2, 2), (4, 4), (4, 2)), ((1, 1),)
 """Processes that save, and processes that read."""
 MODEL = {"layers": 4, "d_model": 512, "heads": 8, "head_dim": 64, "d_ff": 2048, "vocab_size": 8000}
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -29,7 +32,7 @@ def bytes_read() -> int:
         return int(file.readline().split()[1])
 
 
-def host(process: int, processes: int, port: int, workdir: str, save: bool) -> None:
+def host(process: int, processes: int, port: int, workdir: str, save: bool, tiny: bool) -> None:
     """One process: saves, or reads and prints a JSON line."""
     import jax
     import numpy as np
@@ -43,7 +46,7 @@ def host(process: int, processes: int, port: int, workdir: str, save: bool) -> N
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
-    words = [f"--config.model.{key}={value}" for key, value in MODEL.items()]
+    words = _tiny.WORDS if tiny else [f"--config.model.{key}={value}" for key, value in MODEL.items()]
     config = load(os.path.join(REPOSITORY, "configs", "quickstart.py"), words)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh):
@@ -68,13 +71,13 @@ def host(process: int, processes: int, port: int, workdir: str, save: bool) -> N
             print(json.dumps(line | {"gather_seconds": time.perf_counter() - began}), flush=True)
 
 
-def start(processes: int, workdir: str, *save: str) -> list[dict[str, float]]:
+def start(processes: int, workdir: str, *options: str) -> list[dict[str, float]]:
     """Runs `processes` of them; what each printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": REPOSITORY, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    words = [sys.executable, __file__, f"--workdir={workdir}", f"--host={processes}", *save]
+    words = [sys.executable, __file__, f"--workdir={workdir}", f"--host={processes}", *options]
     running = [
         subprocess.Popen([*words, f"--process={i}", f"--port={port}"], stdout=subprocess.PIPE, env=environment)
         for i in range(processes)
@@ -88,20 +91,22 @@ def start(processes: int, workdir: str, *save: str) -> list[dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     for name, kind in {"workdir": str, "host": int, "process": int, "port": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     parser.add_argument("--save", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.host:
-        host(args.process, args.host, args.port, args.workdir, args.save)
+        host(args.process, args.host, args.port, args.workdir, args.save, args.tiny)
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for saved, read in RUNS:
+        tiny = ["--tiny"] * args.tiny
+        for saved, read in TINY_RUNS if args.tiny else RUNS:
             workdir = os.path.join(folder, f"saved_by_{saved}")
             if not os.path.exists(workdir):
-                start(saved, workdir, "--save")
-            lines = start(read, workdir)
+                start(saved, workdir, "--save", *tiny)
+            lines = start(read, workdir, *tiny)
             columns = {key: [line[key] for line in lines] for key in lines[0]}
             rows.append({"saved_by": saved, "read_by": read, **columns})
     alone = rows[0]["bytes"][0]

@@ -1,6 +1,7 @@
 """How long saves block the training loop: the quick-start model, one save per 100 steps.
 
     python benchmarks/saves.py --json
+    python benchmarks/saves.py --tiny                          a tiny model for 4 steps, to try it
 
 A run of `--steps` steps on the text of the quick start. The seconds come from the run's own accounting
 (`run/goodput.py`): the time in which the loop copies the state to the host, flushes metrics, and waits for the writer
@@ -20,12 +21,16 @@ import sys
 import tempfile
 import time
 
+import _tiny
+
 EVERY = 100
 SAVES = 5
 
 
-def corpus_of(folder: str, vocab_size: int) -> str:
-    """Prepares the corpus of the quick start."""
+def corpus_of(folder: str, vocab_size: int, tiny: bool = False) -> str:
+    """Prepares the corpus of the quick start, or a `tiny` one."""
+    if tiny:
+        return _tiny.corpus(folder)
     from xlnet_jax.commands import quickstart
     from xlnet_jax.data.prepare.pipeline import prepare
 
@@ -65,11 +70,14 @@ def writer_cpu_seconds(config, workdir: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--steps", type=int, default=400, help="of the run; one save per 100 (default 400)")
     parser.add_argument("--folder", help="folder for everything (default: a temporary folder)")
     args = parser.parse_args()
     from xlnet_jax.commands.train import train
     from xlnet_jax.config import load
+
+    every, args.steps = (2, 4) if args.tiny else (EVERY, args.steps)
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
@@ -77,15 +85,16 @@ def main() -> None:
         folder = args.folder or temporary
         os.makedirs(folder, exist_ok=True)
         vocab_size = load(os.path.join(configs, "quickstart.py")).model.vocab_size
-        corpus = corpus_of(folder, vocab_size)
+        corpus = corpus_of(folder, vocab_size, args.tiny)
         run = os.path.join(folder, f"run{random.randrange(10**6)}")
-        words = [f"--config.data.corpus={corpus}", f"--config.checkpoint.every={EVERY}"]
+        words = [f"--config.data.corpus={corpus}", f"--config.checkpoint.every={every}",
+                 *(_tiny.WORDS if args.tiny else ())]  # fmt: skip
         config = load(os.path.join(configs, "quickstart.py"), words)
         seconds = train(config, run, stop_at=args.steps)["seconds"]
         loop = seconds["steps"] + seconds["data"] + seconds["save"]
         result = {
             "steps": args.steps,
-            "saves": -(-args.steps // EVERY),
+            "saves": -(-args.steps // every),
             "blocked_seconds": seconds["save"],
             "loop_seconds": loop,
             "blocked_share": seconds["save"] / loop,

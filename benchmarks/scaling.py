@@ -1,7 +1,7 @@
 """What a training step of ours costs as one size grows: segment, memory, layers, batch, devices.
 
     python benchmarks/scaling.py [--json]                        on virtual CPU devices; some minutes
-    python benchmarks/scaling.py --quick                         tiny sizes, to try it
+    python benchmarks/scaling.py --tiny                         tiny sizes, to try it
 
 Every axis starts at the same small model and doubles one size. All variants take turns, so that other work on the
 machine slows all of them down. `growth` is the median over rounds of the cost over that of the variant before: 2 is
@@ -21,7 +21,7 @@ from typing import Any
 
 DEVICES = 4
 AXES = {"T": (128, 256, 512), "M": (96, 192, 384), "L": (2, 4, 8), "batch": (4, 8, 16), "devices": (1, 2, 4)}
-QUICK = {"T": (16, 32), "M": (12, 24), "L": (1, 2), "batch": (4, 8), "devices": (1, 2)}
+TINY = {"T": (16, 32), "M": (12,), "L": (1,), "batch": (4,), "devices": (1, 2)}
 
 
 class Variant:
@@ -29,7 +29,7 @@ class Variant:
 
     def __init__(self, sizes: dict[str, int], width: int) -> None:
         import jax
-        import step
+        from _sides import batches
 
         from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
         from xlnet_jax.distributed.mesh import make_mesh, place
@@ -51,7 +51,7 @@ class Variant:
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)
             self.state = create_state(recipe, built)
-            first = jax.tree.map(lambda x: x[:1], step.batches(config))
+            first = jax.tree.map(lambda x: x[:1], batches(config))
             self.batch = place(first, self.mesh)
             self.compiled = built.jitted.lower(self.state, self.batch).compile()
         self.temp_bytes = self.compiled.memory_analysis().temp_size_in_bytes
@@ -95,7 +95,7 @@ def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="of one step of every variant (default 7)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -103,7 +103,7 @@ def main() -> None:
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
     load = [os.getloadavg()[0]]
-    result = {"rows": rows(QUICK, 32, args.rounds) if args.quick else rows(AXES, 128, args.rounds)}
+    result = {"rows": rows(TINY, 32, 1) if args.tiny else rows(AXES, 128, args.rounds)}
     load.append(os.getloadavg()[0])
     result |= {"cores": len(os.sched_getaffinity(0)), "load_average": load, "jax": jax.__version__}
     if args.json:

@@ -1,6 +1,7 @@
 """Bytes of parameters and optimizer state that a device holds under `mesh.zero1`, by the number of devices.
 
     python benchmarks/split.py --config=configs/xlnet_large.py --json
+    python benchmarks/split.py --tiny                          the quick start's model on six devices, to try it
 
 From shapes alone: no device is used and nothing is compiled. Other words are keys of the configuration. Bytes of one
 device, printed in MB:
@@ -66,8 +67,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="configs/xlnet_large.py")
     parser.add_argument("--devices", type=int, nargs="+", default=DEVICES)
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     args, overrides = parser.parse_known_args()
+    if args.tiny:
+        args.config, args.devices = "quickstart", (6,)
     recipe = make_recipe(load(args.config, overrides))
     rows = [row(recipe, devices) for devices in args.devices]
     if args.json:

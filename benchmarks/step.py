@@ -2,7 +2,7 @@
 
     python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
     python benchmarks/step.py --eager --rounds=15                without torch.compile
-    python benchmarks/step.py --quick                            tiny sizes, to try it
+    python benchmarks/step.py --tiny                            tiny sizes, to try it
     python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py --config.train.batch_size=16
                                                                  any model, here in bfloat16
     python benchmarks/step.py --device=gpu --figures ours ours_xla     these alone, with the same options
@@ -74,7 +74,7 @@ class Task:
     dropout: float
     device: str
     cores: int
-    quick: bool
+    tiny: bool
     path: str | None
     """A configuration file, with changes of single keys."""
     words: tuple[str, ...]
@@ -92,7 +92,7 @@ class Task:
             return given.changed(model=changes, train={"steps_per_dispatch": STEPS})
         sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
         data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
-        if self.quick:
+        if self.tiny:
             sizes = dict(vocab_size=400, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12)
             data, batch_size = DataConfig(segment_len=16, reuse_len=8, num_predict=3), 2
         return Config(
@@ -241,18 +241,24 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
     parser.add_argument("--figures", nargs="+", choices=FIGURES, help="only these (default: all but ours_xla)")
     parser.add_argument("--corpus", help="folder of `prepare` to read, instead of speeches that are prepared first")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="tiny sizes, of three sides unless --figures names them: the figures mean nothing",
+    )
     parser.add_argument("--config", help="configuration file, with changes as --config.train.batch_size=32")
     parser.add_argument("--json", action="store_true")
     args, words = parser.parse_known_args()
+    if args.tiny and not args.figures:
+        args.figures, args.rounds = ["ours", "ours_with_loader", "peer"], 1
     if unknown := [word for word in words if not (args.config and word.startswith("--config."))]:
         parser.error(f"unknown: {' '.join(unknown)}")
     if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
         sys.exit(f"{' and '.join(missing)} not installed; run `make .venv/peers.stamp`")
-    if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.quick:
+    if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.tiny:
         sys.exit("XLA_FLAGS asks for unoptimised code, which the tests use; unset it")
     tasks = {
-        name: Task(side, dropout, args.device, args.cores, args.quick, args.config, tuple(words))
+        name: Task(side, dropout, args.device, args.cores, args.tiny, args.config, tuple(words))
         for name, (side, dropout) in FIGURES.items()
         if (name in args.figures if args.figures else side != XLA) and not (args.eager and side == COMPILED)
     }

@@ -1,6 +1,7 @@
 """Translation learned from the messages of programs, which Debian's packages have in many languages.
 
     python benchmarks/translation.py --output=MESSAGES [--language=es] [--json]      half an hour on two cores
+    python benchmarks/translation.py --tiny                                          made-up messages, to try it
 
 A message catalogue (`LOCALE/es/LC_MESSAGES/git.mo`) is parallel text: one message of the program and its translation.
 Whole packages are held out, and no message of theirs is trained on. The run is the one of configs/transformer/
@@ -23,9 +24,11 @@ import json
 import os
 import pathlib
 import struct
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import _tiny
 import numpy as np
 import sacrebleu
 from scipy import sparse
@@ -112,17 +115,42 @@ def scores(said: list[str], wanted: list[str]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", required=True, help="folder for the pairs and the run")
+    parser.add_argument("--output", help="folder for the pairs and the run (default: a temporary folder)")
     parser.add_argument("--locale", default="/usr/share/locale")
     parser.add_argument("--language", default="es")
     parser.add_argument("--steps", type=int, default=0, help="0: as in the configuration")
+    parser.add_argument("--tiny", action="store_true", help="made-up messages and two steps: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        result = measured(parser, asked, pathlib.Path(asked.output or temporary))
+    if asked.json:
+        print(json.dumps(result))
+        return
+    counts = result["packages"]
+    print(
+        f"{len(counts)} packages; pairs: {result['pairs']}; the largest: {collections.Counter(counts).most_common(8)}"
+    )
+    print(f"held out: {', '.join(f'{name} {counts[name]}' for name in HELDOUT)}; checkpoint of step {result['step']}")
+    print(f"{'':10}{'BLEU':>8}{'chrF':>8}")
+    for name in ("copy", "nearest", "model"):
+        print(f"{name:10}{result[name]['bleu']:8.1f}{result[name]['chrf']:8.1f}")
 
-    packages = read_packages(asked.locale, asked.language)
+
+def made_up() -> dict[str, list[Pair]]:
+    """Of two packages to train on, and of those that are held out: a message is translated by other vowels."""
+    names = ("git", "make", *HELDOUT)
+    sources = {name: [f"cannot open file {name} {number}" for number in range(40)] for name in names}
+    other = str.maketrans("aeiou", "oaeui")
+    return {name: [(source, source.translate(other)) for source in texts] for name, texts in sources.items()}
+
+
+def measured(parser: argparse.ArgumentParser, asked: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
+    """All figures."""
+    packages = made_up() if asked.tiny else read_packages(asked.locale, asked.language)
     if missing := [name for name in HELDOUT if not packages.get(name)]:
         parser.error(f"{asked.locale}/{asked.language} has no messages of {', '.join(missing)}")
-    sides, folder = split(packages), pathlib.Path(asked.output)
+    sides = split(packages)
     folder.mkdir(parents=True, exist_ok=True)
     for name, pairs in sides.items():
         lines = (
@@ -138,26 +166,23 @@ def main() -> None:
     result["copy"] = scores(sources, wanted)
     result["nearest"] = scores(nearest(sides["train"], sources), wanted)
     if not (folder / "corpus").exists():
-        prepare([str(folder / "text.txt")], str(folder / "corpus"), vocabulary="bytebpe", vocab_size=VOCABULARY,
+        prepare([str(folder / "text.txt")], str(folder / "corpus"), vocabulary="bytebpe",
+                vocab_size=_tiny.VOCABULARY if asked.tiny else VOCABULARY,
                 document="line", heldout=0.01, workers=1)  # fmt: skip
     keys = {"train": "train.jsonl", "dev": "dev.jsonl", "tokenizer": "corpus/tokenizer.json"}
     config = configs.load(str(CONFIG)).changed(finetune={name: str(folder / path) for name, path in keys.items()})
     config = config.changed(train={"steps": asked.steps}) if asked.steps else config
+    if asked.tiny:
+        config = config.changed(
+            model=_tiny.MODEL, train={"steps": 2, "batch_size": 2}, optimizer={"warmup_steps": 1},
+            checkpoint={"every": 2}, evaluation={"every": 2}, finetune={"max_answer": 40, "beam": 1},
+        )  # fmt: skip
     trained = finetune(config, str(folder / "run"))
     beam = ["--config.finetune.beam=4"]
     found = predict(str(folder / "run"), input=str(folder / "heldout.jsonl"), overrides=beam)
     result |= {"step": trained["step"], "dev_chrf": trained["score"]}
     result["model"] = scores([each["target"] for each in found], wanted)
-    if asked.json:
-        print(json.dumps(result))
-        return
-    print(
-        f"{len(counts)} packages; pairs: {result['pairs']}; the largest: {collections.Counter(counts).most_common(8)}"
-    )
-    print(f"held out: {', '.join(f'{name} {counts[name]}' for name in HELDOUT)}; checkpoint of step {result['step']}")
-    print(f"{'':10}{'BLEU':>8}{'chrF':>8}")
-    for name in ("copy", "nearest", "model"):
-        print(f"{name:10}{result[name]['bleu']:8.1f}{result[name]['chrf']:8.1f}")
+    return result
 
 
 if __name__ == "__main__":

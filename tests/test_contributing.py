@@ -1,7 +1,10 @@
 """README.md, CONTRIBUTING.md and docs/guarantees.md: every place, test and page that they name exists."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
 
 import pytest
 import tiny
@@ -58,6 +61,48 @@ def test_every_guarantee_names_tests_that_exist():
         tests = re.findall(r"`(tests/[^`]*|make [a-z]+)`", row.rpartition(" | ")[2])
         assert tests, f"no test is named: {row}"
         assert all(test.startswith("make") or (tiny.ROOT / test).exists() for test in tests), row
+
+
+def test_the_readme_begins_with_two_commands_and_the_second_is_a_part_of_ci(tmp_path):
+    text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("\n## ")[1]
+    commands = re.findall(r"^(make [a-z-]+) +#", section, re.MULTILINE)
+    assert commands == ["make quickstart", "make test"]
+    table = {cells[0]: cells[1:] for cells in re.findall(r"^\| (.*?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)}
+    assert all(len(table[name]) == 2 for name in ("installs into `.venv`", "prints", "takes on two CPU cores"))
+    assert "seven minutes" in table["takes on two CPU cores"][1] and "at most 7 minutes on 2 cores" in TEXT
+    # With a `make` that only takes notes, and for which the tests fail.
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(tiny.ROOT / ".ci" / "run", tmp_path / ".ci")
+    (tmp_path / "make").write_text(
+        f'#!/bin/sh\necho "make $1" >> {tmp_path}/called\n[ "make $1" != "{commands[1]}" ]\n'
+    )
+    (tmp_path / "make").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True)
+    called = (tmp_path / "called").read_text().splitlines()
+    assert commands[1] in called and "make lint" in called and done.returncode == 1
+    assert re.findall(r"^(\S+) .* FAILED$", done.stdout, re.MULTILINE) == ["test"], done.stdout
+    # All that `make test-ci` has, it has.
+    listed = re.search(r"^test-ci: (.*) ##", (tiny.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {f"make {name}" for name in listed[1].split()} <= {*called}
+
+
+BENCHMARKS = sorted(path for path in (tiny.ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_"))
+
+
+def test_every_benchmark_has_a_tiny_form_and_takes_part(monkeypatch):
+    """`make test-benchmarks` runs them; here only their options are read."""
+    without = [path.name for path in BENCHMARKS if '"--tiny"' not in path.read_text(encoding="utf-8")]
+    assert len(BENCHMARKS) > 20 and not without
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    runner = importlib.import_module("_tiny")
+    assert [path.stem for path in BENCHMARKS] == runner.SCRIPTS
+    ran = []
+    monkeypatch.setattr(runner, "run", lambda name, environment: (ran.append(name), (name, 0.0, None))[1])
+    assert runner.main([]) == 0 and sorted(ran) == runner.SCRIPTS
+    monkeypatch.setattr(runner, "run", lambda name, environment: (name, 0.0, "it failed" * (name == "step") or None))
+    assert runner.main([]) == 1
 
 
 def test_readme_is_short_and_its_pages_exist():
