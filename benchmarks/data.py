@@ -58,7 +58,7 @@ def pin() -> None:
 def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
     from xlnet_jax.data.prepare.pipeline import prepare
 
-    return prepare([text], output, tokenizer=tokenizer, heldout=0.01, workers=1, **options)
+    return prepare([text], output, tokenizer=tokenizer, workers=1, **{"heldout": 0.01} | options)
 
 
 def pair(text: str, warm: str, folder: str, tokenizer: str) -> tuple[float, float]:
@@ -221,7 +221,8 @@ def main() -> None:
         text = text_of(folder, "text", 46_000_000 // share, args.tiny)
         warm = text_of(folder, "warm", 100_000, args.tiny)
         trained = os.path.join(folder, "trained")
-        prepare(text, trained, None, vocab_size=1000 if args.tiny else 32000, sample_bytes=20_000_000)
+        tiny = {"vocab_size": 1000, "heldout": 0.5} if args.tiny else {"vocab_size": 32000}
+        prepare(text, trained, None, sample_bytes=20_000_000, **tiny)
         tokenizer = os.path.join(trained, "spiece.model")
         pairs = [on_one_core(pair, text, warm, folder, tokenizer) for _ in range(TINY_PAIRS if args.tiny else PAIRS)]
         cold, warm = on_one_core(examples, trained)

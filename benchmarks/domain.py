@@ -86,7 +86,7 @@ def main() -> None:
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if words.tiny:
-            found = measured(started(folder), ["Good and bad films. " * 60] * 20, TINY)
+            found = measured(started(folder), [f"Film {number} is good and bad. " * 60 for number in range(40)], TINY)
         else:
             found = measured(words.quickstart, reviews(folder)[:REVIEWS], [])
     if words.json:

@@ -124,7 +124,7 @@ def jobs(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -
         keys: dict[str, Any] = {"task": "classification", "columns": "text,label"}
         keys |= {side: os.path.join(args.folder, f"{name}_{side}.jsonl") for side in ("train", "dev")}
         keys["segments"] = 4 if name == "imdb_long" else 1
-        T, B, steps = sizes[name]
+        T, B, steps = (16, 2, 10) if args.tiny else sizes[name]
         found[name] = Job(keys, T, B, args.steps or steps, *floors(*data[name]))
     if args.squad_train:
         keys = {"task": "question_answering", "train": args.squad_train, "dev": args.squad_dev, "metric": "f1"}

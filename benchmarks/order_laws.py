@@ -57,7 +57,7 @@ LAWS: dict[str, dict[str, Any]] = {
 """Changes of the section `data`."""
 QUESTIONS = ["sixth", "half", "rest", "all"]
 ORDERS = ("left", "reversed", "random", "best")
-TINY = {"layers": 1, "d_model": 32, "heads": 2, "head_dim": 16, "d_ff": 64}
+TINY = {"layers": 1, "d_model": 32, "heads": 2, "head_dim": 16, "d_ff": 64, "vocab_size": _tiny.VOCABULARY}
 
 
 def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> Any:
@@ -131,7 +131,7 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
     began = time.monotonic()
     corpus = os.path.join(folder, "corpus")
     if tiny:
-        _tiny.corpus(folder, vocab_size=2000)
+        _tiny.corpus(folder)
     else:
         prepare([speeches()], corpus, vocab_size=2000, document="file", sentences="punctuation", heldout=HELDOUT,
                 sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip

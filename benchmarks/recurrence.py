@@ -166,7 +166,7 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     from xlnet_jax.data.batches import loader
     from xlnet_jax.data.batches.cycle import from_weights
     from xlnet_jax.data.batches.mixture import Mixture
-    from xlnet_jax.data.batches.stream import extend_plan
+    from xlnet_jax.data.batches.stream import SinglePass, extend_plan
     from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
@@ -206,7 +206,9 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
 
             return jax.lax.scan(window, recipe.empty_memory(rows), batches)[1]
 
-        fresh = loader.HeldoutDispatches(mixture(rows, seed + 1), config, 0, rows, np.arange(rows))(0)
+        unseen = mixture(rows, seed + 1)
+        reading = SinglePass.of_blocks((unseen.corpora[0].tokens,), ECHO_T, 2 * ECHO_SEGMENTS)
+        fresh = loader.HeldoutDispatches(unseen, config, reading, rows, np.arange(rows))(0)
         loss_W, weight_W = jax.device_get(losses(state.params, fresh))
     return float(loss_W[ECHO_SEGMENTS:].sum() / weight_W[ECHO_SEGMENTS:].sum())
 
@@ -271,7 +273,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.tiny:
         given.steps, given.echo_steps, given.seeds, given.blocks = 2, 2, 1, 1
-        MODEL.update(_tiny.MODEL)
+        MODEL.update(_tiny.MODEL | {"layers": 2})
         SIDES["vanilla"][0]["d_ff"] = 40
         del LONGER[2:], LONGER[:1]
     with tempfile.TemporaryDirectory() as temporary:

@@ -678,6 +678,13 @@ MUTANTS = (
            one("run/progress", "test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_the_run")),
     Mutant("every_refusal_is_too_little_text", "xlnet_jax/data/tokenizer.py", 'if "size too high" in reason else',
            "if reason else", one("data/tokenizer", "test_vocabulary_that_does_not_fit")),
+    Mutant("log_glued_to_the_bar", "xlnet_jax/messages.py", "property(lambda self: sys.stderr,",
+           "property(lambda self: sys.__stderr__,", one("run/progress", "test_lines_of_the_log_and_of_warnings*")),
+    Mutant("steps_beside_the_compiler", "xlnet_jax/train/loop.py",
+           "self._report()  # else the dispatch in flight", "pass  # else the dispatch in flight",
+           one("finetune/text_to_text", "test_a_run_that_was_stopped_goes_on_with_the_same_bits")),
+    Mutant("next_is_training_for_ever", "xlnet_jax/commands/train.py", "    if step < config.train.steps:\n        verb",
+           "    if step <= config.train.steps:\n        verb", one("commands/cli", "test_training_ends_with_the_command*")),
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def laws(monkeypatch):
 
 
 def test_laws_have_equal_budgets(laws):
-    spans, *others = [laws.config_of(law, "corpus", 2000, quick=False) for law in laws.LAWS]
+    spans, *others = [laws.config_of(law, "corpus", 2000, tiny=False) for law in laws.LAWS]
     assert spans.train.steps == 2000 and spans.data.factorization_order == "spans"
     for config in others:
         budget = config.train.steps * step_flops(config)

@@ -89,7 +89,7 @@ class Screen(io.StringIO):
         return True
 
     def lines(self):
-        shown, row = [[]], 0
+        shown, row, column = [[]], 0, 0
         for part in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.getvalue()):
             if part == "\n":
                 row += 1
