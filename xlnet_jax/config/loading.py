@@ -73,7 +73,19 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
-    return _overridden(values, overrides, f"--config={path}")
+    return _with_own_dev(_overridden(values, overrides, f"--config={path}"), overrides)
+
+
+def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
+    """Without the dev set of a data set of TFDS in whose place words name other training examples alone: these are not
+    scored on it, but on a tenth of their own."""
+    named, task = {word.partition("=")[0] for word in overrides}, config.finetune
+    if "--config.finetune.train" not in named or "--config.finetune.dev" in named:
+        return config
+    data_set, colon, _ = task.dev.rpartition(":")
+    if not task.dev.startswith("tfds:") or task.train.startswith(data_set + colon):
+        return config
+    return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 
 
 def override(config: Config, overrides: Sequence[str] = ()) -> Config:

@@ -28,6 +28,7 @@ class Classification(Task):
     """One of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
@@ -58,6 +59,7 @@ class Regression(Task):
     """A number."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,11 +32,13 @@ from xlnet_jax.storage import files
 
 TEXTS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
-    ("#1 String", "#2 String"), ("sentence",), ("text",),
+    ("#1 String", "#2 String"), ("context", "question", "options"), ("sentence",), ("text",),
 )  # fmt: skip
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
 """The usual names of labels."""
+NAMES = ("id", "idx", "index", "guid")
+"""The usual names of what tells an example from the others."""
 
 
 class Record(NamedTuple):
@@ -44,12 +47,25 @@ class Record(NamedTuple):
     where: str
     """`train.tsv, row 12`."""
     fields: dict[str, Any]
+    unlabelled: bool = False
+    """Whether there need be no label, as in `predict`."""
+    error: BadInput | None = None
+    """Why it could not be read."""
 
     def field(self, name: str) -> Any:
         """A field. Raises BadInput if there is none."""
         if name not in self.fields:
             raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
         return self.fields[name]
+
+    def label(self, name: str) -> Any:
+        """A field that is a label; None if there is none and there need be none. Raises BadInput."""
+        value = self.fields.get(name) if self.unlabelled else self.field(name)
+        if value is not None and value != "":
+            return value
+        if not self.unlabelled:
+            raise BadInput(f"{self.where}: {name!r} is empty; give a label, or remove the row")
+        return None
 
     def text(self, name: str) -> str:
         """A field that must be a text. Raises BadInput."""
@@ -74,6 +90,15 @@ class Record(NamedTuple):
         raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
 
     @property
+    def name(self) -> dict[str, Any]:
+        """What tells it from the others: its field of `NAMES`, or the number of its row."""
+        found = [name for name in NAMES if isinstance(self.fields.get(name), str | int)]
+        if found:
+            return {found[0]: self.fields[found[0]]}
+        path, _, number = self.where.rpartition(" ")
+        return {"row": int(number)} if path and number.isdecimal() else {"row": self.where}
+
+    @property
     def names(self) -> str:
         """Of its fields, for messages."""
         return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
@@ -88,23 +113,46 @@ def examples(read: Read, config: Config, source: str) -> list[Example]:
     return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
 
 
+def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
+    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of these texts, of its
+    list `texts` or of its usual names. Raises BadInput."""
+    if record.error is not None:
+        raise record.error
+    columns, record = config.finetune.column_list(), record._replace(unlabelled=True)
+    if not record.fields.keys() & {*columns[: 2 if read is pairs else -1]}:
+        if "texts" in record.fields:
+            return [Example(tuple(record.list("texts")), None, record.where)]
+        columns = []
+    return read(record, columns)
+
+
+def usual(record: Record) -> list[str]:
+    """The usual names that a record has for texts and a label. Raises BadInput."""
+    texts, none = record.first(TEXTS, "text"), [()] * record.unlabelled
+    return [*texts, *(record.first([*((name,) for name in LABELS), *none], "label") or LABELS[:1])]
+
+
+def usual_pair(record: Record) -> list[str]:
+    """The usual names that a record has for two texts, or if they need no label, for one. Raises BadInput."""
+    return [*record.first(TEXTS if record.unlabelled else TEXTS[:5], "pair of texts")]
+
+
 def labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
-    names = columns or [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
-    *texts, label = names
+    *texts, label = columns or usual(record)
     if not texts:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
-    value = record.field(label)
-    if value is None or value == "":
-        raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
-    return [Example(tuple(map(record.text, texts)), value, record.where)]
+    # The options of a multiple choice may be a list.
+    lists = [record.list(name) if isinstance(record.field(name), list) else [record.text(name)] for name in texts]
+    return [Example(tuple(itertools.chain.from_iterable(lists)), record.label(label), record.where)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
     if "article" not in record.fields:
         return labelled(record, columns)
-    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
+    article, *lists = record.text("article"), record.list("questions"), record.list("options")
+    lists.append([None] * len(lists[0]) if record.label("answers") is None else record.list("answers"))
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -119,7 +167,9 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    context, question, answers = record.text("context"), record.text("question"), record.field("answers")
+    context, question, answers = record.text("context"), record.text("question"), record.label("answers")
+    if answers is None:
+        return [Example((context, question), None, record.where)]
     try:
         given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
     except (TypeError, KeyError, ValueError) as error:
@@ -134,7 +184,11 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
     names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
-    words, tags = map(record.list, names)
+    words = record.list(names[0])
+    # A column of words alone is its own last one.
+    if record.unlabelled and record.fields.get(names[1]) in (None, words):
+        return [Example(tuple(words), None, record.where)]
+    tags = record.list(names[1])
     if len(words) != len(tags) or not words:
         raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
     return [Example(tuple(words), tuple(tags), record.where)]
@@ -142,19 +196,20 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    names = columns or record.first(TEXTS[:5], "pair of texts")
-    if not 2 <= len(names) <= 3:
+    names = columns or usual_pair(record)
+    if not 2 - record.unlabelled <= len(names) <= 3:
         raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
-    label = record.field(names[2]) if len(names) == 3 else None
-    return [Example(tuple(map(record.text, names[:2])), label, record.where)]
+    label = record.label(names[2]) if len(names) == 3 else None
+    texts = [name for name in names[:2] if name in record.fields or not record.unlabelled]
+    return [Example(tuple(map(record.text, texts)), label, record.where)]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     """A text, and the text that is made from it. Raises BadInput."""
-    names = columns or ["source", "target"]
+    names = columns or [*record.first([("source",), ("text",)], "source"), "target"]
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    source, target = map(record.text, names)
+    source, target = record.text(names[0]), record.label(names[1]) and record.text(names[1])
     return [Example((source,), target, record.where)]
 
 
@@ -170,8 +225,9 @@ def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, 
     raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
 
 
-def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order.
+def records(config: Config, source: str, lenient: bool = False) -> Iterator[Record]:
+    """The records of all sources, in order; if `lenient` also damaged rows of a table or of JSON lines, each with its
+    `error`.
 
     Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
@@ -182,9 +238,18 @@ def records(config: Config, source: str) -> Iterator[Record]:
     for name in names:
         record = None
         for record in _records(config, name):
+            if record.error is not None and not lenient:
+                raise record.error
             yield record
         if record is None:
             raise BadInput(f"{name} has no examples")
+
+
+def has_records(task: str, name: str) -> bool:
+    """Whether a file for `predict` is read as those for training: others have a text in each line."""
+    suffix = os.path.splitext(name)[1].lower()
+    of_words = suffix == ".conll" or (suffix == ".txt" and task == "token_classification")
+    return _has_fields(name) or (task != "text_to_text" and (of_words or os.path.isdir(name)))
 
 
 def _has_fields(name: str) -> bool:
@@ -229,15 +294,27 @@ def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
         columns = config.finetune.column_list()
         yield from _table(path, text, suffix == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
     elif suffix in (".jsonl", ".ndjson"):
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                yield Record(f"{path}, row {number}", files.json_object(line, f"{path}, row {number}"))
+        yield from json_lines(path, text.split("\n"))
     elif suffix == ".json":
         yield from _squad(path, files.json_object(text, path))
     elif suffix in (".conll", ".txt"):
         yield from _conll(path, text)
     else:
         raise BadInput(f"{path}: a name that ends in .csv, .tsv, .jsonl, .json (SQuAD) or .conll says what it holds")
+
+
+def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
+    """A record for each line that is not empty, an object of JSON."""
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, row {number}"
+        if not line.strip():
+            continue
+        fields, error = dict[str, Any](), None
+        try:
+            fields = files.json_object(line, where)
+        except BadInput as damage:
+            error = damage
+        yield Record(where, fields, error=error)
 
 
 def _decoded(path: str) -> str:
@@ -265,9 +342,10 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
                     raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
                 if not numbered:
                     continue
+            where, error = f"{path}, row {number}", None
             if len(row) != len(names):
-                raise BadInput(f"{path}, row {number}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(f"{path}, row {number}", dict(zip(names, row, strict=True)))
+                error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
+            yield Record(where, dict(zip(names, row, strict=False)), error=error)
     except csv.Error as error:
         raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
 

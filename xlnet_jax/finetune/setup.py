@@ -13,6 +13,7 @@ entry of its data plan. So the batch size may change, and a resumed run reads wh
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import logging
@@ -24,10 +25,10 @@ import numpy as np
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.stream import Stream, Windows
+from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
-from xlnet_jax.errors import BadInput
+from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
+from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
@@ -83,22 +84,31 @@ def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
     """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
-    rows: list[Row] = []
-    low, high = task.texts
-    for number, example in enumerate(examples):
-        count = len(example.texts)
-        if not low <= count <= high:
-            wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
-            raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
-        if strange := [text for text in example.texts if not isinstance(text, str)]:
-            raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
-        if not all(map(str.strip, example.texts)):
-            raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
-        rows += task.encode(number, example)
-        if len(rows[-1].tokens) != len(rows[0].tokens):
-            raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
-                           "every example needs the same number")  # fmt: skip
+    before, rows = list[Example](), list[Row]()
+    for example in examples:
+        add(task, example, before, rows)
     return rows
+
+
+def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
+    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the task cannot use it."""
+    (low, high), count = task.texts, len(example.texts)
+    if not low <= count <= high:
+        wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+        raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
+    if strange := [text for text in example.texts if not isinstance(text, str)]:
+        raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
+    if not all(map(str.strip, example.texts)):
+        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+    try:
+        new = task.encode(len(examples), example)
+    except Unseen as error:
+        raise BadInput(f"{example.where}: {error}; correct the row or remove it") from error
+    if rows and len(new[0].tokens) != len(rows[0].tokens):
+        raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
+                       "every example needs the same number")  # fmt: skip
+    examples.append(example)
+    rows += new
 
 
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
@@ -117,10 +127,14 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
+    asked = config
     examples = readers.examples(kind.read, config, config.finetune.train)
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": _joined(labels)})
+    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
+        names = kind.usual(next(readers.records(config, config.finetune.train)))
+        config = config.changed(finetune={"columns": ",".join(names)})
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
@@ -134,8 +148,15 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
-    task, dev = kind(config, tokenizer), None
+    given = readers.examples(kind.read, asked, config.finetune.dev) if config.finetune.dev else []
+    if not given and config.finetune.dev_share:
+        examples, given = _split(examples, config)
+    task = kind(config, tokenizer)
     train = encode(task, config.finetune.train, examples)
+    if config.finetune.epochs:
+        config = _in_epochs(config, task.stream(train.rows), bool(given))
+        task = dataclasses.replace(task, config=config)
+        train = dataclasses.replace(train, task=task)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
@@ -143,11 +164,38 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
-    if path := config.finetune.dev:
-        dev = encode(task, path, readers.examples(kind.read, config, path))
+    dev = encode(task, config.finetune.dev or config.finetune.train, given) if given else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev
+
+
+def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
+    """The training examples without those of `finetune.dev_share`, and these."""
+    held = max(1, round(len(examples) * config.finetune.dev_share))
+    order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
+    log.info("finetune.dev is empty: %d of %s of %s are the dev set (finetune.dev_share=%g)", held,
+             quantity(len(examples), "example"), config.finetune.train, config.finetune.dev_share)  # fmt: skip
+    dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
+    return train, dev
+
+
+def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
+    """The configuration with the steps of `finetune.epochs`; of the other keys that follow from these, those that are
+    at their defaults. Raises BadInput if they do not fit."""
+    plan = extend_plan((), 0, config.train.batch_size, 1)
+    steps, each = (
+        bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
+        for epochs in (config.finetune.epochs, 1)
+    )
+    K = min(config.train.steps_per_dispatch, each)
+    each -= each % K
+    follow = {"optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+              "train.steps_per_dispatch": K}  # fmt: skip
+    values, usual = configs.flat(config), configs.flat(Config())
+    values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
+    log.info("%g passes over the training examples are %s", config.finetune.epochs, quantity(steps, "step"))
+    return configs.from_dict(configs.nested(values | {"train.steps": steps, "finetune.epochs": 0.0}))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:

@@ -130,7 +130,8 @@ class Export(NamedTuple):
     """The names of the outputs; none for a task whose outputs have no names."""
 
 
-OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience"})
+OF_ALL_TASKS = frozenset({
+    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience"})  # fmt: skip
 """Keys of `finetune` that every task reads."""
 
 
@@ -147,6 +148,8 @@ class Task(abc.ABC):
 
     read: ClassVar[Any]
     """Its `readers.Read`."""
+    usual: ClassVar[Any] = None
+    """The function of `readers` that finds the usual names of its texts, if there are several such names."""
     export: ClassVar[Export]
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
