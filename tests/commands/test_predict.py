@@ -162,7 +162,7 @@ def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, ta
 
 @pytest.mark.parametrize(("task", "files", "columns", "said"), [
     ("classification", {"a.jsonl": _lines({"sentence": "bame", "label": "yes"})}, "question,sentence,label",
-     "a.jsonl, row 1: no column 'question', but 'sentence', 'label'; set finetune.columns"),
+     "a.jsonl, row 1: no column 'question', but 'label', 'sentence'; set finetune.columns"),
     ("classification", {"a.tsv": "text\nbame\n"}, "question,sentence,label",
      "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)"),
     ("regression", {"a.txt": "bame\tkiki\n"}, "text,score",

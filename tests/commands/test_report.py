@@ -109,7 +109,7 @@ def test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors(t
 
 
 @pytest.mark.parametrize(("task", "line", "rows"), [
-    ("multiple_choice", {"gold": 1, "label": "A", "scores": [0.8, 0.2]}, {"A": ["0", "0"], "B": ["1", "0"]}),
+    ("multiple_choice", {"gold": "B", "label": "A", "scores": [0.8, 0.2]}, {"A": ["0", "0"], "B": ["1", "0"]}),
     ("token_classification", {"gold": ["O", "B-X"], "labels": ["O", "O"]}, {"B-X": ["0", "1"], "O": ["0", "1"]}),
     ("regression", {"gold": 1.5, "score": 2.0}, {"A": None}),
 ])  # fmt: skip

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,10 +29,6 @@ log = logging.getLogger("xlnet_jax")
 
 SHORTEST = 16
 """Tokens of the shortest batches; the next have twice as many."""
-
-Found = tuple[dict[str, Any], Example | BadInput]
-"""What tells an example from the others, and the example, or why there is none."""
-
 
 def predict(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
@@ -65,36 +60,33 @@ def predict(
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
                        f"{task.config.finetune.task}; leave them out")  # fmt: skip
-    found = gathered(_of_texts(task, texts), input, functools.partial(_of_file, task))
-    results, examples, rows = list[dict[str, Any]](), list[Example](), list[Row]()
-    good = list[tuple[dict[str, Any], dict[str, Any]]]()
-    for name, example in found:
-        results.append(result := {**name})
-        try:
-            add(task, _checked(task, example)._replace(label=None), examples, rows)
-        except BadInput as error:
-            result["error"] = str(error)
-        else:
-            good.append((result, {} if example.label is None else {"gold": example.label}))
+    given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
+    results, examples, rows, good = list[dict[str, Any]](), list[Example](), list[Row](), list[dict[str, Any]]()
+    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
+        found = _read(task, record)
+        for question, example in enumerate(found, 1):
+            result = record.name if number >= len(texts) else {}
+            result |= {"question": question} if len(found) > 1 else {}
+            results.append(result)
+            try:
+                add(task, _checked(task, example)._replace(label=None), examples, rows)
+            except BadInput as error:
+                result["error"] = str(error)
+            else:
+                result |= {} if example.label is None else {"gold": example.label}
+                good.append(result)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
-        for (result, gold), output in zip(good, outputs, strict=True):
-            result.update(output | gold)
-    _refuse_bad(results, skip_bad)
-    return results
-
-
-def _refuse_bad(results: Sequence[dict[str, Any]], skip_bad: bool) -> None:
-    """Raises BadInput, with all results, if one has an `error`, or `skip_bad` counts them in one line."""
-    errors = [result["error"] for result in results if "error" in result]
-    if not errors:
-        return
-    line = f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
-    if not skip_bad:
+        for result, output in zip(good, outputs, strict=True):
+            result |= output
+    if errors := [result["error"] for result in results if "error" in result]:
+        line = f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
         refused = BadInput(f"{line}; all others have their predictions, and --skip_bad makes this no error")
         refused.results = results
-        raise refused
-    log.warning(line)
+        if not skip_bad:
+            raise refused
+        log.warning(line)
+    return results
 
 
 def _outputs(
@@ -133,24 +125,16 @@ def _by_length(
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 
 
-def _of_file(task: Task, path: str) -> Iterator[Found]:
-    """The examples of `--input`."""
+def _records(task: Task, path: str) -> Iterator[Record]:
+    """The records of `--input`."""
     if readers.has_records(task.config.finetune.task, path):
-        return _examples(task, readers.records(task.config, path, lenient=True))
+        return readers.records(task.config, path, lenient=True)
     lines = read_lines(path)
     if path == "-" and "".join(lines).lstrip().startswith("{"):
-        return _examples(task, readers.json_lines(path, lines))
+        return readers.json_lines(path, lines)
     every = isinstance(task, TextToText)  # line by line they belong to others
-    numbered = ((f"{path}, row {number}", line) for number, line in enumerate(lines, 1) if every or line.strip())
-    return _examples(task, itertools.starmap(functools.partial(_of_line, task), numbered))
-
-
-def _of_texts(task: Task, texts: Sequence[str]) -> Iterator[Found]:
-    """The examples of the command line, which have no names."""
-    numbered = enumerate(texts, 1)
-    return (
-        ({}, example) for _, example in _examples(task, (_of_line(task, f"text {n}", text) for n, text in numbered))
-    )
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if every or line.strip())
+    return (_of_line(task, f"{path}, row {number}", line) for number, line in numbered)
 
 
 def _of_line(task: Task, where: str, line: str) -> Record:
@@ -159,16 +143,12 @@ def _of_line(task: Task, where: str, line: str) -> Record:
     return Record(where, {"texts": line.split() if words else line.split("\t")})
 
 
-def _examples(task: Task, records: Iterable[Record]) -> Iterator[Found]:
-    """The examples of records; of one with several questions they have numbers."""
-    for record in records:
-        try:
-            found = readers.to_predict(task.read, task.config, record)
-        except BadInput as error:
-            yield record.name, error
-            continue
-        for number, example in enumerate(found, 1):
-            yield record.name | ({"question": number} if len(found) > 1 else {}), example
+def _read(task: Task, record: Record) -> Sequence[Example | BadInput]:
+    """The examples of a record, or why it has none."""
+    try:
+        return readers.to_predict(task.read, task.config, record)
+    except BadInput as error:
+        return [error]
 
 
 def _checked(task: Task, example: Example | BadInput) -> Example:

@@ -51,7 +51,7 @@ def show(result: dict[str, Any]) -> None:
 def _predictions(path: str) -> list[dict[str, Any]]:
     """What the best evaluation of a task said of its dev set; [] of another run."""
     lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
-    return [record.fields for record in readers.json_lines(path, lines) if record.error is None]
+    return [record.fields for record in readers.json_lines(path, lines)]
 
 
 def read(workdir: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -145,41 +144,28 @@ def errors(runs: Mapping[str, dict[str, Any]]) -> str:
     """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
     parts = []
     for name, run in runs.items():
-        lines = [line for line in run["predictions"] if line.keys() >= {"gold", "texts"}]
-        pairs = [pair for line in lines for pair in _said(line)]
-        if labels := sorted({label for pair in pairs for label in pair}):
-            parts.append(f"<h3>{text(name)}</h3>")
-        if 0 < len(labels) <= CLASSES:
-            counts = collections.Counter(pairs)
+        lines = [line for line in run["predictions"] if "gold" in line and ("labels" in line) != ("scores" in line)]
+        sides = [[line["gold"], line.get("labels", line.get("label"))] for line in lines]
+        # Of words a label for each.
+        lists = [[side if isinstance(side, list) else [side] for side in pair] for pair in sides]
+        counts = collections.Counter((str(gold), said) for pair in lists for gold, said in zip(*pair, strict=True))
+        labels = sorted({label for pair in counts for label in pair})[:CLASSES]
+        wrong = [line for line in lines if "scores" in line and str(line["gold"]) != line["label"]]
+        wrong.sort(key=_surest, reverse=True)
+        if counts:
             rows = [(gold, *(f"{counts[gold, said]:,}" for said in labels)) for gold in labels]
-            parts.append(table("Gold labels in rows, predicted ones in columns", ("", *labels), rows))
-        wrong = [
-            (line["where"], *_said(line)[0], _highest(line["scores"]), " | ".join(line["texts"])[:LONGEST])
-            for line in lines
-            if line.keys() >= {"label", "scores"} and len({*_said(line)[0]}) > 1
-        ]
-        if wrong:
-            wrong.sort(key=lambda row: -row[3])
-            rows = [(*row[:3], f"{row[3]:.3f}", row[4]) for row in wrong[:ERRORS]]
-            parts.append(table("The most confident errors", ("example", "gold", "predicted", "p", "text"), rows))
+            parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
+        rows = [(line["where"], line["gold"], line["label"], f"{_surest(line):.3f}",
+                 " | ".join(line["texts"])[:LONGEST]) for line in wrong[:ERRORS]]  # fmt: skip
+        if rows:
+            columns = ("example", "gold", "predicted", "probability", "texts")
+            parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
 
 
-def _said(line: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The gold label and the predicted one of an example, or of each of its words; [] of a task without classes."""
-    gold, scores = line["gold"], line.get("scores")
-    if "labels" in line and scores is None:
-        return list(zip(map(str, gold), line["labels"], strict=False))
-    if "label" not in line:
-        return []
-    if isinstance(scores, list):  # of options, whose labels are letters, or numbers from 0
-        letter = str(gold).strip().upper()
-        gold = string.ascii_uppercase[int(letter)] if letter.isdecimal() else letter
-    return [(str(gold), line["label"])]
-
-
-def _highest(scores: Any) -> float:
+def _surest(line: Mapping[str, Any]) -> float:
     """The probability of what was predicted."""
+    scores = line["scores"]
     return max(scores.values() if isinstance(scores, dict) else scores)
 
 

@@ -121,8 +121,8 @@ class FinetuneConfig:
     )
     epochs: float = key(
         0.0,
-        "passes over the training examples, which set train.steps, a tenth of them as optimizer.warmup_steps, and a "
-        "save and an evaluation after each pass; 0 = as these keys say",
+        "passes over the training examples: train.steps, optimizer.warmup_steps (a tenth of them), checkpoint.every and "
+        "evaluation.every (a pass) follow, but for those that are set; 0 = as they say",
         FREE, le=10**6,
     )  # fmt: skip
     columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names", FREE)
@@ -270,7 +270,5 @@ def _task_rules(config: Config) -> list[Rule]:
         ("train.gradient_accumulation_steps",
          task.task != "embeddings" or config.train.gradient_accumulation_steps == 1,
          "would cut the batch into batches of their own, but the negatives are the other rows of the batch; use 1"),
-        ("finetune.epochs", not task.epochs or config.train.steps == type(config.train)().steps,
-         f"and train.steps={config.train.steps} are both set; leave one out"),
         ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
     ]  # fmt: skip

@@ -80,10 +80,8 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
     """Without the dev set of a data set of TFDS in whose place words name other training examples alone: these are not
     scored on it, but on a tenth of their own."""
     named, task = {word.partition("=")[0] for word in overrides}, config.finetune
-    if "--config.finetune.train" not in named or "--config.finetune.dev" in named:
-        return config
-    data_set, colon, _ = task.dev.rpartition(":")
-    if not task.dev.startswith("tfds:") or task.train.startswith(data_set + colon):
+    other = task.dev.startswith("tfds:") and not task.train.startswith(task.dev.rpartition(":")[0])
+    if not other or "--config.finetune.train" not in named or "--config.finetune.dev" in named:
         return config
     return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 

@@ -107,6 +107,10 @@ class MultipleChoice(Task):
         """One logit for each sequence."""
         return Classifier(config, 1, cross_entropy)
 
+    def gold(self, example: Example) -> str:
+        """See `Task`."""
+        return LETTERS[_option(example, len(example.texts) - 2)]
+
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))

@@ -105,7 +105,7 @@ class TaskEvaluator:
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(
-                json.dumps({"where": example.where, "texts": example.texts, "gold": example.label, **output}) + "\n"
+                json.dumps({"where": example.where, "texts": example.texts, "gold": task.gold(example), **output}) + "\n"
                 for example, output in lines
             )
             path = os.path.join(self._workdir, "predictions.jsonl")

@@ -47,8 +47,6 @@ class Record(NamedTuple):
     where: str
     """`train.tsv, row 12`."""
     fields: dict[str, Any]
-    unlabelled: bool = False
-    """Whether there need be no label, as in `predict`."""
     error: BadInput | None = None
     """Why it could not be read."""
 
@@ -57,15 +55,6 @@ class Record(NamedTuple):
         if name not in self.fields:
             raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
         return self.fields[name]
-
-    def label(self, name: str) -> Any:
-        """A field that is a label; None if there is none and there need be none. Raises BadInput."""
-        value = self.fields.get(name) if self.unlabelled else self.field(name)
-        if value is not None and value != "":
-            return value
-        if not self.unlabelled:
-            raise BadInput(f"{self.where}: {name!r} is empty; give a label, or remove the row")
-        return None
 
     def text(self, name: str) -> str:
         """A field that must be a text. Raises BadInput."""
@@ -92,16 +81,14 @@ class Record(NamedTuple):
     @property
     def name(self) -> dict[str, Any]:
         """What tells it from the others: its field of `NAMES`, or the number of its row."""
-        found = [name for name in NAMES if isinstance(self.fields.get(name), str | int)]
-        if found:
-            return {found[0]: self.fields[found[0]]}
-        path, _, number = self.where.rpartition(" ")
-        return {"row": int(number)} if path and number.isdecimal() else {"row": self.where}
+        number = self.where.rpartition(" ")[2]
+        row = {"row": int(number) if number.isdecimal() else self.where}
+        return next(({name: self.fields[name]} for name in NAMES if name in self.fields), row)
 
     @property
     def names(self) -> str:
-        """Of its fields, for messages."""
-        return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
+        """Of its fields that hold something, for messages."""
+        return ", ".join([repr(name[:40]) for name, value in self.fields.items() if value is not None][:20])
 
 
 Read = Callable[[Record, list[str]], Sequence[Example]]
@@ -110,7 +97,13 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 def examples(read: Read, config: Config, source: str) -> list[Example]:
     """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
-    return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
+    columns = config.finetune.column_list()
+    found = [example for record in records(config, source) for example in read(record, columns)]
+    for example in found if read is not pairs else ():
+        if example.label is None or example.label == "":
+            name = (columns or LABELS[:1])[-1]
+            raise BadInput(f"{example.where}: {name!r} is empty; give a label, or remove the row")
+    return found
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
@@ -118,23 +111,28 @@ def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
     list `texts` or of its usual names. Raises BadInput."""
     if record.error is not None:
         raise record.error
-    columns, record = config.finetune.column_list(), record._replace(unlabelled=True)
-    if not record.fields.keys() & {*columns[: 2 if read is pairs else -1]}:
-        if "texts" in record.fields:
+    columns, fields = config.finetune.column_list(), record.fields
+    if read is pairs:  # or single texts
+        columns = [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
+    if not fields.keys() & {*columns[:-1]}:
+        if "texts" in fields:
             return [Example(tuple(record.list("texts")), None, record.where)]
         columns = []
-    return read(record, columns)
+    label = columns[-1:] or ([] if fields.keys() & {*LABELS} else LABELS[:1])
+    fields = dict.fromkeys(["answers", "tags", "target", *label]) | {
+        name: None if value == "" else value for name, value in fields.items()
+    }
+    return (labelled if read is pairs else read)(record._replace(fields=fields), columns)
 
 
 def usual(record: Record) -> list[str]:
     """The usual names that a record has for texts and a label. Raises BadInput."""
-    texts, none = record.first(TEXTS, "text"), [()] * record.unlabelled
-    return [*texts, *(record.first([*((name,) for name in LABELS), *none], "label") or LABELS[:1])]
+    return [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
 
 
-def usual_pair(record: Record) -> list[str]:
-    """The usual names that a record has for two texts, or if they need no label, for one. Raises BadInput."""
-    return [*record.first(TEXTS if record.unlabelled else TEXTS[:5], "pair of texts")]
+def usual_pair(record: Record) -> Sequence[str]:
+    """The usual names that a record has for two texts. Raises BadInput."""
+    return record.first(TEXTS[:5], "pair of texts")
 
 
 def labelled(record: Record, columns: list[str]) -> list[Example]:
@@ -144,15 +142,15 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
     # The options of a multiple choice may be a list.
     lists = [record.list(name) if isinstance(record.field(name), list) else [record.text(name)] for name in texts]
-    return [Example(tuple(itertools.chain.from_iterable(lists)), record.label(label), record.where)]
+    return [Example(tuple(itertools.chain.from_iterable(lists)), record.field(label), record.where)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
     if "article" not in record.fields:
         return labelled(record, columns)
-    article, *lists = record.text("article"), record.list("questions"), record.list("options")
-    lists.append([None] * len(lists[0]) if record.label("answers") is None else record.list("answers"))
+    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
+    lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -167,7 +165,7 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    context, question, answers = record.text("context"), record.text("question"), record.label("answers")
+    context, question, answers = record.text("context"), record.text("question"), record.field("answers")
     if answers is None:
         return [Example((context, question), None, record.where)]
     try:
@@ -184,12 +182,10 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
     names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
-    words = record.list(names[0])
-    # A column of words alone is its own last one.
-    if record.unlabelled and record.fields.get(names[1]) in (None, words):
+    words, tags = record.list(names[0]), record.field(names[1])
+    if tags is None or tags is words:  # the last column is the only one
         return [Example(tuple(words), None, record.where)]
-    tags = record.list(names[1])
-    if len(words) != len(tags) or not words:
+    if len(words) != len(record.list(names[1])) or not words:
         raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
     return [Example(tuple(words), tuple(tags), record.where)]
 
@@ -197,20 +193,19 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
     names = columns or usual_pair(record)
-    if not 2 - record.unlabelled <= len(names) <= 3:
+    if not 2 <= len(names) <= 3:
         raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
-    label = record.label(names[2]) if len(names) == 3 else None
-    texts = [name for name in names[:2] if name in record.fields or not record.unlabelled]
-    return [Example(tuple(map(record.text, texts)), label, record.where)]
+    label = record.field(names[2]) if len(names) == 3 else None
+    return [Example(tuple(map(record.text, names[:2])), label, record.where)]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     """A text, and the text that is made from it. Raises BadInput."""
-    names = columns or [*record.first([("source",), ("text",)], "source"), "target"]
+    names = columns or ["source", "target"]
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    source, target = record.text(names[0]), record.label(names[1]) and record.text(names[1])
-    return [Example((source,), target, record.where)]
+    source, target = record.text(names[0]), record.field(names[1])
+    return [Example((source,), None if target is None else record.text(names[1]), record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
@@ -309,12 +304,10 @@ def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
         where = f"{path}, row {number}"
         if not line.strip():
             continue
-        fields, error = dict[str, Any](), None
         try:
-            fields = files.json_object(line, where)
-        except BadInput as damage:
-            error = damage
-        yield Record(where, fields, error=error)
+            yield Record(where, files.json_object(line, where))
+        except BadInput as error:
+            yield Record(where, {}, error)
 
 
 def _decoded(path: str) -> str:
@@ -345,7 +338,7 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
             where, error = f"{path}, row {number}", None
             if len(row) != len(names):
                 error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(where, dict(zip(names, row, strict=False)), error=error)
+            yield Record(where, dict(zip(names, row, strict=False)), error)
     except csv.Error as error:
         raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
 

@@ -181,21 +181,20 @@ def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], 
 
 
 def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
-    """The configuration with the steps of `finetune.epochs`; of the other keys that follow from these, those that are
-    at their defaults. Raises BadInput if they do not fit."""
+    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set. Raises BadInput if
+    they do not fit."""
     plan = extend_plan((), 0, config.train.batch_size, 1)
     steps, each = (
         bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
         for epochs in (config.finetune.epochs, 1)
     )
-    K = min(config.train.steps_per_dispatch, each)
-    each -= each % K
-    follow = {"optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
-              "train.steps_per_dispatch": K}  # fmt: skip
+    follow = {
+        "train.steps": steps, "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
+        "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+    }  # fmt: skip
     values, usual = configs.flat(config), configs.flat(Config())
     values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
-    log.info("%g passes over the training examples are %s", config.finetune.epochs, quantity(steps, "step"))
-    return configs.from_dict(configs.nested(values | {"train.steps": steps, "finetune.epochs": 0.0}))
+    return configs.from_dict(configs.nested(values | {"finetune.epochs": 0.0}))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:

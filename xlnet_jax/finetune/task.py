@@ -229,6 +229,10 @@ class Task(abc.ABC):
         """The labels of its row; zeros if it has none. Raises BadInput."""
         return {}
 
+    def gold(self, example: Example) -> Any:
+        """The label of an example in the form of `outputs`, for JSON."""
+        return example.label
+
     def stream(self, rows: Sequence[Row]) -> Stream:
         """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k the length."""
         return Stream((ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False)
