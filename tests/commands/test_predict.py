@@ -39,7 +39,8 @@ def test_short_rows_are_in_short_batches_and_come_back_in_their_order():
 
 LABELS = {"classification": "no,yes", "token_classification": "B-X,O", "text_to_text": ""}
 SQUAD = {"data": [{"paragraphs": [{"context": "bame dono", "qas": [
-    {"id": "q1", "question": "kiki", "answers": [{"text": "dono", "answer_start": 5}]}, {"id": "q2", "question": "lusi", "answers": [], "is_impossible": True},
+    {"id": "q1", "question": "kiki", "answers": [{"text": "dono", "answer_start": 5}]},
+    {"id": "q2", "question": "lusi", "answers": [], "is_impossible": True}, {"id": "q3", "question": "kira"},
 ]}]}]}  # fmt: skip
 RACE = {"article": "bame", "questions": ["kiki _", "lusi"], "options": [["do", "no"], ["ra", "si"]], "id": "h1.txt"}
 
@@ -112,14 +113,16 @@ def _lines(*objects):
      [["kiki", "bame"]], [{"id": "x7", "gold": "yes"}]),
     ("regression", {"a.jsonl": _lines({"hypothesis": "bame", "premise": "kiki", "score": 2.5})}, "",
      [["kiki", "bame"]], [{"row": 1, "gold": 2.5}]),
-    ("classification", {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})}, "", [["bame", "kiki"]], [{"row": 1}]),
+    ("classification", {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})}, "", [["bame", "kiki"]],
+     [{"row": 1}]),
     # A field that is no text of the task is none.
     ("classification", {"a.jsonl": _lines({"text": "bame", "source": "kiki"})}, "", [["bame"]], [{"row": 1}]),
     ("classification", {"a.jsonl": _lines({"context": "kiki", "sentence": "bame"})}, "", [["bame"]], [{"row": 1}]),
     ("token_classification", {"a.jsonl": _lines({"text": "lusi", "tokens": ["bame", "kiki"]})}, "", [["bame kiki"]],
      [{"row": 1}]),
     # Of several usual names those that training took.
-    ("classification", {"a.jsonl": _lines({"sentence": "kiki", "text": "bame"})}, "text,label", [["bame"]], [{"row": 1}]),
+    ("classification", {"a.jsonl": _lines({"sentence": "kiki", "text": "bame"})}, "text,label", [["bame"]],
+     [{"row": 1}]),
     ("classification", {"a.jsonl": _lines({"label": 0, "body": "bame", "title": "kiki"})}, "title,body,label",
      [["kiki", "bame"]], [{"row": 1, "gold": 0}]),
     ("classification", {"a.jsonl": _lines({"premise": "bame", "hypothesis": "kiki", "label": "yes"})},
@@ -135,8 +138,9 @@ def _lines(*objects):
      [{"row": 1, "gold": ["O", "B-X"]}, {"row": 4, "gold": ["O"]}]),
     ("token_classification", {"a.conll": "bame\nkiki\n\nlusi\n"}, "0,-1", [["bame kiki"], ["lusi"]],
      [{"row": 1}, {"row": 4}]),
-    ("question_answering", {"a.json": SQUAD}, "", [["bame dono", "kiki"], ["bame dono", "lusi"]],
-     [{"id": "q1", "gold": [[5, "dono"]]}, {"id": "q2", "gold": []}]),
+    ("question_answering", {"a.json": SQUAD}, "",
+     [["bame dono", "kiki"], ["bame dono", "lusi"], ["bame dono", "kira"]],
+     [{"id": "q1", "gold": [[5, "dono"]]}, {"id": "q2", "gold": []}, {"id": "q3"}]),
     ("multiple_choice", {"race/1.txt": RACE, "input": ""}, "",
      [["bame", "kiki do", "bame", "kiki no"], ["bame", "lusi ra", "bame", "lusi si"]],
      [{"id": "h1.txt", "question": 1}, {"id": "h1.txt", "question": 2}]),
@@ -145,12 +149,16 @@ def _lines(*objects):
     ("embeddings", {"a.jsonl": _lines({"text": "bame"}, {"sentence": "kiki", "idx": 9})}, "", [["bame"], ["kiki"]],
      [{"row": 1}, {"idx": 9}]),
     ("text_to_text", {"a.tsv": "target\tsource\nbame\tkiki\n"}, "", [["kiki"]], [{"row": 2, "gold": "bame"}]),
-    # A text in each line.
+    # What is no label is none; a text in each line, or behind its label.
+    ("classification", {"a.tsv": "idx\tsentence\tlabel\n7\tbame\t-1\n"}, "", [["bame"]], [{"idx": "7", "gold": "-1"}]),
+    ("classification", {"a.csv": "sentence,label\nbame,\n"}, "", [["bame"]], [{"row": 2}]),
+    ("classification", {"a.txt": "__label__yes bame\nkiki\n"}, "", [["bame"], ["kiki"]],
+     [{"row": 1, "gold": "yes"}, {"row": 2}]),
     ("classification", {"a.txt": "bame\n\nkiki\n"}, "", [["bame"], ["kiki"]], [{"row": 1}, {"row": 3}]),
     ("classification", {"a.txt": "bame\tkiki\n"}, "question,sentence,label", [["bame", "kiki"]], [{"row": 1}]),
 ])  # fmt: skip
 def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, task, files, columns, texts, beside):
-    """With its gold label if there is one; the fault: the physical lines of a table, or texts in an order of their own."""
+    """With its gold label if there is one; the fault: the lines of a table as they are, or texts in another order."""
     files = dict(files)
     options = {"input": "race"} if files.pop("input", None) is not None else {}
     said, results = asked(task, files, columns, **options)
@@ -162,7 +170,7 @@ def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, ta
 
 @pytest.mark.parametrize(("task", "files", "columns", "said"), [
     ("classification", {"a.jsonl": _lines({"sentence": "bame", "label": "yes"})}, "question,sentence,label",
-     "a.jsonl, row 1: no column 'question', but 'label', 'sentence'; set finetune.columns"),
+     "a.jsonl, row 1: no column 'question', but 'sentence', 'label'; set finetune.columns"),
     ("classification", {"a.tsv": "text\nbame\n"}, "question,sentence,label",
      "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)"),
     ("regression", {"a.txt": "bame\tkiki\n"}, "text,score",

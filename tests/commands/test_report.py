@@ -117,7 +117,8 @@ def test_confusions_of_other_tasks(tmp_path, task, line, rows):
     run = str(tmp_path / "lone")
     labels = {"labels": "B-X,O"} if task == "token_classification" else {}
     write(run, finetune={"task": task, "train": "a", "dev": "b", **labels})
-    (tmp_path / "lone" / "predictions.jsonl").write_bytes(metrics.to_line({"where": "b, row 1", "texts": ["a"], **line}))
+    line = {"where": "b, row 1", "texts": ["a"], **line}
+    (tmp_path / "lone" / "predictions.jsonl").write_bytes(metrics.to_line(line))
     assert main(["report", run, f"--output={tmp_path}/page.html"]) == 0
     page = page_of(tmp_path / "page.html")
     assert {label: cells(page, label) for label in rows} == rows

@@ -14,9 +14,9 @@ import numpy as np
 from xlnet_jax.commands.texts import gathered, read_lines
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.evaluation import Predictor, predictor
-from xlnet_jax.finetune.readers import Record
+from xlnet_jax.finetune.formats import Record
 from xlnet_jax.finetune.setup import add, trained
 from xlnet_jax.finetune.task import Example, Row, Task
 from xlnet_jax.finetune.text_to_text import TextToText
@@ -29,6 +29,7 @@ log = logging.getLogger("xlnet_jax")
 
 SHORTEST = 16
 """Tokens of the shortest batches; the next have twice as many."""
+
 
 def predict(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
@@ -60,6 +61,7 @@ def predict(
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
                        f"{task.config.finetune.task}; leave them out")  # fmt: skip
+    is_none = task.no_label(task.labels)
     given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
     results, examples, rows, good = list[dict[str, Any]](), list[Example](), list[Row](), list[dict[str, Any]]()
     for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
@@ -73,7 +75,7 @@ def predict(
             except BadInput as error:
                 result["error"] = str(error)
             else:
-                result |= {} if example.label is None else {"gold": example.label}
+                result |= {} if is_none(example.label) or example.label is None else {"gold": example.label}
                 good.append(result)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
@@ -127,11 +129,13 @@ def _by_length(
 
 def _records(task: Task, path: str) -> Iterator[Record]:
     """The records of `--input`."""
-    if readers.has_records(task.config.finetune.task, path):
-        return readers.records(task.config, path, lenient=True)
+    if formats.has_records(task.config.finetune.task, path):
+        return formats.records(task.config, path, lenient=True)
     lines = read_lines(path)
+    if lines and lines[0].startswith(formats.PREFIX) and path != "-":
+        return formats.records(task.config, path, lenient=True)
     if path == "-" and "".join(lines).lstrip().startswith("{"):
-        return readers.json_lines(path, lines)
+        return formats.json_lines(path, lines)
     every = isinstance(task, TextToText)  # line by line they belong to others
     numbered = ((number, line) for number, line in enumerate(lines, 1) if every or line.strip())
     return (_of_line(task, f"{path}, row {number}", line) for number, line in numbered)

@@ -12,7 +12,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.comparison import report as pages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.finetune import formats
 from xlnet_jax.finetune.setup import trained
 from xlnet_jax.messages import printable
 from xlnet_jax.run import goodput as goodputs
@@ -36,8 +36,8 @@ def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
     runs = {path.removeprefix(common): read(path) for path in paths}
     with files.translate_errors(output):
         files.write(output, pages.report(runs).encode())
-    told = "state step steps loss heldout_loss score metric tokens_per_second seconds goodput".split()
-    return {"runs": {name: {key: run[key] for key in told} for name, run in runs.items()}, "page": output}
+    told = ["state", "step", "steps", "loss", "heldout_loss", "score", "metric", "tokens_per_second", "seconds"]
+    return {"runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()}, "page": output}
 
 
 def show(result: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def show(result: dict[str, Any]) -> None:
 def _predictions(path: str) -> list[dict[str, Any]]:
     """What the best evaluation of a task said of its dev set; [] of another run."""
     lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
-    return [record.fields for record in readers.json_lines(path, lines)]
+    return [record.fields for record in formats.json_lines(path, lines)]
 
 
 def read(workdir: str) -> dict[str, Any]:

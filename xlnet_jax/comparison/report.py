@@ -58,7 +58,8 @@ def overview(runs: Mapping[str, dict[str, Any]]) -> str:
                "training time", "goodput")  # fmt: skip
     rows = [(name, f"{run['step']:,}", f"{run['steps']:,}", STATES[run["state"]], known(run["loss"]),
              known(run["heldout_loss"]), known(run["heldout_share"], "{:.1%}".format), scored(run),
-             known(run["tokens_per_second"]), known((run["seconds"] or {}).get("steps"), duration), known(run["goodput"], "{:.1%}".format))
+             known(run["tokens_per_second"]), known((run["seconds"] or {}).get("steps"), duration),
+             known(run["goodput"], "{:.1%}".format))
             for name, run in runs.items()]  # fmt: skip
     caption = "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
     return table(caption, columns, rows)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers
+from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers, split
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -121,12 +121,19 @@ class FinetuneConfig:
     )
     epochs: float = key(
         0.0,
-        "passes over the training examples: train.steps, optimizer.warmup_steps (a tenth of them), checkpoint.every and "
+        "passes over the training examples: train.steps, optimizer.warmup_steps (a tenth), checkpoint.every and "
         "evaluation.every (a pass) follow, but for those that are set; 0 = as they say",
         FREE, le=10**6,
     )  # fmt: skip
     columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names", FREE)
-    labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
+    labels: str = key(
+        "",
+        "names of the labels, with commas, or as a list of JSON if one has a comma; empty = those of the training "
+        "examples, sorted",
+    )
+    drop_unlabelled: bool = key(
+        True, "leaves out examples whose label is null, NaN, - or (of classes 0 to n - 1) -1; False refuses them", FREE
+    )
     metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key(
         "", "tokenizer of a run from scratch, a file or a folder; empty = that of checkpoint.init_from", FREE
@@ -149,11 +156,11 @@ class FinetuneConfig:
 
     def column_list(self) -> list[str]:
         """The names in `columns`."""
-        return [name.strip() for name in self.columns.split(",")] if self.columns else []
+        return split(self.columns)
 
     def label_list(self) -> list[str]:
         """The names in `labels`."""
-        return [name.strip() for name in self.labels.split(",")] if self.labels else []
+        return split(self.labels)
 
 
 def rules(config: Config) -> list[Rule]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import operator
 from typing import Any
 
-from xlnet_jax.errors import LARGEST_INT
+from xlnet_jax.errors import LARGEST_INT, BadInput
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
@@ -77,6 +78,24 @@ def numbers(text: str, kind: type) -> list[Any]:
         return [kind(word) for word in text.split(",")] if text else []
     except ValueError:
         return [math.nan]
+
+
+def split(text: str) -> list[str]:
+    """The names in a text with commas, or in a list of JSON. Raises BadInput for what only begins as one."""
+    if not text.startswith('["'):
+        return [name.strip() for name in text.split(",")] if text else []
+    try:
+        names = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f'{text[:60]!r} is no list of JSON ({error}); write it as ["joy, love", "anger"]') from error
+    return list(map(str, names))
+
+
+def joined(names: list[str]) -> str:
+    """The text that `split` reads as these names: a list of JSON if one has a comma, or spaces around it."""
+    text = ",".join(names)
+    plain = [name.strip() for name in text.split(",")] == names and not text.startswith('["')
+    return text if plain else json.dumps(names, ensure_ascii=False)
 
 
 def divides(part: int, whole: int) -> bool:

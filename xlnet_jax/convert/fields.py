@@ -191,7 +191,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
-        "finetune.labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
+        "finetune.labels": configs.joined(names_of) if "labels" in TASKS[task].options else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
         "finetune.pooling": "cls" if pooling.get(pooling_of_cls(family)) else "mean",
         # int(1e30) is how transformers writes that there is no limit.

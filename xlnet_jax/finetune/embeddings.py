@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
@@ -69,11 +69,12 @@ class Embeddings(Task):
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"pooling", "segments", "temperature"})
     export = Export("Model")
+    no_label = staticmethod(unlabelled.never)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
-        return ("spearman", "pearson") if self.config.finetune.columns.count(",") > 1 else ("accuracy",)
+        return ("spearman", "pearson") if len(self.config.finetune.column_list()) > 2 else ("accuracy",)
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each text."""

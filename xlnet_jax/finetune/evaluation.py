@@ -105,8 +105,8 @@ class TaskEvaluator:
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(
-                json.dumps({"where": example.where, "texts": example.texts, "gold": task.gold(example), **output}) + "\n"
-                for example, output in lines
+                json.dumps({"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}) + "\n"
+                for each, output in lines
             )
             path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())

@@ -1,94 +1,25 @@
-"""Labelled examples from files and from data sets that TFDS has built.
+"""Labelled examples: what the reader of each task makes of a record, given the names in `finetune.columns`.
 
-    tfds:NAME:SPLIT     see `data.prepare.tfds`; classes have their names
-    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a header. A .tsv has no
-                        quotes, as in GLUE
-    *.jsonl  *.ndjson   one object per line
-    *.json              SQuAD 1.1 or 2.0
-    a folder            the .txt files below it, each one JSON object, as in RACE
-    two other files     text_to_text: the sources and the targets, line by line
-    *.conll  *.txt      words in lines with their tags, a blank line after a sentence; columns count from 0
-
-Several sources are joined with commas. Every source becomes records, which are dictionaries with a place for messages;
-the reader of a task makes the `Example`s of each, given the names in `finetune.columns`. Every error is one line with
-the file and the row.
+`formats` has the records: which files and data sets are read. Every error is one line with the file and the row.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.prepare import records as stored
-from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.formats import Record, records
 from xlnet_jax.finetune.task import Example
-from xlnet_jax.messages import suggest_file
-from xlnet_jax.storage import files
 
 TEXTS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
-    ("#1 String", "#2 String"), ("context", "question", "options"), ("sentence",), ("text",),
+    ("#1 String", "#2 String"), ("sentence",), ("text",),
 )  # fmt: skip
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
 """The usual names of labels."""
-NAMES = ("id", "idx", "index", "guid")
-"""The usual names of what tells an example from the others."""
-
-
-class Record(NamedTuple):
-    """One record of a source."""
-
-    where: str
-    """`train.tsv, row 12`."""
-    fields: dict[str, Any]
-    error: BadInput | None = None
-    """Why it could not be read."""
-
-    def field(self, name: str) -> Any:
-        """A field. Raises BadInput if there is none."""
-        if name not in self.fields:
-            raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
-        return self.fields[name]
-
-    def text(self, name: str) -> str:
-        """A field that must be a text. Raises BadInput."""
-        value = self.field(name)
-        if not isinstance(value, str) or not value.strip():
-            what = "is empty" if value is None or isinstance(value, str) else f"is {value!r}, not a text"
-            raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
-        return value
-
-    def list(self, name: str) -> list[Any]:
-        """A field that must be a list. Raises BadInput."""
-        value = self.field(name)
-        if not isinstance(value, list):
-            raise BadInput(f"{self.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
-        return value
-
-    def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
-        """The first of several lists of names whose fields are there. Raises BadInput."""
-        for each in names:
-            if self.fields.keys() >= {*each}:
-                return each
-        raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
-
-    @property
-    def name(self) -> dict[str, Any]:
-        """What tells it from the others: its field of `NAMES`, or the number of its row."""
-        number = self.where.rpartition(" ")[2]
-        row = {"row": int(number) if number.isdecimal() else self.where}
-        return next(({name: self.fields[name]} for name in NAMES if name in self.fields), row)
-
-    @property
-    def names(self) -> str:
-        """Of its fields that hold something, for messages."""
-        return ", ".join([repr(name[:40]) for name, value in self.fields.items() if value is not None][:20])
 
 
 Read = Callable[[Record, list[str]], Sequence[Example]]
@@ -97,13 +28,7 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 def examples(read: Read, config: Config, source: str) -> list[Example]:
     """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
-    columns = config.finetune.column_list()
-    found = [example for record in records(config, source) for example in read(record, columns)]
-    for example in found if read is not pairs else ():
-        if example.label is None or example.label == "":
-            name = (columns or LABELS[:1])[-1]
-            raise BadInput(f"{example.where}: {name!r} is empty; give a label, or remove the row")
-    return found
+    return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
@@ -118,11 +43,9 @@ def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
         if "texts" in fields:
             return [Example(tuple(record.list("texts")), None, record.where)]
         columns = []
-    label = columns[-1:] or ([] if fields.keys() & {*LABELS} else LABELS[:1])
-    fields = dict.fromkeys(["answers", "tags", "target", *label]) | {
-        name: None if value == "" else value for name, value in fields.items()
-    }
-    return (labelled if read is pairs else read)(record._replace(fields=fields), columns)
+    label = columns[-1:] or ([] if fields.keys() & {*LABELS, "answer"} else LABELS[:1])
+    missing = dict.fromkeys({"answers", "tags", "target", *label} - fields.keys())
+    return (labelled if read is pairs else read)(record._replace(fields=fields | missing), columns)
 
 
 def usual(record: Record) -> list[str]:
@@ -140,15 +63,22 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
     *texts, label = columns or usual(record)
     if not texts:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
-    # The options of a multiple choice may be a list.
-    lists = [record.list(name) if isinstance(record.field(name), list) else [record.text(name)] for name in texts]
-    return [Example(tuple(itertools.chain.from_iterable(lists)), record.field(label), record.where)]
+    value = record.field(label)
+    return [Example(tuple(map(record.text, texts)), tuple(value) if isinstance(value, list) else value, record.where)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
-    if "article" not in record.fields:
-        return labelled(record, columns)
+    """(context, question, option, option, ...) and the right one's letter: RACE, or one question. Raises BadInput.
+
+    The options of a question are columns, or one list.
+    """
+    if "questions" not in record.fields:
+        *names, label = columns or [
+            *record.first([("article", "question", "options"), ("context", "question", "options")], "question"),
+            *record.first([(name,) for name in (*LABELS, "answer")], "label"),
+        ]
+        lists = [value if isinstance(value := record.field(name), list) else [record.text(name)] for name in names]
+        return [Example(tuple(sum(lists, [])), record.field(label), record.where)]
     article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
     lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
     if len({len(each) for each in lists}) > 1:
@@ -164,10 +94,13 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    context, question, answers = record.text("context"), record.text("question"), record.field("answers")
-    if answers is None:
-        return [Example((context, question), None, record.where)]
+    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput.
+
+    The label of a question without `answers` is None.
+    """
+    context, question, answers = record.text("context"), record.text("question"), record.fields.get("answers")
+    if answers is None:  # of a test set
+        return [Example((context, question), () if record.fields.get("is_impossible") else None, record.where)]
     try:
         given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
     except (TypeError, KeyError, ValueError) as error:
@@ -204,8 +137,8 @@ def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     names = columns or ["source", "target"]
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    source, target = record.text(names[0]), record.field(names[1])
-    return [Example((source,), None if target is None else record.text(names[1]), record.where)]
+    target = None if record.field(names[1]) is None else record.text(names[1])
+    return [Example((record.text(names[0]),), target, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
@@ -218,159 +151,3 @@ def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, 
     if found := [place for place in places if place >= 0]:
         return min(found, key=lambda place: abs(place - start)), answer
     raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
-
-
-def records(config: Config, source: str, lenient: bool = False) -> Iterator[Record]:
-    """The records of all sources, in order; if `lenient` also damaged rows of a table or of JSON lines, each with its
-    `error`.
-
-    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
-    """
-    names = [name.strip() for name in source.split(",") if name.strip()] or [source]
-    if config.finetune.task == "text_to_text" and not any(map(_has_fields, names)):
-        yield from _line_files(names)
-        return
-    for name in names:
-        record = None
-        for record in _records(config, name):
-            if record.error is not None and not lenient:
-                raise record.error
-            yield record
-        if record is None:
-            raise BadInput(f"{name} has no examples")
-
-
-def has_records(task: str, name: str) -> bool:
-    """Whether a file for `predict` is read as those for training: others have a text in each line."""
-    suffix = os.path.splitext(name)[1].lower()
-    of_words = suffix == ".conll" or (suffix == ".txt" and task == "token_classification")
-    return _has_fields(name) or (task != "text_to_text" and (of_words or os.path.isdir(name)))
-
-
-def _has_fields(name: str) -> bool:
-    """Whether each record of a source says what is what."""
-    suffix = os.path.splitext(name)[1].lower()
-    return name.startswith(stored.PREFIX) or suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
-
-
-def _line_files(names: list[str]) -> Iterator[Record]:
-    """The lines of two files, one with the sources and one with the targets."""
-    if len(names) != 2:
-        raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
-                       "source and target")  # fmt: skip
-    sources, targets = (files.lines(_decoded(name)) for name in names)
-    if len(sources) != len(targets):
-        raise BadInput(f"{names[0]} has {len(sources)} lines and {names[1]} {len(targets)}; line by line they belong "
-                       "together")  # fmt: skip
-    for number, pair in enumerate(zip(sources, targets, strict=True), 1):
-        yield Record(f"{names[0]}, line {number}", dict(zip(("source", "target"), pair, strict=True)))
-
-
-def _records(config: Config, name: str) -> Iterator[Record]:
-    if name.startswith(stored.PREFIX):
-        fields = enumerate(stored.tfds_rows(stored.find_tfds(name, None).path))
-        yield from (Record(f"{name}, example {number}", each) for number, each in fields)
-        return
-    with files.translate_errors(name):
-        listed, other_files = files.find(name, (".txt",))
-    if not listed:
-        check_link("finetune", name)
-        what = f"no such file{suggest_file(name)}" if other_files is None else "this folder holds no .txt file"
-        raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in listed):
-        yield from _of_file(config, path, in_folder=other_files is not None)
-
-
-def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
-    text, suffix = _decoded(path), os.path.splitext(path)[1].lower()
-    if in_folder:
-        yield Record(path, files.json_object(text, path))
-    elif suffix in (".csv", ".tsv"):
-        columns = config.finetune.column_list()
-        yield from _table(path, text, suffix == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
-    elif suffix in (".jsonl", ".ndjson"):
-        yield from json_lines(path, text.split("\n"))
-    elif suffix == ".json":
-        yield from _squad(path, files.json_object(text, path))
-    elif suffix in (".conll", ".txt"):
-        yield from _conll(path, text)
-    else:
-        raise BadInput(f"{path}: a name that ends in .csv, .tsv, .jsonl, .json (SQuAD) or .conll says what it holds")
-
-
-def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
-    """A record for each line that is not empty, an object of JSON."""
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, row {number}"
-        if not line.strip():
-            continue
-        try:
-            yield Record(where, files.json_object(line, where))
-        except BadInput as error:
-            yield Record(where, {}, error)
-
-
-def _decoded(path: str) -> str:
-    with files.translate_errors(path):
-        data = files.read(path)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = data[: error.start].count(b"\n") + 1
-        raise BadInput(f"{path}, row {row}: not UTF-8 at byte {error.start}; convert the file") from error
-
-
-def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:
-    """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
-    layout: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-    rows = csv.reader(io.StringIO(text, newline=""), **layout)
-    names, number = None, 0
-    try:
-        for number, row in enumerate(rows, 1):
-            if not row:
-                continue
-            if names is None:
-                names = [str(column) for column in range(len(row))] if numbered else row
-                if twice := [name for name in names if name and names.count(name) > 1]:
-                    raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
-                if not numbered:
-                    continue
-            where, error = f"{path}, row {number}", None
-            if len(row) != len(names):
-                error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(where, dict(zip(names, row, strict=False)), error)
-    except csv.Error as error:
-        raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
-
-
-def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
-    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts."""
-    where = path
-    try:
-        for article, each in enumerate(value["data"], 1):
-            for number, paragraph in enumerate(each["paragraphs"], 1):
-                where = f"{path}, article {article}, paragraph {number}"
-                for question in paragraph["qas"]:
-                    answers = question.get("answers", [])
-                    lists = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-                    fields = {**question, "context": paragraph["context"], "answers": lists}
-                    yield Record(f"{where}, question {question['id']}", fields)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{where}: not as in SQuAD ({summary(error)})") from error
-
-
-def _conll(path: str, text: str) -> Iterator[Record]:
-    """Sentences; every column is a list under its number, and under its number from the end: 0, 1, -2, -1."""
-    first, rows = 1, list[list[str]]()
-    for number, line in enumerate([*text.split("\n"), ""], 1):
-        columns = line.split()
-        if columns and not line.startswith("-DOCSTART-"):
-            if rows and len(columns) != len(rows[0]):
-                raise BadInput(f"{path}, row {number}: {len(columns)} columns, and the row before has {len(rows[0])}")
-            first = first if rows else number
-            rows.append(columns)
-        elif rows:
-            lists = [list(column) for column in zip(*rows, strict=True)]
-            both = enumerate(lists), enumerate(lists, -len(lists))
-            yield Record(f"{path}, row {first}", {str(n): column for columns in both for n, column in columns})
-            rows = []

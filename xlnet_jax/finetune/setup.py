@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +30,7 @@ from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
 from xlnet_jax.errors import LARGEST_INT, BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
 from xlnet_jax.finetune.tasks import TASKS
@@ -127,19 +128,23 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
-    asked = config
-    examples = readers.examples(kind.read, config, config.finetune.train)
+    source, path = config.finetune.train, config.finetune.dev
+    examples, dev_examples = (readers.examples(kind.read, config, name) if name else [] for name in (source, path))
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
-        config = config.changed(finetune={"labels": _joined(labels)})
+        config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
+    examples = _with_label(kind, config, source, examples)
+    dev_examples = _with_label(kind, config, path, dev_examples)
     if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
-        names = kind.usual(next(readers.records(config, config.finetune.train)))
-        config = config.changed(finetune={"columns": ",".join(names)})
+        columns = kind.usual(next(formats.records(config, source)))
+        config = config.changed(finetune={"columns": ",".join(columns)})
+    if not path and config.finetune.dev_share:
+        examples, dev_examples = _split(examples, config)
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
     if labels and len(names) < 2:
-        raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
+        raise BadInput(f"{source} has one label, {config.finetune.labels!r}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
     if kind.several_lengths:  # the steps of a dispatch have one length
@@ -148,14 +153,10 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
-    given = readers.examples(kind.read, asked, config.finetune.dev) if config.finetune.dev else []
-    if not given and config.finetune.dev_share:
-        examples, given = _split(examples, config)
     task = kind(config, tokenizer)
-    train = encode(task, config.finetune.train, examples)
+    train = encode(task, source, examples)
     if config.finetune.epochs:
-        config = _in_epochs(config, task.stream(train.rows), bool(given))
-        task = dataclasses.replace(task, config=config)
+        task = dataclasses.replace(task, config=_in_epochs(config, task.stream(train.rows), bool(dev_examples)))
         train = dataclasses.replace(train, task=task)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
@@ -164,7 +165,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
-    dev = encode(task, config.finetune.dev or config.finetune.train, given) if given else None
+    dev = encode(task, path or source, dev_examples) if dev_examples else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev
@@ -181,8 +182,10 @@ def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], 
 
 
 def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
-    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set. Raises BadInput if
-    they do not fit."""
+    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set.
+
+    Raises BadInput if they do not fit.
+    """
     plan = extend_plan((), 0, config.train.batch_size, 1)
     steps, each = (
         bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
@@ -193,6 +196,8 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
         "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
     }  # fmt: skip
     values, usual = configs.flat(config), configs.flat(Config())
+    if values["train.steps"] != usual["train.steps"]:
+        follow["optimizer.warmup_steps"] = values["train.steps"] // 10
     values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
     return configs.from_dict(configs.nested(values | {"finetune.epochs": 0.0}))
 
@@ -234,14 +239,30 @@ def _tokenizer(path: str) -> Tokenizer:
     return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
 
 
-def _joined(labels: set[str]) -> str:
-    """The names of labels in order, numbers by their value. Raises BadInput if they cannot be joined with commas."""
+def _with_label(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
+    """The examples with a label; one line tells of the others. Raises BadInput if these may not be left out, or are
+    all."""
+    is_none = kind.no_label(config.finetune.label_list())
+    without = [example for example in examples if is_none(example.label)]
+    if not without:
+        return examples
+    counts = Counter("null" if example.label is None else repr(example.label)[:60] for example in without)
+    what = (f"{source}: {len(without):,} of {quantity(len(examples), 'example')} without a label: "
+            f"{', '.join(f'{value} ({count:,})' for value, count in counts.most_common(5))}, the first in "
+            f"{without[0].where}")  # fmt: skip
+    if len(without) == len(examples) or not config.finetune.drop_unlabelled:
+        raise BadInput(f"{what}; give labels, remove the rows, or leave them out with finetune.drop_unlabelled=True")
+    log.warning("%s; left out", what)
+    return [example for example in examples if not is_none(example.label)]
+
+
+def _sorted(labels: set[str], source: str) -> list[str]:
+    """The names of labels in order, numbers by their value. Raises BadInput for one that is a text."""
     for name in labels:
-        if "," in name or name != name.strip() or not name:
-            raise BadInput(f"the label {name[:60]!r} has a comma, or spaces around it; rename it")
         if len(name) > 1000:
-            raise BadInput(f"the label {name[:60]!r} has {len(name)} characters; name its column with finetune.columns")
-    return ",".join(sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name)))
+            raise BadInput(f"{source}: the label {name[:60]!r} has {len(name)} characters; name its column with "
+                           "finetune.columns")  # fmt: skip
+    return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 
 def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:

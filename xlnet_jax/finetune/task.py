@@ -30,7 +30,7 @@ from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts
+from xlnet_jax.finetune import layouts, unlabelled
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
@@ -131,7 +131,8 @@ class Export(NamedTuple):
 
 
 OF_ALL_TASKS = frozenset({
-    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience"})  # fmt: skip
+    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience",
+    "drop_unlabelled"})  # fmt: skip
 """Keys of `finetune` that every task reads."""
 
 
@@ -163,6 +164,8 @@ class Task(abc.ABC):
     dropped: ClassVar[frozenset[str]] = frozenset()
     """Values of `model.architecture` whose class in transformers starts this head with a dropout. XLNet itself ends
     with one."""
+    no_label: ClassVar[Any] = staticmethod(unlabelled.rule)
+    """From the names of the labels to what says whether a label is none."""
     ranking: ClassVar[tuple[str, ...]] = ()
     """See `metrics`, of a task with the same ones for all examples."""
 
@@ -184,9 +187,14 @@ class Task(abc.ABC):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of examples; empty for a task whose labels are no names."""
-        each = [example.label if isinstance(example.label, tuple) else (example.label,) for example in examples]
-        return {str(label) for labels in each for label in labels} if "labels" in cls.options else set()
+        """The names of all labels of examples; empty for a task whose labels are no names. Raises BadInput for labels
+        that do not go together."""
+        if "labels" not in cls.options:
+            return set()
+        found = [example.label for example in examples if not unlabelled.rule()(example.label)]
+        names = {str(name) for label in found for name in (label if isinstance(label, tuple) else (label,))}
+        others = names - {"-1"}
+        return others if len(others) > 2 and unlabelled.are_counted(others) else names
 
     @functools.cached_property
     def labels(self) -> list[str]:
