@@ -83,7 +83,7 @@ def predict(
             result |= output
     if errors := [result["error"] for result in results if "error" in result]:
         line = f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
-        refused = BadInput(f"{line}; all others have their predictions, and --skip_bad makes this no error")
+        refused = BadInput(f"{line}; the others are predicted, and --skip_bad makes this no error")
         refused.results = results
         if not skip_bad:
             raise refused
