@@ -145,29 +145,24 @@ def errors(runs: Mapping[str, dict[str, Any]]) -> str:
     """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
     parts = []
     for name, run in runs.items():
-        lines = [line for line in run["predictions"] if "gold" in line and ("labels" in line) != ("scores" in line)]
-        sides = [[line["gold"], line.get("labels", line.get("label"))] for line in lines]
-        # Of words a label for each.
-        lists = [[side if isinstance(side, list) else [side] for side in pair] for pair in sides]
-        counts = collections.Counter((str(gold), said) for pair in lists for gold, said in zip(*pair, strict=True))
+        lines = [line for line in run["predictions"] if line.keys() >= {"gold", "label", "scores"}]
+        counts = collections.Counter((str(line["gold"]), line["label"]) for line in lines)
         labels = sorted({label for pair in counts for label in pair})[:CLASSES]
-        wrong = [line for line in lines if "scores" in line and str(line["gold"]) != line["label"]]
-        wrong.sort(key=_surest, reverse=True)
-        if counts:
-            rows = [(gold, *(f"{counts[gold, said]:,}" for said in labels)) for gold in labels]
+        wrong = [line for line in lines if str(line["gold"]) != line["label"]]
+        surest = sorted(wrong, key=_probability, reverse=True)[:ERRORS]
+        if lines:
+            rows = [(gold, *(counts[gold, said] for said in labels)) for gold in labels]
             parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
-        rows = [(line["where"], line["gold"], line["label"], f"{_surest(line):.3f}",
-                 " | ".join(line["texts"])[:LONGEST]) for line in wrong[:ERRORS]]  # fmt: skip
-        if rows:
+            rows = [(line["where"], line["gold"], line["label"], shown(_probability(line)),
+                     " | ".join(line["texts"])[:LONGEST]) for line in surest]  # fmt: skip
             columns = ("example", "gold", "predicted", "probability", "texts")
             parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
 
 
-def _surest(line: Mapping[str, Any]) -> float:
-    """The probability of what was predicted."""
-    scores = line["scores"]
-    return max(scores.values() if isinstance(scores, dict) else scores)
+def _probability(line: Mapping[str, Any]) -> float:
+    """Of what was predicted; the scores of a choice are a list."""
+    return max(line["scores"].values() if isinstance(line["scores"], dict) else line["scores"])
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:

@@ -121,8 +121,8 @@ class FinetuneConfig:
     )
     epochs: float = key(
         0.0,
-        "passes over the training examples: train.steps, optimizer.warmup_steps (a tenth), checkpoint.every and "
-        "evaluation.every (a pass) follow, but for those that are set; 0 = as they say",
+        "if train.steps is not set, passes over the training examples: optimizer.warmup_steps (a tenth of them), "
+        "checkpoint.every and evaluation.every (one pass) follow, but for those that are set",
         FREE, le=10**6,
     )  # fmt: skip
     columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names", FREE)

@@ -202,7 +202,7 @@ def rules(config: Config) -> list[Rule]:
     K = train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1  # its steps have several lengths
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
-        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps or config.finetune.epochs > 0,
+        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
         ("optimizer.warmup_steps", optimizer.warmup_steps > 0 or not endless,
          "must be at least 1 with optimizer.schedule=inverse_sqrt"),

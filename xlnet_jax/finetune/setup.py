@@ -25,7 +25,7 @@ import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, TrainConfig
 from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
@@ -155,7 +155,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     check_pieces(tokenizer, config, tokenizer.path)
     task = kind(config, tokenizer)
     train = encode(task, source, examples)
-    if config.finetune.epochs:
+    if config.finetune.epochs and config.train.steps == TrainConfig().steps:
         task = dataclasses.replace(task, config=_in_epochs(config, task.stream(train.rows), bool(dev_examples)))
         train = dataclasses.replace(train, task=task)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
@@ -196,10 +196,8 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
         "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
     }  # fmt: skip
     values, usual = configs.flat(config), configs.flat(Config())
-    if values["train.steps"] != usual["train.steps"]:
-        follow["optimizer.warmup_steps"] = values["train.steps"] // 10
     values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
-    return configs.from_dict(configs.nested(values | {"finetune.epochs": 0.0}))
+    return configs.from_dict(configs.nested(values))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
