@@ -455,7 +455,7 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [
-    ("a.txt", "1 2\n\n3\n", "a.txt, row 2: a text is empty; correct the row or remove it"),
+    ("a.txt", "\n", "a.txt, row 1: a text is empty; correct the row or remove it"),
     ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: 'en' is empty; correct the row"),
     ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no column 'source', but 'es', 'word'; set"),
 ])  # fmt: skip
