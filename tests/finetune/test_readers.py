@@ -125,6 +125,9 @@ def test_tags(tmp_path):
         ("", "Anna\tB-PER\nruns\t\n", "row 2: column 1 is empty; write a tag, such as O, or _"),
         ("", "Anna B-PER\n\n\tO\n", "row 3: column 0 is empty"),
     ],
+    ids=["multiconer", "tabs_after_a_comment", "conllu_comments", "conll_2012", "comments_alone",
+         "the_word_#", "hashtags", "ranges", "universal_ner", "numbers", "no_break_space", "spaces",
+         "a_space_in_a_word", "odd_spaces", "empty_tag", "empty_word"],
 )  # fmt: skip
 def test_words_in_lines_as_they_are_published(tmp_path, columns, text, sentences):
     found = _read("token_classification", columns, _write(tmp_path, "a.conll", text))
@@ -167,6 +170,9 @@ def _parquet(rows):
         # The second record, in the fourth line.
         ("a.csv", b'text,label\n"one\n\ntwo\xe4",a\n', "a.csv, row 2: not UTF-8 at byte 20"),
     ],
+    ids=["long_csv", "long_tsv", "lone_cr", "json_lines", "one_json_line", "json_array",
+         "damaged_line", "no_object", "parquet", "damaged_parquet", "gz", "zst", "cut_gz", "xlsx",
+         "fasttext", "fasttext_several", "records_are_counted"],
 )  # fmt: skip
 def test_every_kind_of_file_that_prepare_reads_is_read(tmp_path, name, data, found):
     said = _read("labelled", "", _write(tmp_path, name, data))

@@ -126,10 +126,10 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
 @pytest.mark.parametrize(
     ("finetune", "name", "data", "found", "told"),
     [
-        ({}, "a.jsonl", NLI % "yes" + NLI % "-" + NLI % "no", (["no", "yes"], 2, 0), "'-' (1), the first in"),
-        ({}, "a.jsonl", _lines("a", None, "b", float("nan"), None), (["a", "b"], 2, 0), "null (2), nan (1), the first"),
-        ({}, "a.csv", "text,label\nbame,a\ndono,\nkira,NaN\nlusi,b\n", (["a", "b"], 2, 0), "'' (1), 'NaN' (1), the"),
-        ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), "'-1' (1)"),
+        ({}, "a.jsonl", NLI % "yes" + NLI % "-" + NLI % "no", (["no", "yes"], 2, 0), '"-" (1), the first in'),
+        ({}, "a.jsonl", _lines("a", None, "b", float("nan"), None), (["a", "b"], 2, 0), "null (2), NaN (1), the first"),
+        ({}, "a.csv", "text,label\nbame,a\ndono,\nkira,NaN\nlusi,b\n", (["a", "b"], 2, 0), '"" (1), "NaN" (1), the'),
+        ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), '"-1" (1)'),
         ({}, "a.jsonl", _lines(0, 1, -1, 2, -1), (["0", "1", "2"], 3, 0), "2 of 5 examples without a label: -1 (2)"),
         ({"labels": "0,1"}, "a.jsonl", _lines(0, 1, -1), (["0", "1"], 2, 0), "1 of 3 examples without a label: -1 (1)"),
         # These are classes and numbers.
@@ -140,13 +140,16 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         ({"labels": "-,yes"}, "a.jsonl", _lines("-", "yes"), (["-", "yes"], 2, 0), ""),
         ({"task": "regression"}, "a.jsonl", _lines(-1, 0, 1, 2, None), ([], 4, 0), "null (1)"),
         ({"task": "multiple_choice"}, "a.jsonl", _lines("A", "", None, -1, "B", **CHOICE), ([], 2, 0),
-         "'' (1), null (1), -1 (1)"),
+         '"" (1), null (1), -1 (1)'),
         ({"task": "token_classification", "columns": "w,label"}, "a.jsonl",
          _lines(["X", "-"], ["X", None], ["", "Y"], w=["bame", "dono"]), (["-", "X"], 1, 0), "2 of 3 examples without"),
         # Without the key, and without one label.
         ({"drop_unlabelled": False}, "a.jsonl", _lines("a", "b", "-"), "row 3; give labels, remove the rows, or", ""),
-        ({}, "a.jsonl", _lines("-", None), "a.jsonl: 2 of 2 examples without a label: '-' (1), null (1), the", ""),
+        ({}, "a.jsonl", _lines("-", None), 'a.jsonl: 2 of 2 examples without a label: "-" (1), null (1), the', ""),
     ],
+    ids=["snli", "null_and_nan", "csv", "minus_one_tsv", "minus_one", "minus_one_of_two_given",
+         "three_moods", "votes", "not_counted", "none_is_a_class", "named", "regression",
+         "multiple_choice", "tags", "refused", "all"],
 )  # fmt: skip
 def test_an_example_without_a_label_is_left_out_and_said_and_never_a_class(
     tmp_path, settings, caplog, finetune, name, data, found, told

@@ -163,10 +163,8 @@ def _of_file(config: Config, path: str) -> Iterator[Record]:
     if end in (".csv", ".tsv"):
         columns = config.finetune.column_list()
         yield from _table(path, text, end == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
-    elif end == ".json":
-        yield from _json(path, text)
     elif end in _WITH_FIELDS:
-        yield from _json_lines(path, text.split("\n"))
+        yield from _json(path, text)
     elif end == ".txt" and text.lstrip().startswith(_PREFIX):
         yield from _fasttext(path, text)
     else:
@@ -218,12 +216,6 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
                     path, quantity(len(short), "row"), len(names), short[0])  # fmt: skip
 
 
-def _json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield Record(f"{path}, row {number}", files.json_object(line, f"{path}, row {number}"))
-
-
 def _json(path: str, text: str) -> Iterator[Record]:
     """SQuAD, whose object has a list `data`; an array of objects; or one object per line."""
     try:
@@ -231,8 +223,13 @@ def _json(path: str, text: str) -> Iterator[Record]:
     except BadInput:
         value = None  # several lines, one of which may be damaged
     if isinstance(value, dict) and isinstance(value.get("data"), list):
-        return _squad(path, value)
-    return _json_lines(path, map(json.dumps, value) if isinstance(value, list) else text.split("\n"))
+        yield from _squad(path, value)
+        return
+    lines = map(json.dumps, value) if isinstance(value, list) else text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{path}, row {number}"
+            yield Record(where, files.json_object(line, where))
 
 
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
@@ -255,11 +252,11 @@ def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
 def _fasttext(path: str, text: str) -> Iterator[Record]:
     """A text behind its labels; a list of several."""
     for number, line in enumerate(files.lines(text), 1):
-        labels = [word.removeprefix(_PREFIX) for word in line.split() if word.startswith(_PREFIX)]
-        words = [word for word in line.split() if not word.startswith(_PREFIX)]
-        if labels or words:
+        if line.strip():
+            labels = re.findall(rf"{_PREFIX}(\S+)", line)
             label = labels if len(labels) > 1 else "".join(labels)
-            yield Record(f"{path}, row {number}", {"text": " ".join(words), "label": label})
+            rest = re.sub(rf"{_PREFIX}\S*", "", line).strip()
+            yield Record(f"{path}, row {number}", {"text": rest, "label": label})
 
 
 def _columns(line: str) -> list[str]:

@@ -20,6 +20,7 @@ TEXTS = (
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
 """The usual names of labels."""
+_CONTEXTS = ("article", "context")
 
 
 Read = Callable[[Record, list[str]], Sequence[Example]]
@@ -47,12 +48,10 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     The options of a question are columns, or one list.
     """
     if "questions" not in record.fields:
-        *names, label = columns or [
-            *record.first([("article", "question", "options"), ("context", "question", "options")], "question"),
-            *record.first([(name,) for name in (*LABELS, "answer")], "label"),
-        ]
-        lists = [value if isinstance(value := record.field(name), list) else [record.text(name)] for name in names]
-        return [Example(tuple(sum(lists, [])), record.field(label), record.where)]
+        usual = [(first, "question", "options", label) for first in _CONTEXTS for label in (*LABELS, "answer")]
+        *names, label = columns or record.first(usual, "question with options and a label")
+        texts = [value if type(value := record.field(name)) is list else [value] for name in names]
+        return [Example(tuple(sum(texts, [])), record.field(label), record.where)]
     article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 import math
 from collections import Counter
@@ -198,10 +199,10 @@ def _with_label(kind: type[Task], config: Config, source: str, examples: list[Ex
     without = [example for example in examples if is_none(example.label)]
     if not without:
         return examples
-    counts = Counter("null" if example.label is None else repr(example.label)[:60] for example in without)
-    what = (f"{source}: {len(without):,} of {quantity(len(examples), 'example')} without a label: "
-            f"{', '.join(f'{value} ({count:,})' for value, count in counts.most_common(5))}, the first in "
-            f"{without[0].where}")  # fmt: skip
+    counts = Counter(json.dumps(example.label, default=str)[:60] for example in without)
+    values = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
+    of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
+    what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
     if len(without) == len(examples) or not config.finetune.drop_unlabelled:
         raise BadInput(f"{what}; give labels, remove the rows, or leave them out with finetune.drop_unlabelled=True")
     log.warning("%s; left out", what)
