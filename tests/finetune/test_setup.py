@@ -194,7 +194,7 @@ def test_a_label_with_a_comma_or_spaces_is_kept(tmp_path, settings, task, labels
     [("1234", True), ("21", True), ([1, 2, 3], True), ("0123", False), ("ABC", False), ("1A", False)],
 )
 def test_numbers_of_options_that_may_count_from_1_are_refused(tmp_path, settings, labels, refused):
-    options = dict(CHOICE, options=["kira", "lusi", "tusi", "veno", "rave"])
-    found = _prepared(settings, tmp_path, "a.jsonl", _lines(*labels, **options), task="multiple_choice")
+    data = _lines(*labels, c="bame", q="dono", **dict.fromkeys("vwxyz", "kira"))
+    found = _prepared(settings, tmp_path, "a.jsonl", data, task="multiple_choice", columns="c,q,v,w,x,y,z,label")
     told = "row 1: numbers of options count from 0, and no label is 0 or a letter; subtract 1 if yours count from 1"
     assert told in found if refused else found == ([], len(labels), 0)
