@@ -395,7 +395,7 @@ MUTANTS = (
     Mutant("a_third_class_is_none", "xlnet_jax/finetune/task.py", "len(others) > 2 and ", "",
            one("finetune/setup", "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class")),
     Mutant("labels_of_the_dev_set_are_not_looked_at", "xlnet_jax/finetune/setup.py",
-           "dev_examples = _with_label(kind, config, path, dev_examples)", "pass",
+           "dev_examples = _labelled(kind, config, path, dev_examples)", "pass",
            one("finetune/setup", "test_the_dev_set_is_read_by_the_same_rules")),
     Mutant("a_comma_ends_a_label", "xlnet_jax/config/keys.py", "text if plain else", "text if True else",
            one("finetune/setup", "test_a_label_with_a_comma_or_spaces_is_kept")),

@@ -205,9 +205,7 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     head, row = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "1\t2\t3\tone\ttwo\t0\n"
     path = _write(tmp_path, "train.tsv", f"{head}{row}4\t5\tsix\n{row}7\t8\tnine\n")
     assert _read("labelled", "", path) == [(("one", "two"), "0")] * 2
-    assert f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does with QQP; the first is row 3" in (
-        caplog.text
-    )
+    assert f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does; the first is row 3" in (caplog.text)
     # A short row of another file may be any mistake.
     path = _write(tmp_path, "a.tsv", "sentence\tlabel\ngood\ta\nbad\n")
     assert "row 3: 1 columns, and the first row has 2" in _read("labelled", "", path)

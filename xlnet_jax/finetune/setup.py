@@ -120,12 +120,13 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
     source, path = config.finetune.train, config.finetune.dev
-    examples, dev_examples = (readers.examples(kind.read, config, name) if name else [] for name in (source, path))
+    examples = readers.examples(kind.read, config, source)
+    dev_examples = readers.examples(kind.read, config, path) if path else []
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
-    examples = _with_label(kind, config, source, examples)
-    dev_examples = _with_label(kind, config, path, dev_examples)
+    examples = _labelled(kind, config, source, examples)
+    dev_examples = _labelled(kind, config, path, dev_examples)
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
@@ -192,9 +193,11 @@ def _tokenizer(path: str) -> Tokenizer:
     return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
 
 
-def _with_label(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
-    """The examples with a label; one line tells of the others. Raises BadInput if these may not be left out, or are
-    all."""
+def _labelled(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
+    """The examples that have a label; one line tells of the others.
+
+    Raises BadInput if these may not be left out, or are all.
+    """
     is_none = kind.no_label(config.finetune.label_list())
     without = [example for example in examples if is_none(example.label)]
     if not without:
@@ -203,18 +206,20 @@ def _with_label(kind: type[Task], config: Config, source: str, examples: list[Ex
     values = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
     of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
     what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
-    if len(without) == len(examples) or not config.finetune.drop_unlabelled:
-        raise BadInput(f"{what}; give labels, remove the rows, or leave them out with finetune.drop_unlabelled=True")
+    if len(without) == len(examples):
+        raise BadInput(f"{what}; name a file with labels, or their column with finetune.columns")
+    if not config.finetune.drop_unlabelled:
+        raise BadInput(f"{what}; give labels, remove the rows, or set finetune.drop_unlabelled=True")
     log.warning("%s; left out", what)
     return [example for example in examples if not is_none(example.label)]
 
 
 def _sorted(labels: set[str], source: str) -> list[str]:
-    """The names of labels in order, numbers by their value. Raises BadInput for one that is a text."""
+    """The names of labels in order, numbers by their value. Raises BadInput for a text."""
     for name in labels:
         if len(name) > 1000:
-            raise BadInput(f"{source}: the label {name[:60]!r} has {len(name)} characters; name its column with "
-                           "finetune.columns")  # fmt: skip
+            what = f"the label {name[:60]!r} has {len(name)} characters"
+            raise BadInput(f"{source}: {what}; name its column with finetune.columns")
     return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 

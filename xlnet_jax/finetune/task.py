@@ -183,12 +183,15 @@ class Task(abc.ABC):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of examples; empty for a task whose labels are no names. Raises BadInput for labels
-        that do not go together."""
+        """The names of all labels of examples; empty for a task whose labels are no names.
+
+        Raises BadInput for labels that do not go together.
+        """
         if "labels" not in cls.options:
             return set()
-        found = [example.label for example in examples if not unlabelled.rule()(example.label)]
-        names = {str(name) for label in found for name in (label if isinstance(label, tuple) else (label,))}
+        is_none, labels = unlabelled.rule(), [example.label for example in examples]
+        each = [x if isinstance(x, tuple) else (x,) for x in labels if not is_none(x)]
+        names = {str(name) for words in each for name in words}
         others = names - {"-1"}
         return others if len(others) > 2 and unlabelled.are_counted(others) else names
 

@@ -1,7 +1,9 @@
 """Values that say that an example has no label.
 
-null, NaN, `-`, an empty cell      of JSON, pandas, SNLI and MultiNLI, CSV
--1                                 of TFDS and Hugging Face, beside classes 0 to n - 1; beside 0 and 1 it is a class
+    null, NaN, `-`, an empty cell    of JSON, pandas, SNLI and MultiNLI, CSV
+    -1                               of TFDS and Hugging Face, beside classes 0 to n - 1
+
+Beside 0 and 1 alone, -1 is a third class.
 """
 
 from __future__ import annotations
