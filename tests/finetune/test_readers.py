@@ -187,6 +187,17 @@ def test_a_folder_of_texts_for_each_label(tmp_path):
     assert {*_read("labelled", "", f"{tmp_path}/train/")} == wanted
 
 
+def test_a_folder_of_files_of_one_data_set(tmp_path):
+    for number, label in enumerate("ab"):
+        data = _parquet([{"text": ["one", "two"][number], "label": label}])
+        _write(tmp_path, f"data/train-0000{number}.parquet", data)
+    _write(tmp_path, "data/README.md", "Two files.")
+    assert _read("labelled", "", f"{tmp_path}/data") == ROWS
+    assert "holds no .txt file, and none that ends in .csv" in _read(
+        "labelled", "", _write(tmp_path, "b/x.md", "")[:-4]
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "fields"),
     [

@@ -132,6 +132,7 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), '"-1" (1)'),
         ({}, "a.jsonl", _lines(0, 1, -1, 2, -1), (["0", "1", "2"], 3, 0), "2 of 5 examples without a label: -1 (2)"),
         ({"labels": "0,1"}, "a.jsonl", _lines(0, 1, -1), (["0", "1"], 2, 0), "1 of 3 examples without a label: -1 (1)"),
+        ({}, "a.jsonl", _lines(0.0, 1.0, -1.0, 2.0), (["0.0", "1.0", "2.0"], 3, 0), "-1.0 (1)"),
         # These are classes and numbers.
         ({}, "a.jsonl", _lines(-1, 0, 1), (["-1", "0", "1"], 3, 0), ""),
         ({}, "a.jsonl", _lines(-1, 1), (["-1", "1"], 2, 0), ""),
@@ -144,11 +145,11 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         ({"task": "token_classification", "columns": "w,label"}, "a.jsonl",
          _lines(["X", "-"], ["X", None], ["", "Y"], w=["bame", "dono"]), (["-", "X"], 1, 0), "2 of 3 examples without"),
         # Without the key, and without one label.
-        ({"drop_unlabelled": False}, "a.jsonl", _lines("a", "b", "-"), "row 3; give labels, remove the rows, or", ""),
+        ({"drop_unlabelled": False}, "a.jsonl", _lines("a", "b", "-"), "row 3; give labels, or remove the rows", ""),
         ({}, "a.jsonl", _lines("-", None), 'a.jsonl: 2 of 2 examples without a label: "-" (1), null (1), the', ""),
     ],
     ids=["snli", "null_and_nan", "csv", "minus_one_tsv", "minus_one", "minus_one_of_two_given",
-         "three_moods", "votes", "not_counted", "none_is_a_class", "named", "regression",
+         "floats", "three_moods", "votes", "not_counted", "none_is_a_class", "named", "regression",
          "multiple_choice", "tags", "refused", "all"],
 )  # fmt: skip
 def test_an_example_without_a_label_is_left_out_and_said_and_never_a_class(

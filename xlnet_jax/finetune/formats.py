@@ -12,7 +12,8 @@
     *.txt               lines of fastText, if the first starts with `__label__`
     two other files     text_to_text: the sources and the targets, line by line
     a folder            the .txt files below it: each one JSON object, as in RACE, or a text whose
-                        label is the name of its folder, as in aclImdb
+                        label is the name of its folder, as in aclImdb; if it has none, the files
+                        of the first three lines
 
 .gz or .zst may follow the end of a text file. Several sources are joined with commas. Every source
 becomes records, which are dictionaries with a place for messages. Every error is one line with the
@@ -41,6 +42,7 @@ from xlnet_jax.storage import files
 _CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".txt")
 _WITH_FIELDS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 """Ends of names of files whose records say what is what."""
+_TEXTS = (".txt", ".txt.gz", ".txt.zst")
 _OF_QQP = {"question1", "question2", "is_duplicate"}
 _PREFIX = "__label__"  # of fastText
 
@@ -135,17 +137,19 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         yield from (Record(f"{name}, example {number}", each) for number, each in fields)
         return
     with files.translate_errors(name):
-        listed, others = files.find(name, (".txt",))
-    if not listed:
+        listed, others = files.find(name, _TEXTS)
+    in_folder = sorted(path for path in others or () if _end(path) in _WITH_FIELDS)
+    if not listed and not in_folder:
         check_link("finetune", name)
-        is_folder = others is not None
-        what = "this folder holds no .txt file" if is_folder else f"no such file{suggest_file(name)}"
+        what = f"no such file{suggest_file(name)}"
+        if others is not None:
+            what = f"this folder holds no .txt file, and none that ends in {', '.join(_WITH_FIELDS)}"
         raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in listed):
-        if others is None:
-            yield from _of_file(config, path)
-        else:
+    for path in sorted(file.path for file in listed) or in_folder:
+        if listed and others is not None:
             yield _in_folder(files.resolve(name).rstrip("/"), path)
+        else:
+            yield from _of_file(config, path)
 
 
 def _in_folder(name: str, path: str) -> Record:
@@ -252,7 +256,7 @@ def _json(path: str, text: str) -> Iterator[Record]:
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
     """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts.
 
-    A test set has None in place of answers.
+    A question of a test set has no `answers`.
     """
     where = path
     try:

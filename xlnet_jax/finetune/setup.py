@@ -206,10 +206,9 @@ def _labelled(kind: type[Task], config: Config, source: str, examples: list[Exam
     values = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
     of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
     what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
-    if len(without) == len(examples):
-        raise BadInput(f"{what}; name a file with labels, or their column with finetune.columns")
-    if not config.finetune.drop_unlabelled:
-        raise BadInput(f"{what}; give labels, remove the rows, or set finetune.drop_unlabelled=True")
+    if len(without) == len(examples) or not config.finetune.drop_unlabelled:
+        advice = "give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not all"
+        raise BadInput(f"{what}; {advice}")
     log.warning("%s; left out", what)
     return [example for example in examples if not is_none(example.label)]
 

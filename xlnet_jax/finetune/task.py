@@ -192,7 +192,7 @@ class Task(abc.ABC):
         is_none, labels = unlabelled.rule(), [example.label for example in examples]
         each = [x if isinstance(x, tuple) else (x,) for x in labels if not is_none(x)]
         names = {str(name) for words in each for name in words}
-        others = names - {"-1"}
+        others = names - unlabelled.MINUS_ONE
         return others if len(others) > 2 and unlabelled.are_counted(others) else names
 
     @functools.cached_property
