@@ -110,7 +110,7 @@ def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path)
     }  # fmt: skip
     # No path of this machine gets into a folder that others will have.
     free = {name for name in fields.own(config) if configs.fields()[name].metadata["resume"] == configs.FREE}
-    assert free == {"finetune.max_answer"}
+    assert free == {"finetune.max_answer", "finetune.columns"}
 
 
 def test_a_family_without_a_class_there_is_refused_in_one_line():

@@ -12,10 +12,12 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.convert import fields
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import setup
 from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import prepare
 from xlnet_jax.train.state import init_params
 
 ARCHITECTURE = dict(
@@ -79,7 +81,77 @@ def test_the_page_says_what_the_configuration_decides():
     assert named == set(vars(configs.ModelConfig())) - set(configs.ARCHITECTURE)
 
 
-RECIPES = sorted((tiny.ROOT / "configs" / "finetune").glob("*.py"))
+@pytest.mark.parametrize(("task", "rows", "columns"), [
+    ("classification", [{"sentence": "b", "question": "a", "label": "yes"}], "question,sentence,label"),
+    ("classification", [{"text": "a", "source": "web", "label": "yes"}], "text,label"),
+    ("regression", [{"hypothesis": "b", "premise": "a", "score": 1}], "premise,hypothesis,score"),
+    ("embeddings", [{"question2": "b", "question1": "a"}], "question1,question2"),
+    ("text_to_text", [{"source": "a", "target": "b"}], ""),
+    # Of sources with other names those of the first; a run that takes one text or two has no order.
+    ("classification", [{"text": "a", "label": "yes"}, {"sentence": "b", "label": "no"}], "text,label"),
+    ("classification", [{"text": "a", "label": "yes"}, {"sentence1": "b", "sentence2": "c", "label": "no"}], ""),
+])  # fmt: skip
+def test_the_names_that_training_took_are_stored_and_exported(tmp_path, settings, task, rows, columns):
+    """And a start with the same words reads the same examples; the dev set may have other names."""
+    for number, row in enumerate(rows):
+        text = "".join(json.dumps(row | {"label": label}) + "\n" for label in ("yes", "no")) if "label" in row else ""
+        (tmp_path / f"{number}.jsonl").write_text(text or f"{json.dumps(row)}\n" * 2)
+    last = rows[-1] if task != "embeddings" else {"sentence1": "a", "sentence2": "b"}
+    (tmp_path / "dev.jsonl").write_text(json.dumps(last))
+    sources = {"train": ",".join(f"{tmp_path}/{number}.jsonl" for number in range(len(rows))), "task": task}
+    sources |= {"max_answer": 4} if task == "text_to_text" else {}
+    config = settings(finetune=sources | {"dev": f"{tmp_path}/dev.jsonl"}, train={"batch_size": 2},
+                      model={"memory_len": 0})  # fmt: skip
+    train, dev = prepare(config, str(tmp_path / "run"))
+    assert train.task.config.finetune.columns == columns and len(dev.examples) == 1
+    again, _ = prepare(
+        config.changed(finetune={"dev": "", "dev_share": 0.0}, evaluation={"every": 0}), str(tmp_path / "run")
+    )
+    assert again.sha256 == train.sha256
+    # They go with an export.
+    assert fields.own(train.task.config)["finetune.columns"] == columns
+
+
+OWN = tiny.ROOT / "configs" / "finetune" / "own.py"
+
+
+def test_settings_of_no_data_set_train_for_three_passes_and_score_a_tenth(tmp_path, settings, examples, caplog):
+    """Keys that are set stay as they are; what follows is in the configuration of the run, which a resume reads."""
+    caplog.set_level("INFO")
+    own = configs.load(str(OWN), [f"--config.finetune.train={examples['train']}"])
+    assert (own.finetune.epochs, own.finetune.dev, own.finetune.dev_share) == (3, "", 0.1)
+    keys = {"train": examples["train"], "dev": "", "dev_share": own.finetune.dev_share, "epochs": own.finetune.epochs}
+    usual = {name: vars(section) for name, section in configs.Config().sections.items()}
+    sections = {name: usual[name] for name in ("evaluation", "checkpoint", "optimizer")}
+    plain = settings().changed(finetune=keys, train=usual["train"] | {"batch_size": 4}, **sections)
+    train, dev = prepare(plain, str(tmp_path / "run"))
+    assert (len(train.examples), len(dev.examples)) == (43, 5) and not {*train.examples} & {*dev.examples}
+    assert "5 of 48 examples of " in caplog.text
+    found = train.task.config
+    assert (found.train.steps, found.optimizer.warmup_steps, found.train.steps_per_dispatch) == (33, 3, 1)
+    assert (found.checkpoint.every, found.evaluation.every) == (11, 11)
+    warm = prepare(plain.changed(optimizer={"warmup_steps": 7}), str(tmp_path / "run"))[0].task.config
+    assert (warm.optimizer.warmup_steps, warm.train.steps) == (7, 33)
+    # Of steps that are set nothing follows.
+    again = prepare(found, str(tmp_path / "run"))[0].task.config
+    assert again == found.changed(checkpoint={"keep_best": 1})
+
+
+@pytest.mark.parametrize(("words", "dev", "share"), [
+    (["train=mine.tsv"], "", 0.1),
+    (["train=tfds:glue/mrpc:train"], "", 0.1),
+    (["train=mine.tsv", "dev=tfds:glue/sst2:validation"], "tfds:glue/sst2:validation", 0),
+    (["train=mine.tsv", "dev_share=0.2"], "", 0.2),
+    (["train=tfds:glue/sst2:validation"], "tfds:glue/sst2:validation", 0),
+    ([], "tfds:glue/sst2:validation", 0),
+])  # fmt: skip
+def test_other_training_examples_are_not_scored_on_a_published_dev_set(words, dev, share):
+    config = configs.load("finetune/sst2", [f"--config.finetune.{word}" for word in words])
+    assert config.finetune.dev == dev
+    assert config.finetune.dev_share == share
+
+
+RECIPES = sorted({*(tiny.ROOT / "configs" / "finetune").glob("*.py")} - {OWN})
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

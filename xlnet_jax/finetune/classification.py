@@ -29,6 +29,7 @@ class Classification(Task):
     """One of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
@@ -59,6 +60,7 @@ class Regression(Task):
     """A number."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
@@ -117,6 +119,10 @@ class MultipleChoice(Task):
     def head(self, config: ModelConfig) -> Classifier:
         """One logit for each sequence."""
         return Classifier(config, 1, cross_entropy)
+
+    def gold(self, example: Example) -> str:
+        """See `Task`."""
+        return LETTERS[_option(example, len(example.texts) - 2)]
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""

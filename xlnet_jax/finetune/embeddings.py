@@ -66,7 +66,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
 class Embeddings(Task):
     """Examples of two texts, in `predict` also of one."""
 
-    read = staticmethod(readers.pairs)
+    read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"pooling", "segments", "temperature"})
     export = Export("Model")
     no_label = staticmethod(unlabelled.never)

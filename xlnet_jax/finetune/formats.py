@@ -44,7 +44,10 @@ _WITH_FIELDS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 """Ends of names of files whose records say what is what."""
 _TEXTS = (".txt", ".txt.gz", ".txt.zst")
 _OF_QQP = {"question1", "question2", "is_duplicate"}
-_PREFIX = "__label__"  # of fastText
+NAMES = ("id", "idx", "index", "guid")
+"""The usual names of what tells an example from the others."""
+PREFIX = "__label__"
+"""Of the labels of fastText."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -55,6 +58,8 @@ class Record(NamedTuple):
     where: str
     """`train.tsv, row 12`."""
     fields: dict[str, Any]
+    error: BadInput | None = None
+    """Why it could not be read."""
 
     def field(self, name: str) -> Any:
         """A field. Raises BadInput if there is none."""
@@ -85,13 +90,21 @@ class Record(NamedTuple):
         raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
 
     @property
+    def name(self) -> dict[str, Any]:
+        """What tells it from the others: its field of `NAMES`, or the number of its row."""
+        number = self.where.rpartition(" ")[2]
+        row = {"row": int(number) if number.isdecimal() else self.where}
+        return next(({name: self.fields[name]} for name in NAMES if name in self.fields), row)
+
+    @property
     def names(self) -> str:
-        """Of its fields, for messages."""
-        return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
+        """Of its fields that hold something, for messages."""
+        return ", ".join([repr(name[:40]) for name, value in self.fields.items() if value is not None][:20])
 
 
-def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order.
+def records(config: Config, source: str, lenient: bool = False) -> Iterator[Record]:
+    """The records of all sources, in order; if `lenient` also damaged rows of a table or of JSON lines, each with its
+    `error`.
 
     Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
@@ -102,6 +115,8 @@ def records(config: Config, source: str) -> Iterator[Record]:
     for name in names:
         record = None
         for record in _records(config, name):
+            if record.error is not None and not lenient:
+                raise record.error
             yield record
         if record is None:
             raise BadInput(f"{name} has no examples")
@@ -111,6 +126,13 @@ def _end(path: str) -> str:
     """The end of a name that says what is in the file: `.tsv` of `train.tsv.gz`."""
     stem, end = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if sources.kind_of(path).compression else end
+
+
+def has_records(task: str, name: str) -> bool:
+    """Whether a file for `predict` is read as those for training: others have a text in each line."""
+    end = _end(name)
+    of_words = end in _CONLL and (end != ".txt" or task == "token_classification")
+    return _has_fields(name) or (task != "text_to_text" and (of_words or os.path.isdir(name)))
 
 
 def _has_fields(name: str) -> bool:
@@ -183,7 +205,7 @@ def _of_file(config: Config, path: str) -> Iterator[Record]:
         yield from _table(path, text, end == ".tsv", numbered)
     elif end in _WITH_FIELDS:
         yield from _json(path, text)
-    elif end == ".txt" and text.lstrip().startswith(_PREFIX):
+    elif end == ".txt" and text.lstrip().startswith(PREFIX):
         yield from _fasttext(path, text)
     else:
         yield from _conll(path, text)
@@ -227,14 +249,27 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
             if tabs and len(row) < len(names) and {*names} >= _OF_QQP:
                 short.append(number)
                 continue
+            where, error = f"{path}, row {number}", None
             if len(row) != len(names):
-                raise BadInput(f"{path}, row {number}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(f"{path}, row {number}", dict(zip(names, row, strict=True)))
+                error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
+            yield Record(where, dict(zip(names, row, strict=False)), error)
     except csv.Error as error:
         raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
     if short:
         what = f"{quantity(len(short), 'row')} of fewer than {len(names)} columns"
         log.warning("%s: left out %s, as GLUE's code does; the first is row %d", path, what, short[0])
+
+
+def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
+    """A record for each line that is not empty, an object of JSON."""
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, row {number}"
+        if not line.strip():
+            continue
+        try:
+            yield Record(where, files.json_object(line, where))
+        except BadInput as error:
+            yield Record(where, {}, error)
 
 
 def _json(path: str, text: str) -> Iterator[Record]:
@@ -247,10 +282,7 @@ def _json(path: str, text: str) -> Iterator[Record]:
         yield from _squad(path, value)
         return
     lines = map(json.dumps, value) if isinstance(value, list) else text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{path}, row {number}"
-            yield Record(where, files.json_object(line, where))
+    yield from json_lines(path, lines)
 
 
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
@@ -277,9 +309,9 @@ def _fasttext(path: str, text: str) -> Iterator[Record]:
     """A text behind its labels; a list of several."""
     for number, line in enumerate(files.lines(text), 1):
         if line.strip():
-            labels = re.findall(rf"{_PREFIX}(\S+)", line)
+            labels = re.findall(rf"{PREFIX}(\S+)", line)
             label = labels if len(labels) > 1 else "".join(labels)
-            rest = re.sub(rf"{_PREFIX}\S*", "", line).strip()
+            rest = re.sub(rf"{PREFIX}\S*", "", line).strip()
             yield Record(f"{path}, row {number}", {"text": rest, "label": label})
 
 

@@ -6,7 +6,6 @@ there is none; see `unlabelled`. Every error is one line with the file and the r
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ TEXTS = (
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
 """The usual names of labels."""
-_CONTEXTS = ("article", "context")
 
 
 Read = Callable[[Record, list[str]], Sequence[Example]]
@@ -34,10 +32,36 @@ def examples(read: Read, config: Config, source: str) -> list[Example]:
     return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
 
 
+def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
+    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of these texts, of its
+    list `texts` or of its usual names. Raises BadInput."""
+    if record.error is not None:
+        raise record.error
+    columns, fields = config.finetune.column_list(), record.fields
+    if read is pairs:  # or single texts
+        columns = [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
+    if not fields.keys() & {*columns[:-1]}:
+        if "texts" in fields:
+            return [Example(tuple(record.list("texts")), None, record.where)]
+        columns = []
+    label = columns[-1:] or ([] if fields.keys() & {*LABELS, "answer"} else LABELS[:1])
+    missing = dict.fromkeys({"answers", "tags", "target", *label} - fields.keys())
+    return (labelled if read is pairs else read)(record._replace(fields=fields | missing), columns)
+
+
+def usual(record: Record) -> list[str]:
+    """The usual names that a record has for texts and a label. Raises BadInput."""
+    return [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
+
+
+def usual_pair(record: Record) -> Sequence[str]:
+    """The usual names that a record has for two texts. Raises BadInput."""
+    return record.first(TEXTS[:5], "pair of texts")
+
+
 def labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
-    names = columns or [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
-    *texts, label = names
+    *texts, label = columns or usual(record)
     if not texts:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
     value = record.field(label)
@@ -51,11 +75,14 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     A record is an article of RACE, or one question, whose options are columns or one list.
     """
     if "questions" not in record.fields:
-        usual = itertools.product(_CONTEXTS, ["question"], ["options"], [*LABELS, "answer"])
-        *names, label = columns or record.first(usual, "question with options and a label")
-        texts = [value if type(value := record.field(name)) is list else [value] for name in names]
-        return [Example(tuple(sum(texts, [])), record.field(label), record.where)]
-    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
+        *names, label = columns or [
+            *record.first([("article", "question", "options"), ("context", "question", "options")], "question"),
+            *record.first([(name,) for name in (*LABELS, "answer")], "label"),
+        ]
+        lists = [value if isinstance(value := record.field(name), list) else [record.text(name)] for name in names]
+        return [Example(tuple(sum(lists, [])), record.field(label), record.where)]
+    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
+    lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -91,15 +118,17 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
     names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
-    words, tags = map(record.list, names)
-    if len(words) != len(tags) or not words:
+    words, tags = record.list(names[0]), record.field(names[1])
+    if tags is None or tags is words:  # the last column is the only one
+        return [Example(tuple(words), None, record.where)]
+    if len(words) != len(record.list(names[1])) or not words:
         raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
     return [Example(tuple(words), tuple(tags), record.where)]
 
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    names = columns or record.first(TEXTS[:5], "pair of texts")
+    names = columns or usual_pair(record)
     if not 2 <= len(names) <= 3:
         raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
     label = record.field(names[2]) if len(names) == 3 else None
@@ -111,8 +140,8 @@ def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     names = columns or ["source", "target"]
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    source, target = map(record.text, names)
-    return [Example((source,), target, record.where)]
+    target = None if record.field(names[1]) is None else record.text(names[1])
+    return [Example((record.text(names[0]),), target, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:

@@ -13,6 +13,7 @@ entry of its data plan. So the batch size may change, and a resumed run reads wh
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import json
@@ -25,12 +26,12 @@ import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.config import Config
-from xlnet_jax.data.batches.stream import Stream, Windows
+from xlnet_jax.config import Config, TrainConfig
+from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
-from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
+from xlnet_jax.errors import LARGEST_INT, BadInput
+from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
 from xlnet_jax.finetune.tasks import TASKS
@@ -85,22 +86,31 @@ def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
     """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
-    rows: list[Row] = []
-    low, high = task.texts
-    for number, example in enumerate(examples):
-        count = len(example.texts)
-        if not low <= count <= high:
-            wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
-            raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
-        if strange := [text for text in example.texts if not isinstance(text, str)]:
-            raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
-        if not all(map(str.strip, example.texts)):
-            raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
-        rows += task.encode(number, example)
-        if len(rows[-1].tokens) != len(rows[0].tokens):
-            raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
-                           "every example needs the same number")  # fmt: skip
+    before, rows = list[Example](), list[Row]()
+    for example in examples:
+        add(task, example, before, rows)
     return rows
+
+
+def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
+    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the task cannot use it."""
+    (low, high), count = task.texts, len(example.texts)
+    if not low <= count <= high:
+        wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+        raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
+    if strange := [text for text in example.texts if not isinstance(text, str)]:
+        raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
+    if not all(map(str.strip, example.texts)):
+        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+    try:
+        new = task.encode(len(examples), example)
+    except Unseen as error:
+        raise BadInput(f"{example.where}: {error}; correct the row or remove it") from error
+    if rows and len(new[0].tokens) != len(rows[0].tokens):
+        raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
+                       "every example needs the same number")  # fmt: skip
+    examples.append(example)
+    rows += new
 
 
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
@@ -127,6 +137,11 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
     examples = _labelled(kind, config, source, examples)
     dev_examples = _labelled(kind, config, path, dev_examples)
+    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
+        columns = kind.usual(next(formats.records(config, source)))
+        config = config.changed(finetune={"columns": configs.joined(list(columns))})
+    if not path and config.finetune.dev_share:
+        examples, dev_examples = _split(examples, config)
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
@@ -140,8 +155,11 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
-    task, dev = kind(config, tokenizer), None
+    task = kind(config, tokenizer)
     train = encode(task, source, examples)
+    if config.finetune.epochs and config.train.steps == TrainConfig().steps:
+        task = dataclasses.replace(task, config=_in_epochs(config, task.stream(train.rows), bool(dev_examples)))
+        train = dataclasses.replace(train, task=task)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
@@ -149,11 +167,39 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
-    if path:
-        dev = encode(task, path, dev_examples)
+    dev = encode(task, path or source, dev_examples) if dev_examples else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev
+
+
+def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
+    """The training examples without those of `finetune.dev_share`, and these."""
+    held = max(1, round(len(examples) * config.finetune.dev_share))
+    order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
+    log.info("finetune.dev is empty: %d of %s of %s are the dev set (finetune.dev_share=%g)", held,
+             quantity(len(examples), "example"), config.finetune.train, config.finetune.dev_share)  # fmt: skip
+    dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
+    return train, dev
+
+
+def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
+    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set.
+
+    Raises BadInput if they do not fit.
+    """
+    plan = extend_plan((), 0, config.train.batch_size, 1)
+    steps, each = (
+        bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
+        for epochs in (config.finetune.epochs, 1)
+    )
+    follow = {
+        "train.steps": steps, "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
+        "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+    }  # fmt: skip
+    values, usual = configs.flat(config), configs.flat(Config())
+    values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
+    return configs.from_dict(configs.nested(values))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:

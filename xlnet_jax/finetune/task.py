@@ -130,7 +130,9 @@ class Export(NamedTuple):
     """The names of the outputs; none for a task whose outputs have no names."""
 
 
-OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience", "drop_unlabelled"})
+OF_ALL_TASKS = frozenset({
+    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience",
+    "drop_unlabelled"})  # fmt: skip
 """Keys of `finetune` that every task reads."""
 
 
@@ -147,6 +149,8 @@ class Task(abc.ABC):
 
     read: ClassVar[Any]
     """Its `readers.Read`."""
+    usual: ClassVar[Any] = None
+    """The function of `readers` that finds the usual names of its texts, if there are several such names."""
     export: ClassVar[Export]
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
@@ -235,6 +239,10 @@ class Task(abc.ABC):
     def target(self, example: Example) -> Labels:
         """The labels of its row; zeros if it has none. Raises BadInput."""
         return {}
+
+    def gold(self, example: Example) -> Any:
+        """The label of an example in the form of `outputs`, for JSON."""
+        return example.label
 
     def stream(self, rows: Sequence[Row]) -> Stream:
         """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k the length."""
