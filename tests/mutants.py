@@ -68,6 +68,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream", "whole_sentences")
 )
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
+FORMATS = "xlnet_jax/finetune/formats.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 RESUME = "xlnet_jax/train/launch.py"
 ACCOUNT = "xlnet_jax/aot/account.py"
@@ -384,6 +385,20 @@ MUTANTS = (
            one("finetune/layouts", "test_windows_cover_a_paragraph_and_every_piece_is_best_in_one")),
     Mutant("plausible_answers_are_true", "xlnet_jax/finetune/readers.py", "given = ()  # only plausible ones", "pass",
            one("finetune/readers", "test_squad_answers_are_found_again")),
+    Mutant("a_comment_begins_a_sentence", FORMATS, 'startswith(("# ", ', 'startswith((',
+           one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("any_white_space_ends_a_word", FORMATS, 'filter(None, line.split(" "))', "line.split()",
+           one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("a_range_is_a_word", FORMATS, r"{after}-\d+|", "", one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("texts_beside_the_folders_have_a_label", FORMATS, 'folder == name.rstrip("/") or ', "",
+           one("finetune/readers", "test_a_folder_of_texts_for_each_label")),
+    Mutant("a_third_class_is_none", "xlnet_jax/finetune/task.py", "len(others) > 2 and ", "",
+           one("finetune/setup", "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class")),
+    Mutant("labels_of_the_dev_set_are_not_looked_at", "xlnet_jax/finetune/setup.py",
+           "dev_examples = _labelled(kind, config, path, dev_examples)", "pass",
+           one("finetune/setup", "test_the_dev_set_is_read_by_the_same_rules")),
+    Mutant("a_comma_ends_a_label", "xlnet_jax/config/keys.py", "text if plain else", "text if True else",
+           one("finetune/setup", "test_a_label_with_a_comma_or_spaces_is_kept")),
     Mutant("classes_that_are_not_there_count", "xlnet_jax/finetune/metrics.py",
            "2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]", "2 * np.diag(table_CC) / np.maximum(size_C, 1)",
            one("finetune/finetune_metrics", "test_classes_by_hand")),

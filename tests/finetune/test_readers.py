@@ -125,13 +125,15 @@ def test_tags(tmp_path):
         ("", "Anna\tB-PER\nruns\t\n", "row 2: column 1 is empty; write a tag, such as O, or _"),
         ("", "Anna B-PER\n\n\tO\n", "row 3: column 0 is empty"),
     ],
+    ids=["multiconer", "tabs_after_a_comment", "conllu_comments", "conll_2012", "comments_alone",
+         "the_word_#", "hashtags", "ranges", "universal_ner", "numbers", "no_break_space", "spaces",
+         "a_space_in_a_word", "odd_spaces", "empty_tag", "empty_word"],
 )  # fmt: skip
 def test_words_in_lines_as_they_are_published(tmp_path, columns, text, sentences):
     found = _read("token_classification", columns, _write(tmp_path, "a.conll", text))
-    if isinstance(sentences, str):
-        assert sentences in found
-    else:
-        assert [" ".join(map("/".join, zip(words, tags, strict=True))) for words, tags in found] == sentences
+    if isinstance(found, list):
+        found = [" ".join(map("/".join, zip(words, tags, strict=True))) for words, tags in found]
+    assert sentences in found if isinstance(sentences, str) else found == sentences
 
 
 ROWS = [(("one",), "a"), (("two",), "b")]
@@ -167,6 +169,9 @@ def _parquet(rows):
         # The second record, in the fourth line.
         ("a.csv", b'text,label\n"one\n\ntwo\xe4",a\n', "a.csv, row 2: not UTF-8 at byte 20"),
     ],
+    ids=["long_csv", "long_tsv", "lone_cr", "json_lines", "one_json_line", "json_array",
+         "damaged_line", "no_object", "parquet", "damaged_parquet", "gz", "zst", "cut_gz", "xlsx",
+         "fasttext", "fasttext_several", "records_are_counted"],
 )  # fmt: skip
 def test_every_kind_of_file_that_prepare_reads_is_read(tmp_path, name, data, found):
     said = _read("labelled", "", _write(tmp_path, name, data))
@@ -177,11 +182,20 @@ def test_a_folder_of_texts_for_each_label(tmp_path):
     """aclImdb: lists of addresses beside the folders, and texts without a label, are no class."""
     for name in ("pos/0_9.txt", "neg/1_1.txt", "unsup/2_0.txt", "urls_pos.txt"):
         _write(tmp_path, f"train/{name}", f"A film,\n{name}.")
-    found = dict(_read("labelled", "", f"{tmp_path}/train/"))
-    assert found == {
-        ("A film,\npos/0_9.txt.",): "pos", ("A film,\nneg/1_1.txt.",): "neg", ("A film,\nunsup/2_0.txt.",): None,
-        ("A film,\nurls_pos.txt.",): None,
-    }  # fmt: skip
+    labels = {"pos/0_9.txt": "pos", "neg/1_1.txt": "neg", "unsup/2_0.txt": None, "urls_pos.txt": None}
+    wanted = {((f"A film,\n{name}.",), label) for name, label in labels.items()}
+    assert {*_read("labelled", "", f"{tmp_path}/train/")} == wanted
+
+
+def test_a_folder_of_files_of_one_data_set(tmp_path):
+    for number, label in enumerate("ab"):
+        data = _parquet([{"text": ["one", "two"][number], "label": label}])
+        _write(tmp_path, f"data/train-0000{number}.parquet", data)
+    _write(tmp_path, "data/README.md", "Two files.")
+    assert _read("labelled", "", f"{tmp_path}/data") == ROWS
+    assert "holds no .txt file, and none that ends in .csv" in _read(
+        "labelled", "", _write(tmp_path, "b/x.md", "")[:-4]
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,9 +216,7 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     head, row = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "1\t2\t3\tone\ttwo\t0\n"
     path = _write(tmp_path, "train.tsv", f"{head}{row}4\t5\tsix\n{row}7\t8\tnine\n")
     assert _read("labelled", "", path) == [(("one", "two"), "0")] * 2
-    assert f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does with QQP; the first is row 3" in (
-        caplog.text
-    )
+    assert f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does; the first is row 3" in (caplog.text)
     # A short row of another file may be any mistake.
     path = _write(tmp_path, "a.tsv", "sentence\tlabel\ngood\ta\nbad\n")
     assert "row 3: 1 columns, and the first row has 2" in _read("labelled", "", path)

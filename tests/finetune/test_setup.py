@@ -198,12 +198,13 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
 @pytest.mark.parametrize(
     ("finetune", "name", "data", "found", "told"),
     [
-        ({}, "a.jsonl", NLI % "yes" + NLI % "-" + NLI % "no", (["no", "yes"], 2, 0), "'-' (1), the first in"),
-        ({}, "a.jsonl", _lines("a", None, "b", float("nan"), None), (["a", "b"], 2, 0), "null (2), nan (1), the first"),
-        ({}, "a.csv", "text,label\nbame,a\ndono,\nkira,NaN\nlusi,b\n", (["a", "b"], 2, 0), "'' (1), 'NaN' (1), the"),
-        ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), "'-1' (1)"),
+        ({}, "a.jsonl", NLI % "yes" + NLI % "-" + NLI % "no", (["no", "yes"], 2, 0), '"-" (1), the first in'),
+        ({}, "a.jsonl", _lines("a", None, "b", float("nan"), None), (["a", "b"], 2, 0), "null (2), NaN (1), the first"),
+        ({}, "a.csv", "text,label\nbame,a\ndono,\nkira,NaN\nlusi,b\n", (["a", "b"], 2, 0), '"" (1), "NaN" (1), the'),
+        ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), '"-1" (1)'),
         ({}, "a.jsonl", _lines(0, 1, -1, 2, -1), (["0", "1", "2"], 3, 0), "2 of 5 examples without a label: -1 (2)"),
         ({"labels": "0,1"}, "a.jsonl", _lines(0, 1, -1), (["0", "1"], 2, 0), "1 of 3 examples without a label: -1 (1)"),
+        ({}, "a.jsonl", _lines(0.0, 1.0, -1.0, 2.0), (["0.0", "1.0", "2.0"], 3, 0), "-1.0 (1)"),
         # These are classes and numbers.
         ({}, "a.jsonl", _lines(-1, 0, 1), (["-1", "0", "1"], 3, 0), ""),
         ({}, "a.jsonl", _lines(-1, 1), (["-1", "1"], 2, 0), ""),
@@ -212,13 +213,16 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         ({"labels": "-,yes"}, "a.jsonl", _lines("-", "yes"), (["-", "yes"], 2, 0), ""),
         ({"task": "regression"}, "a.jsonl", _lines(-1, 0, 1, 2, None), ([], 4, 0), "null (1)"),
         ({"task": "multiple_choice"}, "a.jsonl", _lines("A", "", None, -1, "B", **CHOICE), ([], 2, 0),
-         "'' (1), null (1), -1 (1)"),
+         '"" (1), null (1), -1 (1)'),
         ({"task": "token_classification", "columns": "w,label"}, "a.jsonl",
          _lines(["X", "-"], ["X", None], ["", "Y"], w=["bame", "dono"]), (["-", "X"], 1, 0), "2 of 3 examples without"),
         # Without the key, and without one label.
-        ({"drop_unlabelled": False}, "a.jsonl", _lines("a", "b", "-"), "row 3; give labels, remove the rows, or", ""),
-        ({}, "a.jsonl", _lines("-", None), "a.jsonl: 2 of 2 examples without a label: '-' (1), null (1), the", ""),
+        ({"drop_unlabelled": False}, "a.jsonl", _lines("a", "b", "-"), "row 3; give labels, or remove the rows", ""),
+        ({}, "a.jsonl", _lines("-", None), 'a.jsonl: 2 of 2 examples without a label: "-" (1), null (1), the', ""),
     ],
+    ids=["snli", "null_and_nan", "csv", "minus_one_tsv", "minus_one", "minus_one_of_two_given",
+         "floats", "three_moods", "votes", "not_counted", "none_is_a_class", "named", "regression",
+         "multiple_choice", "tags", "refused", "all"],
 )  # fmt: skip
 def test_an_example_without_a_label_is_left_out_and_said_and_never_a_class(
     tmp_path, settings, caplog, finetune, name, data, found, told
@@ -263,7 +267,7 @@ def test_a_label_with_a_comma_or_spaces_is_kept(tmp_path, settings, task, labels
     [("1234", True), ("21", True), ([1, 2, 3], True), ("0123", False), ("ABC", False), ("1A", False)],
 )
 def test_numbers_of_options_that_may_count_from_1_are_refused(tmp_path, settings, labels, refused):
-    options = dict(CHOICE, options=["kira", "lusi", "tusi", "veno", "rave"])
-    found = _prepared(settings, tmp_path, "a.jsonl", _lines(*labels, **options), task="multiple_choice")
+    data = _lines(*labels, c="bame", q="dono", **dict.fromkeys("vwxyz", "kira"))
+    found = _prepared(settings, tmp_path, "a.jsonl", data, task="multiple_choice", columns="c,q,v,w,x,y,z,label")
     told = "row 1: numbers of options count from 0, and no label is 0 or a letter; subtract 1 if yours count from 1"
     assert told in found if refused else found == ([], len(labels), 0)

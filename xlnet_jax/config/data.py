@@ -128,11 +128,13 @@ class FinetuneConfig:
     columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names", FREE)
     labels: str = key(
         "",
-        "names of the labels, with commas, or as a list of JSON if one has a comma; empty = those of the training "
-        "examples, sorted",
+        "names of the labels, with commas, or as a list of JSON if one has a comma; empty = those "
+        "of the training examples, sorted",
     )
     drop_unlabelled: bool = key(
-        True, "leaves out examples whose label is null, NaN, - or (of classes 0 to n - 1) -1; False refuses them", FREE
+        True,
+        "leaves out examples whose label is null, NaN, - or (of classes 0 to n - 1) -1; False refuses them",
+        FREE,
     )
     metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key(

@@ -81,18 +81,19 @@ def numbers(text: str, kind: type) -> list[Any]:
 
 
 def split(text: str) -> list[str]:
-    """The names in a text with commas, or in a list of JSON. Raises BadInput for what only begins as one."""
+    """The names in a text with commas, or in a list of JSON. Raises BadInput for a broken one."""
     if not text.startswith('["'):
         return [name.strip() for name in text.split(",")] if text else []
     try:
         names = json.loads(text)
     except ValueError as error:
-        raise BadInput(f'{text[:60]!r} is no list of JSON ({error}); write it as ["joy, love", "anger"]') from error
+        advice = 'write it as ["joy, love", "anger"]'
+        raise BadInput(f"{text[:60]!r} is no list of JSON ({error}); {advice}") from error
     return list(map(str, names))
 
 
 def joined(names: list[str]) -> str:
-    """The text that `split` reads as these names: a list of JSON if one has a comma, or spaces around it."""
+    """The text of which `split` reads these names: a list of JSON if commas do not do."""
     text = ",".join(names)
     plain = [name.strip() for name in text.split(",")] == names and not text.startswith('["')
     return text if plain else json.dumps(names, ensure_ascii=False)

@@ -97,8 +97,9 @@ class MultipleChoice(Task):
         """See `Task`. Numbers that count from 1, as in ARC, would say the next option."""
         labels = {str(example.label).strip().upper() for example in examples}
         if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
-            raise BadInput(f"{examples[0].where}: numbers of options count from 0, and no label is 0 or a letter; "
-                           "subtract 1 if yours count from 1, or use A to Z")  # fmt: skip
+            what = "numbers of options count from 0, and no label is 0 or a letter"
+            advice = "subtract 1 if yours count from 1, or use A to Z"
+            raise BadInput(f"{examples[0].where}: {what}; {advice}")
         return set()
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
@@ -106,7 +107,8 @@ class MultipleChoice(Task):
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         # In place of the question's blank, or after the question.
-        asked = [each.join(re.split("_+", question)) if "_" in question else f"{question} {each}" for each in options]
+        parts = re.split("_+", question)
+        asked = [each.join(parts) if len(parts) > 1 else f"{question} {each}" for each in options]
         return [layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
                 for each in asked]  # fmt: skip
 

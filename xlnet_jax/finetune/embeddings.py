@@ -74,7 +74,8 @@ class Embeddings(Task):
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
-        return ("spearman", "pearson") if len(self.config.finetune.column_list()) > 2 else ("accuracy",)
+        with_similarity = len(self.config.finetune.column_list()) > 2
+        return ("spearman", "pearson") if with_similarity else ("accuracy",)
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each text."""

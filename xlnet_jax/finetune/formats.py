@@ -1,20 +1,23 @@
-"""Records of labelled files and of data sets that TFDS has built: what `finetune` can read, by the end of the name.
+"""Records of labelled files and of data sets that TFDS has built, by the end of the name.
 
     tfds:NAME:SPLIT     see `data.prepare.tfds`; classes have their names
-    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a header. A .tsv has no
-                        quotes, as in GLUE
-    *.jsonl  *.ndjson   one object per line
-    *.json              SQuAD 1.1 or 2.0; an array of objects; or one object per line
+    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a
+                        header. A .tsv has no quotes, as in GLUE
+    *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0; all three
+    *.json              ends may have any of these
     *.parquet           one row per example
-    *.conll  *.conllu   words in lines with their tags, a blank line after a sentence; columns count from 0. Also
-    *.iob  *.bio  *.txt *.iob2
+    *.conll  *.conllu   words in lines with their tags, a blank line after a sentence; columns
+    *.iob  *.iob2       count from 0
+    *.bio  *.txt
     *.txt               lines of fastText, if the first starts with `__label__`
     two other files     text_to_text: the sources and the targets, line by line
-    a folder            the .txt files below it: each one JSON object, as in RACE, or a text whose label is the name of
-                        its folder, as in aclImdb. Or, without such files, all files of the other kinds
+    a folder            the .txt files below it: each one JSON object, as in RACE, or a text whose
+                        label is the name of its folder, as in aclImdb; if it has none, the files
+                        of the first three lines
 
-.gz or .zst may follow any of these but .parquet. Several sources are joined with commas. Every source becomes records,
-which are dictionaries with a place for messages. Every error is one line with the file and the row.
+.gz or .zst may follow the end of a text file. Several sources are joined with commas. Every source
+becomes records, which are dictionaries with a place for messages. Every error is one line with the
+file and the row.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ from xlnet_jax.storage import files
 _CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".txt")
 _WITH_FIELDS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 """Ends of names of files whose records say what is what."""
+_TEXTS = (".txt", ".txt.gz", ".txt.zst")
+_OF_QQP = {"question1", "question2", "is_duplicate"}
 NAMES = ("id", "idx", "index", "guid")
 """The usual names of what tells an example from the others."""
 PREFIX = "__label__"
@@ -154,22 +159,32 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         yield from (Record(f"{name}, example {number}", each) for number, each in fields)
         return
     with files.translate_errors(name):
-        listed, others = files.find(name, (".txt",))
-    if not listed:
+        listed, others = files.find(name, _TEXTS)
+    in_folder = sorted(path for path in others or () if _end(path) in _WITH_FIELDS)
+    if not listed and not in_folder:
         check_link("finetune", name)
-        what = f"no such file{suggest_file(name)}" if others is None else "this folder holds no .txt file"
+        what = f"no such file{suggest_file(name)}"
+        if others is not None:
+            what = f"this folder holds no .txt file, and none that ends in {', '.join(_WITH_FIELDS)}"
         raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in listed):
-        yield from _of_file(config, path) if others is None else [_in_folder(files.resolve(name), path)]
+    for path in sorted(file.path for file in listed) or in_folder:
+        if listed and others is not None:
+            yield _in_folder(files.resolve(name).rstrip("/"), path)
+        else:
+            yield from _of_file(config, path)
 
 
 def _in_folder(name: str, path: str) -> Record:
-    """An object of JSON, or a text whose label is its folder; beside the folders, and in aclImdb's `unsup`, none."""
+    """An object of JSON, or a text whose label is its folder.
+
+    Texts beside the folders, and those in aclImdb's `unsup`, have no label.
+    """
     text, folder = _decoded(path), os.path.dirname(path)
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
     label = os.path.basename(folder)
-    return Record(path, {"text": text, "label": None if folder == name.rstrip("/") or label == "unsup" else label})
+    has_none = folder == name or label == "unsup"
+    return Record(path, {"text": text, "label": None if has_none else label})
 
 
 def _of_file(config: Config, path: str) -> Iterator[Record]:
@@ -177,18 +192,19 @@ def _of_file(config: Config, path: str) -> Iterator[Record]:
     if end == ".parquet":
         with files.translate_errors(path):
             rows = list(stored.parquet_rows(path))
-        yield from (Record(f"{path}, row {number}", fields) for number, fields in enumerate(rows, 1))
+        for number, fields in enumerate(rows, 1):
+            yield Record(f"{path}, row {number}", fields)
         return
     if end not in (*_WITH_FIELDS, *_CONLL):
-        raise BadInput(f"{path}: a name that ends in {', '.join((*_WITH_FIELDS, *_CONLL))} says what it holds")
+        known = ", ".join((*_WITH_FIELDS, *_CONLL))
+        raise BadInput(f"{path}: a name that ends in {known} says what it holds")
     text = _decoded(path)
     if end in (".csv", ".tsv"):
         columns = config.finetune.column_list()
-        yield from _table(path, text, end == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
-    elif end == ".json":
-        yield from _json(path, text)
+        numbered = bool(columns) and all(map(str.isdecimal, columns))
+        yield from _table(path, text, end == ".tsv", numbered)
     elif end in _WITH_FIELDS:
-        yield from json_lines(path, text.split("\n"))
+        yield from _json(path, text)
     elif end == ".txt" and text.lstrip().startswith(PREFIX):
         yield from _fasttext(path, text)
     else:
@@ -197,9 +213,11 @@ def _of_file(config: Config, path: str) -> Iterator[Record]:
 
 def _decoded(path: str) -> str:
     with files.translate_errors(path):
-        packed = sources.kind_of(path).compression
-        blocks = sources.lines(sources.Part(path, 0, 0), cut=True) if packed else [(0, files.read(path))]
-        data = b"".join(block for _, block in blocks)
+        if sources.kind_of(path).compression:
+            blocks = sources.lines(sources.Part(path, 0, 0), cut=True)
+            data = b"".join(block for _, block in blocks)
+        else:
+            data = files.read(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -215,7 +233,8 @@ def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
 
 def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:
     """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
-    rows = (line.split("\t") for line in files.lines(text)) if tabs else _csv_rows(text, strict=True)
+    lines = (line.split("\t") for line in files.lines(text))
+    rows = lines if tabs else _csv_rows(text, strict=True)
     names, number, short = list[str](), 0, list[int]()
     try:
         for number, row in enumerate(rows, 1):
@@ -227,7 +246,7 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
                     raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
                 if not numbered:
                     continue
-            if tabs and len(row) < len(names) and {*names} >= {"question1", "question2", "is_duplicate"}:
+            if tabs and len(row) < len(names) and {*names} >= _OF_QQP:
                 short.append(number)
                 continue
             where, error = f"{path}, row {number}", None
@@ -237,8 +256,8 @@ def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]
     except csv.Error as error:
         raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
     if short:
-        log.warning("%s: left out %s of fewer than %d columns, as GLUE's code does with QQP; the first is row %d",
-                    path, quantity(len(short), "row"), len(names), short[0])  # fmt: skip
+        what = f"{quantity(len(short), 'row')} of fewer than {len(names)} columns"
+        log.warning("%s: left out %s, as GLUE's code does; the first is row %d", path, what, short[0])
 
 
 def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
@@ -260,22 +279,27 @@ def _json(path: str, text: str) -> Iterator[Record]:
     except BadInput:
         value = None  # several lines, one of which may be damaged
     if isinstance(value, dict) and isinstance(value.get("data"), list):
-        return _squad(path, value)
-    return json_lines(path, map(json.dumps, value) if isinstance(value, list) else text.split("\n"))
+        yield from _squad(path, value)
+        return
+    lines = map(json.dumps, value) if isinstance(value, list) else text.split("\n")
+    yield from json_lines(path, lines)
 
 
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
-    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts, None in a test set."""
+    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts.
+
+    A question of a test set has no `answers`.
+    """
     where = path
     try:
         for article, each in enumerate(value["data"], 1):
             for number, paragraph in enumerate(each["paragraphs"], 1):
                 where = f"{path}, article {article}, paragraph {number}"
                 for question in paragraph["qas"]:
-                    answers = question.get("answers")
-                    lists = {name: [answer[name] for answer in answers or ()] for name in ("text", "answer_start")}
                     fields = {**question, "context": paragraph["context"]}
-                    fields["answers"] = None if answers is None else lists
+                    if (answers := question.get("answers")) is not None:
+                        names = "text", "answer_start"
+                        fields["answers"] = {name: [each[name] for each in answers] for name in names}
                     yield Record(f"{where}, question {question['id']}", fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{where}: not as in SQuAD ({summary(error)})") from error
@@ -284,15 +308,15 @@ def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
 def _fasttext(path: str, text: str) -> Iterator[Record]:
     """A text behind its labels; a list of several."""
     for number, line in enumerate(files.lines(text), 1):
-        labels = [word.removeprefix(PREFIX) for word in line.split() if word.startswith(PREFIX)]
-        words = [word for word in line.split() if not word.startswith(PREFIX)]
-        if labels or words:
+        if line.strip():
+            labels = re.findall(rf"{PREFIX}(\S+)", line)
             label = labels if len(labels) > 1 else "".join(labels)
-            yield Record(f"{path}, row {number}", {"text": " ".join(words), "label": label})
+            rest = re.sub(rf"{PREFIX}\S*", "", line).strip()
+            yield Record(f"{path}, row {number}", {"text": rest, "label": label})
 
 
 def _columns(line: str) -> list[str]:
-    """By tabs if there is one; other white space, such as a space that does not break, belongs to a word."""
+    """By tabs if there is one; else by spaces. Other white space, as U+00A0, belongs to a word."""
     split = line.split("\t") if "\t" in line else filter(None, line.split(" "))
     return [column.strip(" ") for column in split]
 
@@ -304,25 +328,30 @@ def _conll(path: str, text: str) -> Iterator[Record]:
         if line.strip() and not line.startswith("-DOCSTART-"):
             lines[number] = line
             continue
-        width = next((len(_columns(line)) for line in lines.values() if not line.startswith("#")), width)
+        words = (line for line in lines.values() if not line.startswith("#"))
+        width = next((len(_columns(line)) for line in words), width)
         rows = dict[int, list[str]]()
         for row, line in lines.items():
             if not rows and _is_comment(line, width):
                 continue
             rows[row] = columns = _columns(line)
+            where = f"{path}, row {row}"
             if len(columns) != width:
-                raise BadInput(f"{path}, row {row}: {len(columns)} columns, and the row before has {width}")
+                raise BadInput(f"{where}: {len(columns)} columns, and the row before has {width}")
             if "" in columns:
-                raise BadInput(f"{path}, row {row}: column {columns.index('')} is empty; write a tag, such as O, or _")
+                empty = columns.index("")
+                raise BadInput(f"{where}: column {empty} is empty; write a tag, such as O, or _")
         if rows:
-            lists = [list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)]
+            every = _without_ranges([*rows.values()])
+            lists = [list(column) for column in zip(*every, strict=True)]
             both = enumerate(lists), enumerate(lists, -len(lists))
-            yield Record(f"{path}, row {min(rows)}", {str(n): column for columns in both for n, column in columns})
+            fields = {str(n): column for columns in both for n, column in columns}
+            yield Record(f"{path}, row {min(rows)}", fields)
         lines = {}
 
 
 def _is_comment(line: str, width: int) -> bool:
-    """Of the first line of a sentence with `width` columns: `# text = ...`, but not the words `#` and `#this`."""
+    """Of the first line of a sentence with `width` columns: `# text = ...`, but not `#this`."""
     always = line.startswith(("# ", "#begin document", "#end document"))
     return always or (line.startswith("#") and len(_columns(line)) != width)
 

@@ -1,6 +1,7 @@
-"""Labelled examples: what the reader of each task makes of a record, given the names in `finetune.columns`.
+"""Labelled examples: what the reader of each task makes of a record, given `finetune.columns`.
 
-`formats` has the records: which files and data sets are read. Every error is one line with the file and the row.
+`formats` has the records: which files and data sets are read. A label may be a value that says that
+there is none; see `unlabelled`. Every error is one line with the file and the row.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
     if not texts:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
     value = record.field(label)
-    return [Example(tuple(map(record.text, texts)), tuple(value) if isinstance(value, list) else value, record.where)]
+    value = tuple(value) if isinstance(value, list) else value
+    return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question, option, option, ...) and the right one's letter: RACE, or one question. Raises BadInput.
+    """(context, question, option, option, ...) and the right one's letter. Raises BadInput.
 
-    The options of a question are columns, or one list.
+    A record is an article of RACE, or one question, whose options are columns or one list.
     """
     if "questions" not in record.fields:
         *names, label = columns or [
@@ -94,13 +96,14 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput.
+    """(context, question) and a tuple of answers (first character, text). Raises BadInput.
 
-    The label of a question without `answers` is None.
+    The tuple is empty if the context holds no answer; a question without `answers` has no label.
     """
-    context, question, answers = record.text("context"), record.text("question"), record.fields.get("answers")
+    context, question, answers = *map(record.text, ("context", "question")), record.fields.get("answers")
     if answers is None:  # of a test set
-        return [Example((context, question), () if record.fields.get("is_impossible") else None, record.where)]
+        label = () if record.fields.get("is_impossible") else None
+        return [Example((context, question), label, record.where)]
     try:
         given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
     except (TypeError, KeyError, ValueError) as error:

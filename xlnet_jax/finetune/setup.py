@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import hashlib
+import json
 import logging
 import math
 from collections import Counter
@@ -129,15 +130,16 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
     source, path = config.finetune.train, config.finetune.dev
-    examples, dev_examples = (readers.examples(kind.read, config, name) if name else [] for name in (source, path))
+    examples = readers.examples(kind.read, config, source)
+    dev_examples = readers.examples(kind.read, config, path) if path else []
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
-    examples = _with_label(kind, config, source, examples)
-    dev_examples = _with_label(kind, config, path, dev_examples)
+    examples = _labelled(kind, config, source, examples)
+    dev_examples = _labelled(kind, config, path, dev_examples)
     if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
         columns = kind.usual(next(formats.records(config, source)))
-        config = config.changed(finetune={"columns": ",".join(columns)})
+        config = config.changed(finetune={"columns": configs.joined(list(columns))})
     if not path and config.finetune.dev_share:
         examples, dev_examples = _split(examples, config)
     names = config.finetune.label_list()
@@ -237,29 +239,32 @@ def _tokenizer(path: str) -> Tokenizer:
     return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
 
 
-def _with_label(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
-    """The examples with a label; one line tells of the others. Raises BadInput if these may not be left out, or are
-    all."""
+def _labelled(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
+    """The examples that have a label; one line tells of the others.
+
+    Raises BadInput if these may not be left out, or are all.
+    """
     is_none = kind.no_label(config.finetune.label_list())
     without = [example for example in examples if is_none(example.label)]
     if not without:
         return examples
-    counts = Counter("null" if example.label is None else repr(example.label)[:60] for example in without)
-    what = (f"{source}: {len(without):,} of {quantity(len(examples), 'example')} without a label: "
-            f"{', '.join(f'{value} ({count:,})' for value, count in counts.most_common(5))}, the first in "
-            f"{without[0].where}")  # fmt: skip
+    counts = Counter(json.dumps(example.label, default=str)[:60] for example in without)
+    values = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
+    of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
+    what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
     if len(without) == len(examples) or not config.finetune.drop_unlabelled:
-        raise BadInput(f"{what}; give labels, remove the rows, or leave them out with finetune.drop_unlabelled=True")
+        advice = "give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not all"
+        raise BadInput(f"{what}; {advice}")
     log.warning("%s; left out", what)
     return [example for example in examples if not is_none(example.label)]
 
 
 def _sorted(labels: set[str], source: str) -> list[str]:
-    """The names of labels in order, numbers by their value. Raises BadInput for one that is a text."""
+    """The names of labels in order, numbers by their value. Raises BadInput for a text."""
     for name in labels:
         if len(name) > 1000:
-            raise BadInput(f"{source}: the label {name[:60]!r} has {len(name)} characters; name its column with "
-                           "finetune.columns")  # fmt: skip
+            what = f"the label {name[:60]!r} has {len(name)} characters"
+            raise BadInput(f"{source}: {what}; name its column with finetune.columns")
     return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 

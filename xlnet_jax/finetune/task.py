@@ -187,13 +187,16 @@ class Task(abc.ABC):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of examples; empty for a task whose labels are no names. Raises BadInput for labels
-        that do not go together."""
+        """The names of all labels of examples; empty for a task whose labels are no names.
+
+        Raises BadInput for labels that do not go together.
+        """
         if "labels" not in cls.options:
             return set()
-        found = [example.label for example in examples if not unlabelled.rule()(example.label)]
-        names = {str(name) for label in found for name in (label if isinstance(label, tuple) else (label,))}
-        others = names - {"-1"}
+        is_none, labels = unlabelled.rule(), [example.label for example in examples]
+        each = [x if isinstance(x, tuple) else (x,) for x in labels if not is_none(x)]
+        names = {str(name) for words in each for name in words}
+        others = names - unlabelled.MINUS_ONE
         return others if len(others) > 2 and unlabelled.are_counted(others) else names
 
     @functools.cached_property

@@ -1,7 +1,9 @@
 """Values that say that an example has no label.
 
-null, NaN, `-`, an empty cell      of JSON, pandas, SNLI and MultiNLI, CSV
--1                                 of TFDS and Hugging Face, beside classes 0 to n - 1; beside 0 and 1 it is a class
+    null, NaN, `-`, an empty cell    of JSON, pandas, SNLI and MultiNLI, CSV
+    -1                               of TFDS and Hugging Face, beside classes 0 to n - 1
+
+Beside 0 and 1 alone, -1 is a third class.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+MINUS_ONE = frozenset({"-1", "-1.0"})
+
 
 def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
     """Says of a label as read whether there is none. What is among the classes is a label.
 
     A tuple has the labels of words, where `-` is a tag; it is none if that of one word is.
     """
-    numbers = {"-1"} if are_counted(classes) else set[str]()
+    numbers = MINUS_ONE if are_counted(classes) else ()
     texts = {"", "-", "nan", "null", *numbers}.difference(classes)
 
     def is_none(label: Any) -> bool:
@@ -33,4 +37,5 @@ def never(classes: Collection[str]) -> Callable[[Any], bool]:
 
 def are_counted(classes: Collection[str]) -> bool:
     """Whether there are classes, and they are 0 to n - 1."""
-    return bool(classes) and {*classes} == {*map(str, range(len(classes)))}
+    numbers = {name.removesuffix(".0") for name in classes}
+    return bool(classes) and numbers == {*map(str, range(len(classes)))}
