@@ -65,18 +65,23 @@ def predict(
     given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
     results, examples, rows, good = list[dict[str, Any]](), list[Example](), list[Row](), list[dict[str, Any]]()
     for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
-        found = _read(task, record)
+        name = record.name if number >= len(texts) else {}
+        try:
+            found = readers.to_predict(task.read, task.config, record)
+        except BadInput as error:
+            results.append(name | {"error": str(error)})
+            continue
         for question, example in enumerate(found, 1):
-            result = record.name if number >= len(texts) else {}
-            result |= {"question": question} if len(found) > 1 else {}
-            results.append(result)
+            results.append(result := name | ({"question": question} if len(found) > 1 else {}))
             try:
-                add(task, _checked(task, example)._replace(label=None), examples, rows)
+                _check_count(task, example)
+                add(task, example._replace(label=None), examples, rows)
             except BadInput as error:
                 result["error"] = str(error)
-            else:
-                result |= {} if is_none(example.label) or example.label is None else {"gold": example.label}
-                good.append(result)
+                continue
+            good.append(result)
+            if example.label is not None and not is_none(example.label):
+                result["gold"] = example.label
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
         for result, output in zip(good, outputs, strict=True):
@@ -147,20 +152,10 @@ def _of_line(task: Task, where: str, line: str) -> Record:
     return Record(where, {"texts": line.split() if words else line.split("\t")})
 
 
-def _read(task: Task, record: Record) -> Sequence[Example | BadInput]:
-    """The examples of a record, or why it has none."""
-    try:
-        return readers.to_predict(task.read, task.config, record)
-    except BadInput as error:
-        return [error]
-
-
-def _checked(task: Task, example: Example | BadInput) -> Example:
-    """An example with as many texts as in training, if these are known. Raises BadInput."""
-    if isinstance(example, BadInput):
-        raise example
+def _check_count(task: Task, example: Example) -> None:
+    """Raises BadInput for another number of texts than in training, if that is known."""
     *names, _ = task.config.finetune.column_list() or [""]
-    if names and task.read is readers.labelled and len(example.texts) != len(names):
-        raise BadInput(f"{example.where}: the number of texts is {len(example.texts)}, and in training it was "
-                       f"{len(names)} ({', '.join(names)})")  # fmt: skip
-    return example
+    count = len(example.texts)
+    if names and task.read is readers.labelled and count != len(names):
+        raise BadInput(f"{example.where}: the number of texts is {count}, and in training it was {len(names)} "
+                       f"({', '.join(names)})")  # fmt: skip
