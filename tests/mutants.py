@@ -343,7 +343,7 @@ MUTANTS = (
            one("finetune/text_to_text", "test_the_loss_of_the_dev_set_weighs_tokens_as_training_does")),
     Mutant("a_carriage_return_ends_a_target", "xlnet_jax/storage/files.py", 'line.rstrip("\\r")', "line",
            one("finetune/text_to_text", "test_two_files_of_lines_are_pairs")),
-    Mutant("a_source_that_is_empty_is_left_out", "xlnet_jax/commands/predict.py", "every=isinstance(task, TextToText)", "every=False",
+    Mutant("a_source_that_is_empty_is_left_out", "xlnet_jax/commands/predict.py", "every = isinstance(task, TextToText)", "every = False",
            one("finetune/text_to_text", "test_each_line_to_predict_has_a_source")),
     Mutant("later_saves_that_are_there_are_not_named", "xlnet_jax/commands/export.py", "if at == kept[0] else", "if at else",
            one("commands/export", "test_the_mean_of_checkpoints")),

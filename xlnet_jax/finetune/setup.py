@@ -196,6 +196,7 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
     follow = {
         "train.steps": steps, "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
         "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+        "checkpoint.keep_best": int(scored),
     }  # fmt: skip
     values, usual = configs.flat(config), configs.flat(Config())
     values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
