@@ -390,7 +390,7 @@ MUTANTS = (
     Mutant("any_white_space_ends_a_word", FORMATS, 'filter(None, line.split(" "))', "line.split()",
            one("finetune/readers", "test_words_in_lines_as_they_are_published")),
     Mutant("a_range_is_a_word", FORMATS, r"{after}-\d+|", "", one("finetune/readers", "test_words_in_lines_as_they_are_published")),
-    Mutant("texts_beside_the_folders_have_a_label", FORMATS, 'folder == name.rstrip("/") or ', "",
+    Mutant("texts_beside_the_folders_have_a_label", FORMATS, "folder == name or ", "",
            one("finetune/readers", "test_a_folder_of_texts_for_each_label")),
     Mutant("a_third_class_is_none", "xlnet_jax/finetune/task.py", "len(others) > 2 and ", "",
            one("finetune/setup", "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class")),
