@@ -68,6 +68,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream", "whole_sentences")
 )
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
+FORMATS = "xlnet_jax/finetune/formats.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 RESUME = "xlnet_jax/train/launch.py"
 ACCOUNT = "xlnet_jax/aot/account.py"
@@ -342,7 +343,7 @@ MUTANTS = (
            one("finetune/text_to_text", "test_the_loss_of_the_dev_set_weighs_tokens_as_training_does")),
     Mutant("a_carriage_return_ends_a_target", "xlnet_jax/storage/files.py", 'line.rstrip("\\r")', "line",
            one("finetune/text_to_text", "test_two_files_of_lines_are_pairs")),
-    Mutant("a_source_that_is_empty_is_left_out", "xlnet_jax/commands/predict.py", "every=isinstance(task, TextToText)", "every=False",
+    Mutant("a_source_that_is_empty_is_left_out", "xlnet_jax/commands/predict.py", "every = isinstance(task, TextToText)", "every = False",
            one("finetune/text_to_text", "test_each_line_to_predict_has_a_source")),
     Mutant("later_saves_that_are_there_are_not_named", "xlnet_jax/commands/export.py", "if at == kept[0] else", "if at else",
            one("commands/export", "test_the_mean_of_checkpoints")),
@@ -384,6 +385,20 @@ MUTANTS = (
            one("finetune/layouts", "test_windows_cover_a_paragraph_and_every_piece_is_best_in_one")),
     Mutant("plausible_answers_are_true", "xlnet_jax/finetune/readers.py", "given = ()  # only plausible ones", "pass",
            one("finetune/readers", "test_squad_answers_are_found_again")),
+    Mutant("a_comment_begins_a_sentence", FORMATS, 'startswith(("# ", ', 'startswith((',
+           one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("any_white_space_ends_a_word", FORMATS, 'filter(None, line.split(" "))', "line.split()",
+           one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("a_range_is_a_word", FORMATS, r"{after}-\d+|", "", one("finetune/readers", "test_words_in_lines_as_they_are_published")),
+    Mutant("texts_beside_the_folders_have_a_label", FORMATS, "folder == name or ", "",
+           one("finetune/readers", "test_a_folder_of_texts_for_each_label")),
+    Mutant("a_third_class_is_none", "xlnet_jax/finetune/task.py", "len(others) > 2 and ", "",
+           one("finetune/setup", "test_an_example_without_a_label_is_left_out_and_said_and_never_a_class")),
+    Mutant("labels_of_the_dev_set_are_not_looked_at", "xlnet_jax/finetune/setup.py",
+           "dev_examples = _labelled(kind, config, path, dev_examples)", "pass",
+           one("finetune/setup", "test_the_dev_set_is_read_by_the_same_rules")),
+    Mutant("a_comma_ends_a_label", "xlnet_jax/config/keys.py", "text if plain else", "text if True else",
+           one("finetune/setup", "test_a_label_with_a_comma_or_spaces_is_kept")),
     Mutant("classes_that_are_not_there_count", "xlnet_jax/finetune/metrics.py",
            "2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]", "2 * np.diag(table_CC) / np.maximum(size_C, 1)",
            one("finetune/finetune_metrics", "test_classes_by_hand")),
@@ -393,8 +408,16 @@ MUTANTS = (
            "max(steps)", one("finetune/finetune", "test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave")),
     Mutant("the_shortest_option_decides", "xlnet_jax/commands/predict.py", "max(map(len, row.tokens))", "min(map(len, row.tokens))",
            one("commands/predict", "test_short_rows_are_in_short_batches_and_come_back_in_their_order")),
-    Mutant("the_question_is_the_context", "xlnet_jax/commands/predict.py", '"context", "question", "options"',
-           '"question", "context", "options"', one("commands/predict", "test_the_texts_of_a_line_and_of_an_object")),
+    Mutant("the_sentence_is_the_question", "xlnet_jax/finetune/readers.py", '("question", "sentence"),',
+           '("sentence", "question"),', one("commands/predict", "test_a_file_is_read_as_in_training_and_says_which_example_is_which")),
+    Mutant("usual_names_before_those_of_training", "xlnet_jax/finetune/readers.py", "if not fields.keys() & {*columns[:-1]}:",
+           "if True:", one("commands/predict", "test_a_file_is_read_as_in_training_and_says_which_example_is_which")),
+    Mutant("a_gold_label_must_be_known", "xlnet_jax/commands/predict.py", "._replace(label=None)", "",
+           one("commands/predict", "test_a_file_is_read_as_in_training_and_says_which_example_is_which")),
+    Mutant("a_damaged_row_ends_a_prediction", "xlnet_jax/finetune/formats.py", "if record.error is not None and not lenient:",
+           "if record.error is not None:", one("commands/predict", "test_a_bad_row_does_not_end_a_prediction")),
+    Mutant("the_least_confident_errors", "xlnet_jax/comparison/report.py", "key=_probability, reverse=True", "key=_probability",
+           one("commands/report", "test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors")),
     Mutant("a_context_that_one_model_has", "xlnet_jax/commands/evaluate.py", "contexts.doubling(min(", "contexts.doubling(max(",
            one("commands/evaluate", "test_models_are_compared_on_contexts_that_all_of_them_have")),
     Mutant("any_tokenizer_is_compared", "xlnet_jax/commands/evaluate.py", "workdirs.check_tokenizer(name, heldout)", "pass",

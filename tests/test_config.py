@@ -51,6 +51,23 @@ def test_overrides_take_the_type_of_their_key():
 
 
 @pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("no, yes", ["no", "yes"]),
+        ('["joy, love", " anger"]', ["joy, love", " anger"]),
+        ('[",", "\'\'", "\\""]', [",", "''", '"']),
+        ("[,]", ["[", "]"]),
+    ],
+)
+def test_names_are_a_text_with_commas_or_a_list(value, names):
+    config = configs.load(QUICKSTART, [f"--config.finetune.labels={value}", f"--config.finetune.columns={value}"])
+    assert config.finetune.label_list() == config.finetune.column_list() == names
+    assert configs.from_dict(configs.nested(configs.flat(config))) == config
+    with pytest.raises(BadInput, match=r"'\[.a, b., ' is no list of JSON .* write it as \[.joy, love., .anger.\]"):
+        Config().changed(finetune={"labels": '["a, b", '}).finetune.label_list()
+
+
+@pytest.mark.parametrize(
     ("word", "message"),
     [
         ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),

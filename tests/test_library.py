@@ -259,6 +259,16 @@ def test_a_tokenizer_pads_a_list(model):
     assert model.tokenizer([])[0].shape == (0, 0)
 
 
+def test_the_loss_of_the_page_is_that_of_a_step_and_hands_on_the_memory(model, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S)
+    (program,) = [block for block in blocks if "mean_loss" in block] or [""]
+    names = {"model": model, "batch": tiny.batch(CONFIG)}
+    exec(program, names)
+    assert capsys.readouterr().out.count("\n") == 2
+    assert 0 < float(names["loss"]) < 20 and names["memory"].hidden_LBMD.any()
+    assert any(leaf.any() for leaf in jax.tree.leaves(names["gradient"]))
+
+
 @pytest.mark.slow
 def test_the_loss_of_the_page_trains_and_resumes(tmp_path, pytestconfig):
     blocks = re.findall(r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S)

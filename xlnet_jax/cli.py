@@ -111,6 +111,7 @@ def main(argv: list[str] | None = None) -> int:
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
         result = call(args.verb, options, overrides)
     except XLNetError as error:
+        _write("".join(f"{json.dumps(each)}\n" for each in error.results))
         return messages.error(who, str(error), error.exit_code, error.details)
     except KeyboardInterrupt:
         return messages.error(who, "interrupted", Interrupted.exit_code)

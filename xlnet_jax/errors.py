@@ -9,7 +9,7 @@ Every message is one line: the error, its place (file, key, host, step) and the 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 SUMMARY_LENGTH = 400
@@ -23,6 +23,8 @@ class XLNetError(Exception):
     exit_code = 1
     details: Mapping[str, Any] = {}
     """With `--json`, added to the object of the error."""
+    results: Sequence[Mapping[str, Any]] = ()
+    """What could be computed: printed before the error, one JSON object per line."""
 
 
 class BadInput(XLNetError):

@@ -138,10 +138,11 @@ VERBS = (
         ), lazily("commands.train", "show"), stops=True, meets=True),
     Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
-         "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
+         "Several texts of one example, such as a pair, are separated by a tab, or are columns of an --input.",
          lazily("commands.predict", "predict"), (
             option("texts", "examples", nargs="*", metavar="TEXT"),
-            option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
+            option("--input", "more examples: a file as for training, another with one per line, or - for stdin"),
+            option("--skip_bad", "examples that cannot be used are no error", False),
             *_CHECKPOINT,
             count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
             *declared(Decoding, ("temperature", "top_k", "top_p", "seed")),

@@ -1,11 +1,21 @@
 """How `predict` reads examples and cuts them into batches; `tests/finetune` compares its results with evaluations."""
 
+import contextlib
+import json
+import os
+import re
+from types import SimpleNamespace
+
+import data_fixtures
 import numpy as np
 import pytest
+import tiny
 
+from xlnet_jax.cli import main
 from xlnet_jax.commands import predict
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.task import Row
+from xlnet_jax.finetune import setup
+from xlnet_jax.finetune.task import Example, Row
 
 
 def test_short_rows_are_in_short_batches_and_come_back_in_their_order():
@@ -27,20 +37,209 @@ def test_short_rows_are_in_short_batches_and_come_back_in_their_order():
     assert batches == {64: list(range(7))}
 
 
-def test_the_texts_of_a_line_and_of_an_object():
-    assert predict.example_of("one text\tand another", "here", words=False).texts == ("one text", "and another")
-    assert predict.example_of("one  text\tand", "here", words=True).texts == ("one", "text", "and")
-    # In the order of the task, whatever that of the fields is.
-    for fields, texts in (
-        ({"question": "Who?", "context": "A cat."}, ("A cat.", "Who?")),
-        ({"options": ["a", "b"], "question": "Q?", "context": "C."}, ("C.", "Q?", "a", "b")),
-        ({"sentence2": "two", "sentence1": "one", "label": 3}, ("one", "two")),
-    ):
-        assert predict.example_of(fields, "here", words=False).texts == texts
-    # Those of `finetune.columns` first; a run that was trained on a table may predict from objects with usual names.
-    fields = {"en": "A cat.", "es": "Un gato.", "text": "no"}
-    assert predict.example_of(fields, "here", words=False, columns=["en"]).texts == ("A cat.",)
-    assert predict.example_of({"text": "yes"}, "here", words=False, columns=["0"]).texts == ("yes",)
-    for fields in ({"label": 3}, {"text": 5}):
-        with pytest.raises(BadInput, match="here: no text under one of the names text, texts"):
-            predict.example_of(fields, "here", words=False)
+LABELS = {"classification": "no,yes", "token_classification": "B-X,O", "text_to_text": ""}
+SQUAD = {"data": [{"paragraphs": [{"context": "bame dono", "qas": [
+    {"id": "q1", "question": "kiki", "answers": [{"text": "dono", "answer_start": 5}]},
+    {"id": "q2", "question": "lusi", "answers": [], "is_impossible": True}, {"id": "q3", "question": "kira"},
+]}]}]}  # fmt: skip
+RACE = {"article": "bame", "questions": ["kiki _", "lusi"], "options": [["do", "no"], ["ra", "si"]], "id": "h1.txt"}
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Predicts with a run whose model says nothing: what the files and texts become, as rows of text, and the results;
+    or the line of an error."""
+
+    def ask(task, files=(), columns="", **options):
+        labels = {"labels": LABELS[task]} if task in LABELS else {}
+        config = tiny.config(
+            data={"segment_len": 40},
+            model={"memory_len": 0},
+            finetune={"task": task, "columns": columns, "max_answer": 9, **labels},
+        )
+        run, rows_of_all = tmp_path / f"run_{task}_{len(os.listdir(tmp_path))}", []
+        tiny.save_run(str(run), config, {"x": np.zeros(1)})
+        for name, text in dict(files).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text if isinstance(text, str) else json.dumps(text))
+
+        def predicted(rows):
+            rows_of_all.extend(rows)
+            N, C = len(rows), len(rows[0].tokens)
+            one = np.zeros((N, 1))
+            return {
+                "classification": {"logits": np.zeros((N, 1, 2))}, "regression": {"logits": np.zeros((N, 1, 1))},
+                "multiple_choice": {"logits": np.zeros((N, C, 1))}, "embeddings": {"vectors": np.ones((N, C, 2))},
+                "token_classification": {"label": np.zeros((N, 40), int)},
+                "question_answering": {"start": one.astype(int), "start_score": one, "end": one[:, None].astype(int),
+                                       "end_score": one[:, None], "no_answer": one[:, 0]},
+                "text_to_text": {"tokens": np.full((N, 3), -1), "log_prob": np.zeros(N)},
+            }[task]  # fmt: skip
+
+        @contextlib.contextmanager
+        def opened(*_):
+            yield SimpleNamespace(step=3, params=None, recipe=None, mesh=None)
+
+        monkeypatch.setattr(predict, "opened", opened)
+        monkeypatch.setattr(predict, "predictor", lambda *_: lambda params, rows, segment_len: (None, predicted(rows)))
+        monkeypatch.setattr(predict, "writer", lambda *_: lambda params, rows: predicted(rows))
+        monkeypatch.setattr(predict.meshes, "row_devices", lambda mesh: 1)
+        if files:
+            options["input"] = str(tmp_path / options.get("input", next(iter(files))))
+        try:
+            results = predict.predict(str(run), **options)
+        except BadInput as error:
+            return str(error).replace(f"{tmp_path}/", ""), getattr(error, "results", [])
+        tokenizer, special = data_fixtures.tokenizer(), data_fixtures.tokenizer().special
+        said = []
+        for row in rows_of_all:
+            parts = [
+                np.split(tokens, np.flatnonzero(np.isin(tokens, [special.sep, special.cls]))) for tokens in row.tokens
+            ]
+            texts = [[tokenizer.decode(part) for part in each] for each in parts]
+            said.append([text for each in texts for text in each if text])
+        return said, results
+
+    return ask
+
+
+def _lines(*objects):
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+@pytest.mark.parametrize(("task", "files", "columns", "texts", "beside"), [
+    # In the order in which training reads these fields, whatever that of the file is.
+    ("classification", {"a.jsonl": _lines({"sentence": "bame", "question": "kiki", "label": "yes", "id": "x7"})}, "",
+     [["kiki", "bame"]], [{"id": "x7", "gold": "yes"}]),
+    ("regression", {"a.jsonl": _lines({"hypothesis": "bame", "premise": "kiki", "score": 2.5})}, "",
+     [["kiki", "bame"]], [{"row": 1, "gold": 2.5}]),
+    ("classification", {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})}, "", [["bame", "kiki"]],
+     [{"row": 1}]),
+    # A field that is no text of the task is none.
+    ("classification", {"a.jsonl": _lines({"text": "bame", "source": "kiki"})}, "", [["bame"]], [{"row": 1}]),
+    ("classification", {"a.jsonl": _lines({"context": "kiki", "sentence": "bame"})}, "", [["bame"]], [{"row": 1}]),
+    ("token_classification", {"a.jsonl": _lines({"text": "lusi", "tokens": ["bame", "kiki"]})}, "", [["bame kiki"]],
+     [{"row": 1}]),
+    # Of several usual names those that training took.
+    ("classification", {"a.jsonl": _lines({"sentence": "kiki", "text": "bame"})}, "text,label", [["bame"]],
+     [{"row": 1}]),
+    ("classification", {"a.jsonl": _lines({"label": 0, "body": "bame", "title": "kiki"})}, "title,body,label",
+     [["kiki", "bame"]], [{"row": 1, "gold": 0}]),
+    ("classification", {"a.jsonl": _lines({"premise": "bame", "hypothesis": "kiki", "label": "yes"})},
+     "sentence1,sentence2,label", [["bame", "kiki"]], [{"row": 1, "gold": "yes"}]),
+    # Tables, sentences of words, SQuAD and RACE.
+    ("classification", {"a.tsv": "index\tsentence\n0\tbame\n1\tkiki\n"}, "sentence,label", [["bame"], ["kiki"]],
+     [{"index": "0"}, {"index": "1"}]),
+    ("classification", {"a.csv": 'label,text\nno,"bame\nkiki"\nyes,lusi\n'}, "", [["bame kiki"], ["lusi"]],
+     [{"row": 2, "gold": "no"}, {"row": 3, "gold": "yes"}]),
+    ("classification", {"a.tsv": "x\t1\t*\tbame\ny\t0\t*\tkiki\n"}, "3,1", [["bame"], ["kiki"]],
+     [{"row": 1, "gold": "1"}, {"row": 2, "gold": "0"}]),
+    ("token_classification", {"a.conll": "bame N O\nkiki N B-X\n\nlusi N O\n"}, "", [["bame kiki"], ["lusi"]],
+     [{"row": 1, "gold": ["O", "B-X"]}, {"row": 4, "gold": ["O"]}]),
+    ("token_classification", {"a.conll": "bame\nkiki\n\nlusi\n"}, "0,-1", [["bame kiki"], ["lusi"]],
+     [{"row": 1}, {"row": 4}]),
+    ("question_answering", {"a.json": SQUAD}, "",
+     [["bame dono", "kiki"], ["bame dono", "lusi"], ["bame dono", "kira"]],
+     [{"id": "q1", "gold": [[5, "dono"]]}, {"id": "q2", "gold": []}, {"id": "q3"}]),
+    ("multiple_choice", {"race/1.txt": RACE, "input": ""}, "",
+     [["bame", "kiki do", "bame", "kiki no"], ["bame", "lusi ra", "bame", "lusi si"]],
+     [{"id": "h1.txt", "question": 1}, {"id": "h1.txt", "question": 2}]),
+    ("multiple_choice", {"a.jsonl": _lines({"options": ["do", "no"], "question": "kiki", "context": "bame"})}, "",
+     [["bame", "kiki do", "bame", "kiki no"]], [{"row": 1}]),
+    ("embeddings", {"a.jsonl": _lines({"text": "bame"}, {"sentence": "kiki", "idx": 9})}, "", [["bame"], ["kiki"]],
+     [{"row": 1}, {"idx": 9}]),
+    ("text_to_text", {"a.tsv": "target\tsource\nbame\tkiki\n"}, "", [["kiki"]], [{"row": 2, "gold": "bame"}]),
+    # What is no label is none; a text in each line, or behind its label.
+    ("classification", {"a.tsv": "idx\tsentence\tlabel\n7\tbame\t-1\n"}, "", [["bame"]], [{"idx": "7", "gold": "-1"}]),
+    ("classification", {"a.csv": "sentence,label\nbame,\n"}, "", [["bame"]], [{"row": 2}]),
+    ("classification", {"a.txt": "__label__yes bame\nkiki\n"}, "", [["bame"], ["kiki"]],
+     [{"row": 1, "gold": "yes"}, {"row": 2}]),
+    ("classification", {"a.txt": "bame\n\nkiki\n"}, "", [["bame"], ["kiki"]], [{"row": 1}, {"row": 3}]),
+    ("classification", {"a.txt": "bame\tkiki\n"}, "question,sentence,label", [["bame", "kiki"]], [{"row": 1}]),
+])  # fmt: skip
+def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, task, files, columns, texts, beside):
+    """With its gold label if there is one; the fault: the lines of a table as they are, or texts in another order."""
+    files = dict(files)
+    options = {"input": "race"} if files.pop("input", None) is not None else {}
+    said, results = asked(task, files, columns, **options)
+    assert said == texts
+    names = {"id", "idx", "index", "guid", "row", "question", "gold"}
+    found = [{key: value for key, value in result.items() if key in names} for result in results]
+    assert json.loads(json.dumps(found)) == beside
+
+
+@pytest.mark.parametrize(("task", "files", "columns", "said"), [
+    ("classification", {"a.jsonl": _lines({"sentence": "bame", "label": "yes"})}, "question,sentence,label",
+     "a.jsonl, row 1: no column 'question', but 'sentence', 'label'; set finetune.columns"),
+    ("classification", {"a.tsv": "text\nbame\n"}, "question,sentence,label",
+     "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)"),
+    ("regression", {"a.txt": "bame\tkiki\n"}, "text,score",
+     "a.txt, row 1: the number of texts is 2, and in training it was 1 (text)"),
+    ("classification", {"a.csv": "body,title\nbame,kiki\n"}, "text,label",
+     "a.csv, row 2: no text under a usual name among 'body', 'title'; set finetune.columns"),
+])  # fmt: skip
+def test_another_number_of_texts_than_in_training_is_refused(asked, task, files, columns, said):
+    told, results = asked(task, files, columns)
+    assert said in told
+    assert [result.keys() - {"row"} for result in results] == [{"error"}]
+
+
+def test_positional_texts_keep_their_order_and_have_no_names(asked):
+    said, results = asked("classification", columns="question,sentence,label", texts=["kiki\tbame"])
+    assert said == [["kiki", "bame"]] and [*results[0]] == ["label", "scores"]
+
+
+def test_columns_of_another_file_are_named_at_the_command(asked):
+    said, _ = asked("classification", {"a.csv": "body,title\nbame,kiki\n"}, "text,label",
+                    overrides=["--config.finetune.columns=title,label"])  # fmt: skip
+    assert said == [["kiki"]]
+
+
+BAD = [
+    ("classification", {"a.txt": "bame\n\u200b\nkiki\n"}, 2, "a text is empty after normalisation"),
+    ("classification", {"a.jsonl": '{"text": "bame"}\n{"text": \n{"text": "kiki"}\n'}, 2, "not JSON"),
+    (
+        "classification",
+        {"a.jsonl": _lines({"text": "bame"}, {"text": 7}, {"text": "kiki"})},
+        2,
+        "'text' is 7, not a text",
+    ),
+    ("classification", {"a.tsv": "text\tid\nbame\t1\nno\nkiki\t3\n"}, 3, "1 columns, and the first row has 2"),
+    ("text_to_text", {"a.txt": "bame\n\nkiki\n"}, 2, "a text is empty"),
+]
+
+
+@pytest.mark.parametrize(("task", "files", "row", "said"), BAD)
+def test_a_bad_row_does_not_end_a_prediction(asked, task, files, row, said, caplog):
+    told, results = asked(task, files)
+    assert ["error" in result for result in results] == [False, True, False]
+    assert f"row {row}: " in results[1]["error"] and said in results[1]["error"]
+    assert told.startswith("1 of 3 examples could not be used: ") and f"row {row}: " in told and "--skip_bad" in told
+    texts, again = asked(task, files, skip_bad=True)
+    assert texts == [["bame"], ["kiki"]] and again == results
+    assert "1 of 3 examples could not be used: " in caplog.text
+
+
+def test_the_command_prints_all_rows_before_the_error(asked, tmp_path, capsys):
+    """Exit code 2, and 0 with --skip_bad; the fault: one text of U+200B loses the other four."""
+    asked("classification", texts=["bame"])
+    (run,) = tmp_path.glob("run*")
+    (tmp_path / "five.txt").write_text("bame\nkiki\nlusi\nbame\n\u200b\n")
+    words = ["predict", f"--workdir={run}", f"--input={tmp_path}/five.txt"]
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [("label" in line, "error" in line) for line in lines] == [(True, False)] * 4 + [(False, True)]
+    assert "xlnet-jax predict: 1 of 5 examples could not be used: " in err
+    assert main([*words, "--skip_bad"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == lines
+
+
+@pytest.mark.parametrize("text", ["bame x", "ba\u00e9me", "\U0001f600"])
+def test_a_character_that_is_not_in_the_vocabulary_is_said_with_its_row(text):
+    task = SimpleNamespace(texts=(1, 2))
+    vocabulary = data_fixtures.tokenizer_of("characters")
+    task.encode = lambda number, example: vocabulary.encode(example.texts[0])
+    with pytest.raises(BadInput) as raised:
+        setup.rows_of(task, [Example((text,), None, "a.jsonl, row 1")])  # type: ignore[arg-type]
+    assert re.match(r"a.jsonl, row 1: character .* is not in the vocabulary .*; correct the row", str(raised.value))

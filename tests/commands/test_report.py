@@ -64,7 +64,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert (run["heldout_loss"], run["goodput"], run["tokens_per_second"]) == (5.25, 0.8, 2e4)
 
     page = page_of(tmp_path / "report.html")
-    assert cells(page, "a/run")[:6] == ["900", "1,000", "stopped by a signal", "3.5", "5.25", "12.5%"]
+    assert cells(page, "a/run")[:7] == ["900", "1,000", "stopped by a signal", "3.5", "5.25", "12.5%", "-"]
     assert page.count("<polyline") == 2 * 4 and page.count("stroke-dasharray") == 2, "of the norm there is no number"
     assert "9,000,000,000" not in page and "1,024 MiB" in page
     again = re.findall(r"<td>killed, or failed</td><td>(.*?)</td>", page)
@@ -75,6 +75,53 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert cells(page[page.index("Keys that are not") :], "train.steps") == ["1000", "1000"]
     assert main(["report", "a/run"]) == 0
     assert "stopped by a signal, step 900 of 1,000, loss 3.5" in capsys.readouterr().out
+
+
+def _predicted(gold, label, p, number):
+    other = {"no": "yes", "yes": "no"}[label]
+    return {"where": f"dev.tsv, row {number}", "texts": [f"text <{number}>", "b"], "gold": gold, "label": label,
+            "scores": {label: p, other: 1 - p}}  # fmt: skip
+
+
+def test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors(tmp_path, capsys):
+    """The fault: errors in the order of the file, or all examples."""
+    run = str(tmp_path / "lone")
+    write(run, finetune={"task": "classification", "labels": "no,yes", "train": "a.tsv", "dev": "dev.tsv"})
+    scores = [{"step": 400, "score": 0.5, "accuracy": 0.5}, {"step": 800, "score": 0.75, "accuracy": 0.75}]
+    lines = [_predicted("no", "no", 0.99, 1), _predicted("yes", "yes", 0.9, 2)]
+    lines += [_predicted("no", "yes", 0.5 + number / 100, number) for number in range(3, 28)]
+    lines.append(_predicted("yes", "no", 0.97, 28))
+    for name, each in (("evaluations", scores), ("predictions", lines)):
+        (tmp_path / "lone" / f"{name}.jsonl").write_bytes(b"".join(map(metrics.to_line, each)))
+    words = ["report", run, f"--output={tmp_path}/page.html"]
+    assert main(words) == 0
+    assert "loss 3.5, accuracy 0.75" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["runs"]["lone"]
+    assert (told["metric"], told["score"]) == ("accuracy", 0.75)
+    page = page_of(tmp_path / "page.html")
+    assert "accuracy 0.75" in cells(page, "lone")
+    part = page[page.index("Errors on the dev set") : page.index("<h2>Checkpoints")]
+    assert (cells(part, "no"), cells(part, "yes")) == (["1", "25"], ["1", "1"])
+    rows = re.findall(r"<th>dev.tsv, row (\d+)</th>", part)
+    assert rows == ["28", *map(str, range(27, 8, -1))]
+    assert cells(part, "dev.tsv, row 28") == ["yes", "no", "0.97", "text &lt;28&gt; | b"]
+
+
+@pytest.mark.parametrize(("task", "line", "rows"), [
+    ("multiple_choice", {"gold": "B", "label": "A", "scores": [0.8, 0.2]}, {"A": ["0", "0"], "B": ["1", "0"]}),
+    ("token_classification", {"gold": ["O", "B-X"], "labels": ["O", "O"]}, {"B-X": None}),
+    ("regression", {"gold": 1.5, "score": 2.0}, {"A": None}),
+])  # fmt: skip
+def test_confusions_of_other_tasks(tmp_path, task, line, rows):
+    run = str(tmp_path / "lone")
+    labels = {"labels": "B-X,O"} if task == "token_classification" else {}
+    write(run, finetune={"task": task, "train": "a", "dev": "b", **labels})
+    line = {"where": "b, row 1", "texts": ["a"], **line}
+    (tmp_path / "lone" / "predictions.jsonl").write_bytes(metrics.to_line(line))
+    assert main(["report", run, f"--output={tmp_path}/page.html"]) == 0
+    page = page_of(tmp_path / "page.html")
+    assert {label: cells(page, label) for label in rows} == rows
 
 
 def test_losses_of_other_tokenizers_have_a_chart_of_their_own(tmp_path):

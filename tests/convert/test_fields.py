@@ -1,6 +1,7 @@
 """Every key of the configuration has its place in a Hugging Face folder, or such a model is refused."""
 
 import dataclasses
+import json
 
 import pytest
 import tiny
@@ -109,9 +110,30 @@ def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path)
     }  # fmt: skip
     # No path of this machine gets into a folder that others will have.
     free = {name for name in fields.own(config) if configs.fields()[name].metadata["resume"] == configs.FREE}
-    assert free == {"finetune.max_answer"}
+    assert free == {"finetune.max_answer", "finetune.columns"}
 
 
 def test_a_family_without_a_class_there_is_refused_in_one_line():
     with pytest.raises(BadInput, match="model.architecture=transformer: Hugging Face has no such model; use --format="):
         huggingface.check(tiny.family("transformer"))
+
+
+LABELS = [["joy, love", "anger"], [",", "''", "."], [" a", "b "], ['["x"', "y"], ["no", "yes"]]
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=repr)
+def test_the_names_of_labels_come_back_as_they_are(labels, tmp_path):
+    config = tiny.config(finetune={"task": "classification", "labels": json.dumps(labels)})
+    assert config.finetune.label_list() == labels
+    found = configs.from_dict(written(config, tmp_path))
+    assert found.finetune.label_list() == labels
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=repr)
+def test_any_names_of_labels_are_imported(labels, tmp_path):
+    config = tiny.config(finetune={"task": "classification", "labels": "a,b"})
+    found = fields.config_json(config, XLNET, {}) | {"id2label": {str(n): name for n, name in enumerate(labels)}}
+    files.write(f"{tmp_path}/config.json", files.to_json(found))
+    files.write(f"{tmp_path}/tokenizer_config.json", files.to_json({}))
+    task = fields.read_task(str(tmp_path), fields.read_config_json(str(tmp_path)))
+    assert configs.from_dict(configs.nested(task)).finetune.label_list() == labels

@@ -95,8 +95,13 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score,
     result = finetune(config, str(tmp_path / "run"))
     assert result["task"] == task and result["score"] > score
     lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    assert len(lines) == COUNT and all(line.pop("where") for line in lines)
+    golds = [line.pop("gold") for line in lines]
+    assert len(lines) == COUNT and all(line.pop("where") and line.pop("texts") for line in lines)
+    assert (golds[0] is None) == (task == "embeddings") and len({str(gold) for gold in golds}) >= 1 + (
+        golds[0] is not None
+    )
     predicted = predict(str(tmp_path / "run"), input=str(tmp_path / "texts.jsonl"))
+    assert [found.pop("row") for found in predicted] == list(range(1, COUNT + 1))
     for line, found in zip(lines, predicted, strict=True):
         assert line.keys() == found.keys()
         for name, value in line.items():

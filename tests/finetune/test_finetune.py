@@ -77,6 +77,8 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         written = [json.loads(line) for line in file]
     assert [line["where"] for line in written] == [f"{examples['dev']}, row {row}" for row in range(2, 21)]
     assert [line["label"] for line in found] == [line["label"] for line in written]
+    assert [line["texts"] for line in written] == [[text] for text in texts]
+    assert {line["gold"] for line in written} == {"yes", "no"} and "gold" not in found[0]
     for mine, theirs in zip(found, written, strict=True):
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
     # The best is not always the newest.
@@ -95,7 +97,7 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         assert again[0]["scores"] == pytest.approx(found[0]["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
-    with pytest.raises(BadInput, match=r"text 1: the number of texts is 3; this task takes 1 to 2"):
+    with pytest.raises(BadInput, match=r"text 1: the number of texts is 3, and in training it was 1 \(sentence\)"):
         predict(str(undisturbed), texts=["bame\tdono\tkira"])
 
 

@@ -52,6 +52,14 @@ def test_a_choice_is_one_sequence_for_each_option():
             task.score(outputs, [example._replace(label=label)])
 
 
+@pytest.mark.parametrize("blank", ["_", "__", "___", "_________"])
+def test_a_run_of_underscores_is_one_blank(blank):
+    task = MultipleChoice(_config(), data_fixtures.tokenizer())
+    texts = [task.tokenizer.decode(each.tokens) for each in
+             task.sequences(Example(("Bado ki.", f"Re {blank} mi{blank} .", "lu", "tu"), None, ""))]  # fmt: skip
+    assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumilu.", "Badoki.Retumitu."]
+
+
 SENTENCE = Example(("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3")
 NAMES = "B-X,B-Y,I-Y,O"
 

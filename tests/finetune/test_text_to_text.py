@@ -467,9 +467,9 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [
-    ("a.txt", "1 2\n\n3\n", "a.txt, row 2: a text is empty; correct the row or remove it"),
-    ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: a text is empty"),
-    ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no text under one of the names en, text"),
+    ("a.txt", "\n", "a.txt, row 1: a text is empty; correct the row or remove it"),
+    ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: 'en' is empty; correct the row"),
+    ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no column 'source', but 'es', 'word'; set"),
 ])  # fmt: skip
 def test_each_line_to_predict_has_a_source(tmp_path, name, text, said):
     """The fault: a line left out, so that the targets of the next ones are one too early; the columns of the run."""

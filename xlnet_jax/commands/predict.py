@@ -5,27 +5,27 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from xlnet_jax.commands.texts import gathered, read_rows
+from xlnet_jax.commands.texts import gathered, read_lines
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.evaluation import Predictor, predictor
-from xlnet_jax.finetune.setup import rows_of, trained
-from xlnet_jax.finetune.task import Example, Row
+from xlnet_jax.finetune.formats import Record
+from xlnet_jax.finetune.setup import add, trained
+from xlnet_jax.finetune.task import Example, Row, Task
 from xlnet_jax.finetune.text_to_text import TextToText
-from xlnet_jax.infer.opened import find, opened
+from xlnet_jax.infer.opened import Stored, find, opened
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import GREEDY, writer
+from xlnet_jax.messages import quantity
 
 log = logging.getLogger("xlnet_jax")
-
-FIELDS = ("text", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens", "source")
-"""Fields of a JSON object that hold texts, in the order of `Example.texts`; a list holds several."""
 
 SHORTEST = 16
 """Tokens of the shortest batches; the next have twice as many."""
@@ -33,37 +33,75 @@ SHORTEST = 16
 
 def predict(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int | None = None, overrides: Sequence[str] = (), **options: Any,
+    batch_size: int | None = None, skip_bad: bool = False, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Predicts with the checkpoint of the best dev score.
 
     Args:
       workdir: of `xlnet-jax finetune`, or a folder that `xlnet-jax export` wrote of one.
       texts: examples; a tab separates the texts of one.
-      input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin. Empty lines are
-        left out, or refused by `text_to_text`.
+      input: a file as for training, told by its name and read in the same way, but that labels may be missing; another
+        file with one example per line, as `texts`; `-` = stdin, the same or JSON objects. Empty lines are left out, or
+        bad for `text_to_text`.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
+      skip_bad: whether examples that cannot be used are no error.
       options: of `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
 
     Returns:
-      One object for each example, in their order; see `Task.outputs` of the task.
+      One object for each example, in their order: of a file its `id`, `idx`, `index` or `guid`, or the number of its
+      `row`; what `Task.outputs` of the task says, or an `error`; the `gold` label if it is there.
 
-    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
+    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, no text, or unless `skip_bad` an example that
+    the task cannot use; its `results` are all objects.
     """
     stored = find(workdir, overrides, step)
-    config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
+    task = trained(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
-                       f"{config.finetune.task}; leave them out")  # fmt: skip
-    words = config.finetune.task == "token_classification"
-    # The last column is the label, which no example here needs; of embeddings it may be the second text.
-    columns = config.finetune.column_list()[: 2 if config.finetune.task == "embeddings" else -1]
-    given = ((f"text {number}", text) for number, text in enumerate(texts, 1))
-    read = functools.partial(read_rows, every=isinstance(task, TextToText))  # line by line they belong to others
-    examples = [example_of(row, where, words, columns) for where, row in gathered(given, input, read)]
-    rows = rows_of(task, examples)
+                       f"{task.config.finetune.task}; leave them out")  # fmt: skip
+    is_none = task.no_label(task.labels)
+    given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
+    results, examples, rows, good = list[dict[str, Any]](), list[Example](), list[Row](), list[dict[str, Any]]()
+    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
+        name = record.name if number >= len(texts) else {}
+        try:
+            found = readers.to_predict(task.read, task.config, record)
+        except BadInput as error:
+            results.append(name | {"error": str(error)})
+            continue
+        for question, example in enumerate(found, 1):
+            results.append(result := name | ({"question": question} if len(found) > 1 else {}))
+            try:
+                _check_count(task, example)
+                add(task, example._replace(label=None), examples, rows)
+            except BadInput as error:
+                result["error"] = str(error)
+                continue
+            good.append(result)
+            if example.label is not None and not is_none(example.label):
+                result["gold"] = example.label
+    if examples:
+        outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
+        for result, output in zip(good, outputs, strict=True):
+            result |= output
+    if errors := [result["error"] for result in results if "error" in result]:
+        line = f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
+        refused = BadInput(f"{line}; the others are predicted, and --skip_bad makes this no error")
+        refused.results = results
+        if not skip_bad:
+            raise refused
+        log.warning(line)
+    return results
+
+
+def _outputs(
+    stored: Stored, task: Task, rows: Sequence[Row], examples: Sequence[Example], step: int | None,
+    batch_size: int | None, asked: Decoding,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What the task says of each example."""
+    config = stored.config
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
     with opened(stored, step, {"the texts (sha256)": digest}) as model:
         log.info("predicting with step %d", model.step)
@@ -94,12 +132,30 @@ def _by_length(
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 
 
-def example_of(row: str | dict[str, Any], where: str, words: bool, columns: Sequence[str] = ()) -> Example:
-    """The example of a line, or of an object: its `columns`, or `FIELDS`. Raises BadInput for one without texts."""
-    if isinstance(row, str):
-        return Example(tuple(row.split() if words else row.split("\t")), None, where)
-    values = [row[name] for name in (columns if row.keys() & {*columns} else FIELDS) if name in row]
-    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise BadInput(f"{where}: no text under one of the names {', '.join([*columns, *FIELDS])}")
-    return Example(tuple(texts), None, where)
+def _records(task: Task, path: str) -> Iterator[Record]:
+    """The records of `--input`."""
+    if formats.has_records(task.config.finetune.task, path):
+        return formats.records(task.config, path, lenient=True)
+    lines = read_lines(path)
+    if lines and lines[0].startswith(formats.PREFIX) and path != "-":
+        return formats.records(task.config, path, lenient=True)
+    if path == "-" and "".join(lines).lstrip().startswith("{"):
+        return formats.json_lines(path, lines)
+    every = isinstance(task, TextToText)  # line by line they belong to others
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if every or line.strip())
+    return (_of_line(task, f"{path}, row {number}", line) for number, line in numbered)
+
+
+def _of_line(task: Task, where: str, line: str) -> Record:
+    """Texts between tabs, or words."""
+    words = task.config.finetune.task == "token_classification"
+    return Record(where, {"texts": line.split() if words else line.split("\t")})
+
+
+def _check_count(task: Task, example: Example) -> None:
+    """Raises BadInput for another number of texts than in training, if that is known."""
+    *names, _ = task.config.finetune.column_list() or [""]
+    count = len(example.texts)
+    if names and task.read is readers.labelled and count != len(names):
+        raise BadInput(f"{example.where}: the number of texts is {count}, and in training it was {len(names)} "
+                       f"({', '.join(names)})")  # fmt: skip

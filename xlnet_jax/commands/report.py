@@ -12,17 +12,21 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.comparison import report as pages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import formats
+from xlnet_jax.finetune.setup import trained
 from xlnet_jax.messages import printable
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import SAMPLES, STARTS, read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.train.evaluation import best
 
 
 def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
     """Writes the page of the runs in some work directories to `output`, one HTML file.
 
-    Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, tokens_per_second, seconds, goodput}}.
+    Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, score, metric, tokens_per_second,
+    seconds, goodput}}; `score` is the best one of a task, by its `metric`.
     Raises BadInput for a folder that holds no run.
     """
     if not workdirs:
@@ -32,16 +36,22 @@ def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
     runs = {path.removeprefix(common): read(path) for path in paths}
     with files.translate_errors(output):
         files.write(output, pages.report(runs).encode())
-    told = ("state", "step", "steps", "loss", "heldout_loss", "tokens_per_second", "seconds", "goodput")
-    return {"runs": {name: {key: run[key] for key in told} for name, run in runs.items()}, "page": output}
+    told = ["state", "step", "steps", "loss", "heldout_loss", "score", "metric", "tokens_per_second", "seconds"]
+    return {"runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()}, "page": output}
 
 
 def show(result: dict[str, Any]) -> None:
     """A line for each run, and the page."""
     for name, run in result["runs"].items():
         print(f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of {run['steps']:,}, loss "
-              f"{pages.known(run['loss'])}")  # fmt: skip
+              f"{pages.known(run['loss'])}{', ' * bool(run['metric'])}{pages.scored(run)}")  # fmt: skip
     print(f"{'page':24} {printable(result['page'])}")
+
+
+def _predictions(path: str) -> list[dict[str, Any]]:
+    """What the best evaluation of a task said of its dev set; [] of another run."""
+    lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
+    return [record.fields for record in formats.json_lines(path, lines)]
 
 
 def read(workdir: str) -> dict[str, Any]:
@@ -52,6 +62,7 @@ def read(workdir: str) -> dict[str, Any]:
             read_jsonl(os.path.join(workdir, name))
             for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
         )
+        predictions = _predictions(os.path.join(workdir, "predictions.jsonl"))
     if not starts:
         raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
     saved, defaults = workdirs.read_config(workdir) or {}, configs.flat(Config())
@@ -62,11 +73,14 @@ def read(workdir: str) -> dict[str, Any]:
         with Checkpoints(workdir) as checkpoints:
             kept = checkpoints.steps()
     scored = {each["step"]: workdirs.heldout_loss(each) for each in evaluations}
+    of_task = config.finetune.task != "none"
+    metric = trained(config, workdirs.tokenizer(workdir), workdir).metric if of_task else None
     rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
     return {
         "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",
         "step": last["step"], "steps": config.ends[-1], "loss": last.get("loss"),
         "heldout_loss": scored[max(scored)] if scored else None,
+        "score": (best(evaluations) or {}).get("score"), "metric": metric, "predictions": predictions,
         "heldout_share": evaluations[-1].get("heldout_share") if scored else None,
         "tokens_per_second": statistics.median(rates) if rates else None, **goodputs.summary(line),
         "memory": (line or {}).get("memory", {}), "metrics": metrics, "starts": starts, "samples": samples,

@@ -195,8 +195,8 @@ def read_lines(path: str) -> list[str]:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
-def read_rows(path: str, *, every: bool = False) -> Iterator[tuple[str, str | dict[str, Any]]]:
-    """Where each row of `--input` is, for messages, and its text; without empty lines, unless `every` line is a text.
+def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
+    """Where each row of `--input` is, for messages, and its text; without empty lines.
 
     A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
     """
@@ -205,7 +205,7 @@ def read_rows(path: str, *, every: bool = False) -> Iterator[tuple[str, str | di
     as_json |= path == "-" and "".join(lines).lstrip().startswith("{")
     for number, line in enumerate(lines, 1):
         where = f"{path}, row {number}"
-        if line.strip() or (every and not as_json):
+        if line.strip():
             yield where, files.json_object(line, where) if as_json else line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
 from xlnet_jax.messages import duration, quantity
 
+CLASSES, ERRORS, LONGEST = 50, 20, 300
+"""Of a table of errors at most: classes, lines, and characters of a text."""
 POINTS = 400
 """Of a curve at most; each is the mean of the steps since the one before."""
 CURVES = {
@@ -33,7 +36,8 @@ def report(runs: Mapping[str, dict[str, Any]]) -> str:
         f"<h1>{title}</h1>", f'<p class="no">Written at {written}.</p>', overview(runs),
         "<h2>Curves</h2>", legend(runs), curves(runs), "<h2>Where the time went</h2>", times(runs),
         "<h2>Starts and interruptions</h2>", *(starts(name, run["starts"]) for name, run in runs.items()), memory(runs),
-        samples(runs), "<h2>Checkpoints</h2>", checkpoints(runs), "<h2>Configuration</h2>", configuration(runs),
+        samples(runs), errors(runs), "<h2>Checkpoints</h2>", checkpoints(runs), "<h2>Configuration</h2>",
+        configuration(runs),
     ]  # fmt: skip
     return document(f"{title}: {', '.join(runs)}", body)
 
@@ -43,13 +47,19 @@ def known(value: float | None, how: Callable[[float], str] = shown) -> str:
     return "-" if value is None else how(value)
 
 
+def scored(run: dict[str, Any]) -> str:
+    """`accuracy 0.93` of a task, - without a score."""
+    return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
+
+
 def overview(runs: Mapping[str, dict[str, Any]]) -> str:
     """A line for each run."""
-    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "scored", "tokens/s",
+    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "scored", "best score", "tokens/s",
                "training time", "goodput")  # fmt: skip
     rows = [(name, f"{run['step']:,}", f"{run['steps']:,}", STATES[run["state"]], known(run["loss"]),
-             known(run["heldout_loss"]), known(run["heldout_share"], "{:.1%}".format), known(run["tokens_per_second"]),
-             known((run["seconds"] or {}).get("steps"), duration), known(run["goodput"], "{:.1%}".format))
+             known(run["heldout_loss"]), known(run["heldout_share"], "{:.1%}".format), scored(run),
+             known(run["tokens_per_second"]), known((run["seconds"] or {}).get("steps"), duration),
+             known(run["goodput"], "{:.1%}".format))
             for name, run in runs.items()]  # fmt: skip
     caption = "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
     return table(caption, columns, rows)
@@ -129,6 +139,30 @@ def samples(runs: Mapping[str, dict[str, Any]]) -> str:
                       for line in lines for each in line["samples"][number : number + 1]]  # fmt: skip
     title = "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; below it what was put there.</p>"
     return title + "".join(parts) if parts else ""
+
+
+def errors(runs: Mapping[str, dict[str, Any]]) -> str:
+    """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
+    parts = []
+    for name, run in runs.items():
+        lines = [line for line in run["predictions"] if line.keys() >= {"gold", "label", "scores"}]
+        counts = collections.Counter((str(line["gold"]), line["label"]) for line in lines)
+        labels = sorted({label for pair in counts for label in pair})[:CLASSES]
+        wrong = [line for line in lines if str(line["gold"]) != line["label"]]
+        surest = sorted(wrong, key=_probability, reverse=True)[:ERRORS]
+        if lines:
+            rows = [(gold, *(counts[gold, said] for said in labels)) for gold in labels]
+            parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
+            rows = [(line["where"], line["gold"], line["label"], shown(_probability(line)),
+                     " | ".join(line["texts"])[:LONGEST]) for line in surest]  # fmt: skip
+            columns = ("example", "gold", "predicted", "probability", "texts")
+            parts.append(table(f"{name}: the most confident errors", columns, rows))
+    return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
+
+
+def _probability(line: Mapping[str, Any]) -> float:
+    """Of what was predicted; the scores of a choice are a list."""
+    return max(line["scores"].values() if isinstance(line["scores"], dict) else line["scores"])
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ bounds and its rule on resume:
 
 from xlnet_jax.config.data import DataConfig, FinetuneConfig
 from xlnet_jax.config.families import FAMILIES, Family, usual
-from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN
+from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN, joined
 from xlnet_jax.config.loading import default, from_dict, load, nested, override, start_from, suggest_key
 from xlnet_jax.config.model import ARCHITECTURE, ModelConfig
 from xlnet_jax.config.names import renamed

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers
+from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers, split
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -116,8 +116,26 @@ class FinetuneConfig:
     )
     train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
     dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
-    columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names")
-    labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
+    dev_share: float = key(
+        0.0, "share of the training examples, drawn by seeds.data, that are the dev set if finetune.dev is empty", lt=1
+    )
+    epochs: float = key(
+        0.0,
+        "if train.steps is not set, passes over the training examples: optimizer.warmup_steps (a tenth of them), "
+        "checkpoint.every and evaluation.every (one pass) follow, but for those that are set",
+        FREE, le=10**6,
+    )  # fmt: skip
+    columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names", FREE)
+    labels: str = key(
+        "",
+        "names of the labels, with commas, or as a list of JSON if one has a comma; empty = those "
+        "of the training examples, sorted",
+    )
+    drop_unlabelled: bool = key(
+        True,
+        "leaves out examples whose label is null, NaN, - or (of classes 0 to n - 1) -1; False refuses them",
+        FREE,
+    )
     metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key(
         "", "tokenizer of a run from scratch, a file or a folder; empty = that of checkpoint.init_from", FREE
@@ -140,11 +158,11 @@ class FinetuneConfig:
 
     def column_list(self) -> list[str]:
         """The names in `columns`."""
-        return [name.strip() for name in self.columns.split(",")] if self.columns else []
+        return split(self.columns)
 
     def label_list(self) -> list[str]:
         """The names in `labels`."""
-        return [name.strip() for name in self.labels.split(",")] if self.labels else []
+        return split(self.labels)
 
 
 def rules(config: Config) -> list[Rule]:
@@ -254,7 +272,8 @@ def _task_rules(config: Config) -> list[Rule]:
         ("finetune.segments", not family.absolute or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
         ("data.segment_len", least <= T, f"must be at least {least} with finetune.task={task.task}"),
-        ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
+        ("evaluation.every", not every or task.dev != "" or task.dev_share > 0,
+         "needs examples to score; set finetune.dev"),
         ("evaluation.every", divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
         ("train.gradient_accumulation_steps",

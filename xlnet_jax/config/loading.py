@@ -73,7 +73,17 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
-    return _overridden(values, overrides, f"--config={path}")
+    return _with_own_dev(_overridden(values, overrides, f"--config={path}"), overrides)
+
+
+def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
+    """Without the dev set of a data set of TFDS in whose place words name other training examples alone: these are not
+    scored on it, but on a tenth of their own."""
+    named, task = {word.partition("=")[0] for word in overrides}, config.finetune
+    other = task.dev.startswith("tfds:") and not task.train.startswith(task.dev.rpartition(":")[0])
+    if not other or "--config.finetune.train" not in named or "--config.finetune.dev" in named:
+        return config
+    return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 
 
 def override(config: Config, overrides: Sequence[str] = ()) -> Config:

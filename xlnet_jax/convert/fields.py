@@ -39,8 +39,9 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
 
 _IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
-_OF_RUN = {"data.weights", "compat.cores", "finetune.columns", "finetune.metric"}
-"""Of no use to others, as are all keys that a resume may change but for this one: `finetune.max_answer`."""
+_OF_RUN = {"data.weights", "compat.cores", "finetune.metric"}
+"""Of no use to others, as are all keys that a resume may change but for `_OF_USE`."""
+_OF_USE = {"finetune.max_answer", "finetune.columns"}
 
 
 def check(model: ModelConfig) -> None:
@@ -60,7 +61,7 @@ def own(config: Config) -> dict[str, Any]:
     left_out |= {name for name, field in configs.fields().items() if field.metadata["resume"] == configs.FREE}
     sections = ("model.", "data.", "compat.", "finetune.")
     return {name: value for name, value in configs.flat(config).items()
-            if name.startswith(sections) and name not in left_out - {"finetune.max_answer"}}  # fmt: skip
+            if name.startswith(sections) and name not in left_out - _OF_USE}  # fmt: skip
 
 
 def read_own(folder: str, architecture: str) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
-        "finetune.labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
+        "finetune.labels": configs.joined(names_of) if "labels" in TASKS[task].options else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
         "finetune.pooling": "cls" if pooling.get(pooling_of_cls(family)) else "mean",
         # int(1e30) is how transformers writes that there is no limit.

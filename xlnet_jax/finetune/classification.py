@@ -7,6 +7,7 @@ sequence of its own (`layouts.choice`), and the softmax is over the options' log
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from scipy.special import softmax
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
 from xlnet_jax.finetune.heads import Classifier, cross_entropy, squared_error
 from xlnet_jax.finetune.task import Example, Export, Labels, Task
 
@@ -28,6 +29,7 @@ class Classification(Task):
     """One of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
@@ -58,6 +60,7 @@ class Regression(Task):
     """A number."""
 
     read = staticmethod(readers.labelled)
+    usual = staticmethod(readers.usual)
     options, dropped = frozenset({"segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
@@ -84,16 +87,28 @@ class MultipleChoice(Task):
 
     read = staticmethod(readers.multiple_choice)
     options = frozenset({"max_question", "segments"})
+    no_label = staticmethod(lambda _: unlabelled.rule(("0", "1")))  # -1 is no option
     export = Export("ForMultipleChoice")
     texts = (4, 2 + len(LETTERS))
     ranking = ("accuracy",)
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example]) -> set[str]:
+        """See `Task`. Numbers that count from 1, as in ARC, would say the next option."""
+        labels = {str(example.label).strip().upper() for example in examples}
+        if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
+            what = "numbers of options count from 0, and no label is 0 or a letter"
+            advice = "subtract 1 if yours count from 1, or use A to Z"
+            raise BadInput(f"{examples[0].where}: {what}; {advice}")
+        return set()
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each option."""
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         # In place of the question's blank, or after the question.
-        asked = [question.replace("_", each) if "_" in question else f"{question} {each}" for each in options]
+        parts = re.split("_+", question)
+        asked = [each.join(parts) if len(parts) > 1 else f"{question} {each}" for each in options]
         return [layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
                 for each in asked]  # fmt: skip
 
@@ -104,6 +119,10 @@ class MultipleChoice(Task):
     def head(self, config: ModelConfig) -> Classifier:
         """One logit for each sequence."""
         return Classifier(config, 1, cross_entropy)
+
+    def gold(self, example: Example) -> str:
+        """See `Task`."""
+        return LETTERS[_option(example, len(example.texts) - 2)]
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
@@ -66,14 +66,16 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
 class Embeddings(Task):
     """Examples of two texts, in `predict` also of one."""
 
-    read = staticmethod(readers.pairs)
+    read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"pooling", "segments", "temperature"})
     export = Export("Model")
+    no_label = staticmethod(unlabelled.never)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
-        return ("spearman", "pearson") if self.config.finetune.columns.count(",") > 1 else ("accuracy",)
+        with_similarity = len(self.config.finetune.column_list()) > 2
+        return ("spearman", "pearson") if with_similarity else ("accuracy",)
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each text."""

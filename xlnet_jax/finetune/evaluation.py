@@ -104,7 +104,10 @@ class TaskEvaluator:
         earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
-            text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
+            text = "".join(
+                json.dumps({"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}) + "\n"
+                for each, output in lines
+            )
             path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
             until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)

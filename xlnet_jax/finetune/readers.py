@@ -1,33 +1,18 @@
-"""Labelled examples from files and from data sets that TFDS has built.
+"""Labelled examples: what the reader of each task makes of a record, given `finetune.columns`.
 
-    tfds:NAME:SPLIT     see `data.prepare.tfds`; classes have their names
-    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a header. A .tsv has no
-                        quotes, as in GLUE
-    *.jsonl  *.ndjson   one object per line
-    *.json              SQuAD 1.1 or 2.0
-    a folder            the .txt files below it, each one JSON object, as in RACE
-    two other files     text_to_text: the sources and the targets, line by line
-    *.conll  *.txt      words in lines with their tags, a blank line after a sentence; columns count from 0
-
-Several sources are joined with commas. Every source becomes records, which are dictionaries with a place for messages;
-the reader of a task makes the `Example`s of each, given the names in `finetune.columns`. Every error is one line with
-the file and the row.
+`formats` has the records: which files and data sets are read. A label may be a value that says that
+there is none; see `unlabelled`. Every error is one line with the file and the row.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.prepare import records as stored
-from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.formats import Record, records
 from xlnet_jax.finetune.task import Example
-from xlnet_jax.messages import suggest_file
-from xlnet_jax.storage import files
 
 TEXTS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
@@ -36,47 +21,6 @@ TEXTS = (
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
 """The usual names of labels."""
-
-
-class Record(NamedTuple):
-    """One record of a source."""
-
-    where: str
-    """`train.tsv, row 12`."""
-    fields: dict[str, Any]
-
-    def field(self, name: str) -> Any:
-        """A field. Raises BadInput if there is none."""
-        if name not in self.fields:
-            raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
-        return self.fields[name]
-
-    def text(self, name: str) -> str:
-        """A field that must be a text. Raises BadInput."""
-        value = self.field(name)
-        if not isinstance(value, str) or not value.strip():
-            what = "is empty" if value is None or isinstance(value, str) else f"is {value!r}, not a text"
-            raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
-        return value
-
-    def list(self, name: str) -> list[Any]:
-        """A field that must be a list. Raises BadInput."""
-        value = self.field(name)
-        if not isinstance(value, list):
-            raise BadInput(f"{self.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
-        return value
-
-    def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
-        """The first of several lists of names whose fields are there. Raises BadInput."""
-        for each in names:
-            if self.fields.keys() >= {*each}:
-                return each
-        raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
-
-    @property
-    def names(self) -> str:
-        """Of its fields, for messages."""
-        return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
 
 
 Read = Callable[[Record, list[str]], Sequence[Example]]
@@ -88,23 +32,57 @@ def examples(read: Read, config: Config, source: str) -> list[Example]:
     return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
 
 
+def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
+    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of these texts, of its
+    list `texts` or of its usual names. Raises BadInput."""
+    if record.error is not None:
+        raise record.error
+    columns, fields = config.finetune.column_list(), record.fields
+    if read is pairs:  # or single texts
+        columns = [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
+    if not fields.keys() & {*columns[:-1]}:
+        if "texts" in fields:
+            return [Example(tuple(record.list("texts")), None, record.where)]
+        columns = []
+    label = columns[-1:] or ([] if fields.keys() & {*LABELS, "answer"} else LABELS[:1])
+    missing = dict.fromkeys({"answers", "tags", "target", *label} - fields.keys())
+    return (labelled if read is pairs else read)(record._replace(fields=fields | missing), columns)
+
+
+def usual(record: Record) -> list[str]:
+    """The usual names that a record has for texts and a label. Raises BadInput."""
+    return [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
+
+
+def usual_pair(record: Record) -> Sequence[str]:
+    """The usual names that a record has for two texts. Raises BadInput."""
+    return record.first(TEXTS[:5], "pair of texts")
+
+
 def labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
-    names = columns or [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
-    *texts, label = names
+    *texts, label = columns or usual(record)
     if not texts:
         raise BadInput(f"finetune.columns={label} must name a text and a label")
     value = record.field(label)
-    if value is None or value == "":
-        raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
+    value = tuple(value) if isinstance(value, list) else value
     return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
-    if "article" not in record.fields:
-        return labelled(record, columns)
-    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
+    """(context, question, option, option, ...) and the right one's letter. Raises BadInput.
+
+    A record is an article of RACE, or one question, whose options are columns or one list.
+    """
+    if "questions" not in record.fields:
+        *names, label = columns or [
+            *record.first([("article", "question", "options"), ("context", "question", "options")], "question"),
+            *record.first([(name,) for name in (*LABELS, "answer")], "label"),
+        ]
+        lists = [value if isinstance(value := record.field(name), list) else [record.text(name)] for name in names]
+        return [Example(tuple(sum(lists, [])), record.field(label), record.where)]
+    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
+    lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -118,8 +96,14 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    context, question, answers = record.text("context"), record.text("question"), record.field("answers")
+    """(context, question) and a tuple of answers (first character, text). Raises BadInput.
+
+    The tuple is empty if the context holds no answer; a question without `answers` has no label.
+    """
+    context, question, answers = *map(record.text, ("context", "question")), record.fields.get("answers")
+    if answers is None:  # of a test set
+        label = () if record.fields.get("is_impossible") else None
+        return [Example((context, question), label, record.where)]
     try:
         given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
     except (TypeError, KeyError, ValueError) as error:
@@ -134,15 +118,17 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
     names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
-    words, tags = map(record.list, names)
-    if len(words) != len(tags) or not words:
+    words, tags = record.list(names[0]), record.field(names[1])
+    if tags is None or tags is words:  # the last column is the only one
+        return [Example(tuple(words), None, record.where)]
+    if len(words) != len(record.list(names[1])) or not words:
         raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
     return [Example(tuple(words), tuple(tags), record.where)]
 
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    names = columns or record.first(TEXTS[:5], "pair of texts")
+    names = columns or usual_pair(record)
     if not 2 <= len(names) <= 3:
         raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
     label = record.field(names[2]) if len(names) == 3 else None
@@ -154,8 +140,8 @@ def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     names = columns or ["source", "target"]
     if len(names) != 2:
         raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    source, target = map(record.text, names)
-    return [Example((source,), target, record.where)]
+    target = None if record.field(names[1]) is None else record.text(names[1])
+    return [Example((record.text(names[0]),), target, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
@@ -168,138 +154,3 @@ def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, 
     if found := [place for place in places if place >= 0]:
         return min(found, key=lambda place: abs(place - start)), answer
     raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
-
-
-def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order.
-
-    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
-    """
-    names = [name.strip() for name in source.split(",") if name.strip()] or [source]
-    if config.finetune.task == "text_to_text" and not any(map(_has_fields, names)):
-        yield from _line_files(names)
-        return
-    for name in names:
-        record = None
-        for record in _records(config, name):
-            yield record
-        if record is None:
-            raise BadInput(f"{name} has no examples")
-
-
-def _has_fields(name: str) -> bool:
-    """Whether each record of a source says what is what."""
-    suffix = os.path.splitext(name)[1].lower()
-    return name.startswith(stored.PREFIX) or suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
-
-
-def _line_files(names: list[str]) -> Iterator[Record]:
-    """The lines of two files, one with the sources and one with the targets."""
-    if len(names) != 2:
-        raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
-                       "source and target")  # fmt: skip
-    sources, targets = (files.lines(_decoded(name)) for name in names)
-    if len(sources) != len(targets):
-        raise BadInput(f"{names[0]} has {len(sources)} lines and {names[1]} {len(targets)}; line by line they belong "
-                       "together")  # fmt: skip
-    for number, pair in enumerate(zip(sources, targets, strict=True), 1):
-        yield Record(f"{names[0]}, line {number}", dict(zip(("source", "target"), pair, strict=True)))
-
-
-def _records(config: Config, name: str) -> Iterator[Record]:
-    if name.startswith(stored.PREFIX):
-        fields = enumerate(stored.tfds_rows(stored.find_tfds(name, None).path))
-        yield from (Record(f"{name}, example {number}", each) for number, each in fields)
-        return
-    with files.translate_errors(name):
-        listed, other_files = files.find(name, (".txt",))
-    if not listed:
-        check_link("finetune", name)
-        what = f"no such file{suggest_file(name)}" if other_files is None else "this folder holds no .txt file"
-        raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in listed):
-        yield from _of_file(config, path, in_folder=other_files is not None)
-
-
-def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
-    text, suffix = _decoded(path), os.path.splitext(path)[1].lower()
-    if in_folder:
-        yield Record(path, files.json_object(text, path))
-    elif suffix in (".csv", ".tsv"):
-        columns = config.finetune.column_list()
-        yield from _table(path, text, suffix == ".tsv", bool(columns) and all(map(str.isdecimal, columns)))
-    elif suffix in (".jsonl", ".ndjson"):
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                yield Record(f"{path}, row {number}", files.json_object(line, f"{path}, row {number}"))
-    elif suffix == ".json":
-        yield from _squad(path, files.json_object(text, path))
-    elif suffix in (".conll", ".txt"):
-        yield from _conll(path, text)
-    else:
-        raise BadInput(f"{path}: a name that ends in .csv, .tsv, .jsonl, .json (SQuAD) or .conll says what it holds")
-
-
-def _decoded(path: str) -> str:
-    with files.translate_errors(path):
-        data = files.read(path)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = data[: error.start].count(b"\n") + 1
-        raise BadInput(f"{path}, row {row}: not UTF-8 at byte {error.start}; convert the file") from error
-
-
-def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:
-    """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
-    layout: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-    rows = csv.reader(io.StringIO(text, newline=""), **layout)
-    names, number = None, 0
-    try:
-        for number, row in enumerate(rows, 1):
-            if not row:
-                continue
-            if names is None:
-                names = [str(column) for column in range(len(row))] if numbered else row
-                if twice := [name for name in names if name and names.count(name) > 1]:
-                    raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
-                if not numbered:
-                    continue
-            if len(row) != len(names):
-                raise BadInput(f"{path}, row {number}: {len(row)} columns, and the first row has {len(names)}")
-            yield Record(f"{path}, row {number}", dict(zip(names, row, strict=True)))
-    except csv.Error as error:
-        raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
-
-
-def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
-    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts."""
-    where = path
-    try:
-        for article, each in enumerate(value["data"], 1):
-            for number, paragraph in enumerate(each["paragraphs"], 1):
-                where = f"{path}, article {article}, paragraph {number}"
-                for question in paragraph["qas"]:
-                    answers = question.get("answers", [])
-                    lists = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-                    fields = {**question, "context": paragraph["context"], "answers": lists}
-                    yield Record(f"{where}, question {question['id']}", fields)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{where}: not as in SQuAD ({summary(error)})") from error
-
-
-def _conll(path: str, text: str) -> Iterator[Record]:
-    """Sentences; every column is a list under its number, and under its number from the end: 0, 1, -2, -1."""
-    first, rows = 1, list[list[str]]()
-    for number, line in enumerate([*text.split("\n"), ""], 1):
-        columns = line.split()
-        if columns and not line.startswith("-DOCSTART-"):
-            if rows and len(columns) != len(rows[0]):
-                raise BadInput(f"{path}, row {number}: {len(columns)} columns, and the row before has {len(rows[0])}")
-            first = first if rows else number
-            rows.append(columns)
-        elif rows:
-            lists = [list(column) for column in zip(*rows, strict=True)]
-            both = enumerate(lists), enumerate(lists, -len(lists))
-            yield Record(f"{path}, row {first}", {str(n): column for columns in both for n, column in columns})
-            rows = []

@@ -13,22 +13,25 @@ entry of its data plan. So the batch size may change, and a resumed run reads wh
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
+import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.config import Config
-from xlnet_jax.data.batches.stream import Stream, Windows
+from xlnet_jax.config import Config, TrainConfig
+from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
-from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
+from xlnet_jax.errors import LARGEST_INT, BadInput
+from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
 from xlnet_jax.finetune.tasks import TASKS
@@ -83,22 +86,31 @@ def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
     """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
-    rows: list[Row] = []
-    low, high = task.texts
-    for number, example in enumerate(examples):
-        count = len(example.texts)
-        if not low <= count <= high:
-            wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
-            raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
-        if strange := [text for text in example.texts if not isinstance(text, str)]:
-            raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
-        if not all(map(str.strip, example.texts)):
-            raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
-        rows += task.encode(number, example)
-        if len(rows[-1].tokens) != len(rows[0].tokens):
-            raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
-                           "every example needs the same number")  # fmt: skip
+    before, rows = list[Example](), list[Row]()
+    for example in examples:
+        add(task, example, before, rows)
     return rows
+
+
+def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
+    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the task cannot use it."""
+    (low, high), count = task.texts, len(example.texts)
+    if not low <= count <= high:
+        wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+        raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
+    if strange := [text for text in example.texts if not isinstance(text, str)]:
+        raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
+    if not all(map(str.strip, example.texts)):
+        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+    try:
+        new = task.encode(len(examples), example)
+    except Unseen as error:
+        raise BadInput(f"{example.where}: {error}; correct the row or remove it") from error
+    if rows and len(new[0].tokens) != len(rows[0].tokens):
+        raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
+                       "every example needs the same number")  # fmt: skip
+    examples.append(example)
+    rows += new
 
 
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
@@ -117,15 +129,24 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
-    examples = readers.examples(kind.read, config, config.finetune.train)
+    source, path = config.finetune.train, config.finetune.dev
+    examples = readers.examples(kind.read, config, source)
+    dev_examples = readers.examples(kind.read, config, path) if path else []
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
-        config = config.changed(finetune={"labels": _joined(labels)})
+        config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
+    examples = _labelled(kind, config, source, examples)
+    dev_examples = _labelled(kind, config, path, dev_examples)
+    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
+        columns = kind.usual(next(formats.records(config, source)))
+        config = config.changed(finetune={"columns": configs.joined(list(columns))})
+    if not path and config.finetune.dev_share:
+        examples, dev_examples = _split(examples, config)
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
     if labels and len(names) < 2:
-        raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
+        raise BadInput(f"{source} has one label, {config.finetune.labels!r}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
     if kind.several_lengths:  # the steps of a dispatch have one length
@@ -134,8 +155,11 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
-    task, dev = kind(config, tokenizer), None
-    train = encode(task, config.finetune.train, examples)
+    task = kind(config, tokenizer)
+    train = encode(task, source, examples)
+    if config.finetune.epochs and config.train.steps == TrainConfig().steps:
+        task = dataclasses.replace(task, config=_in_epochs(config, task.stream(train.rows), bool(dev_examples)))
+        train = dataclasses.replace(train, task=task)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
@@ -143,11 +167,40 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
-    if path := config.finetune.dev:
-        dev = encode(task, path, readers.examples(kind.read, config, path))
+    dev = encode(task, path or source, dev_examples) if dev_examples else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev
+
+
+def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
+    """The training examples without those of `finetune.dev_share`, and these."""
+    held = max(1, round(len(examples) * config.finetune.dev_share))
+    order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
+    log.info("finetune.dev is empty: %d of %s of %s are the dev set (finetune.dev_share=%g)", held,
+             quantity(len(examples), "example"), config.finetune.train, config.finetune.dev_share)  # fmt: skip
+    dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
+    return train, dev
+
+
+def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
+    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set.
+
+    Raises BadInput if they do not fit.
+    """
+    plan = extend_plan((), 0, config.train.batch_size, 1)
+    steps, each = (
+        bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
+        for epochs in (config.finetune.epochs, 1)
+    )
+    follow = {
+        "train.steps": steps, "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
+        "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+        "checkpoint.keep_best": int(scored),
+    }  # fmt: skip
+    values, usual = configs.flat(config), configs.flat(Config())
+    values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
+    return configs.from_dict(configs.nested(values))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
@@ -187,14 +240,33 @@ def _tokenizer(path: str) -> Tokenizer:
     return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
 
 
-def _joined(labels: set[str]) -> str:
-    """The names of labels in order, numbers by their value. Raises BadInput if they cannot be joined with commas."""
+def _labelled(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
+    """The examples that have a label; one line tells of the others.
+
+    Raises BadInput if these may not be left out, or are all.
+    """
+    is_none = kind.no_label(config.finetune.label_list())
+    without = [example for example in examples if is_none(example.label)]
+    if not without:
+        return examples
+    counts = Counter(json.dumps(example.label, default=str)[:60] for example in without)
+    values = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
+    of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
+    what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
+    if len(without) == len(examples) or not config.finetune.drop_unlabelled:
+        advice = "give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not all"
+        raise BadInput(f"{what}; {advice}")
+    log.warning("%s; left out", what)
+    return [example for example in examples if not is_none(example.label)]
+
+
+def _sorted(labels: set[str], source: str) -> list[str]:
+    """The names of labels in order, numbers by their value. Raises BadInput for a text."""
     for name in labels:
-        if "," in name or name != name.strip() or not name:
-            raise BadInput(f"the label {name[:60]!r} has a comma, or spaces around it; rename it")
         if len(name) > 1000:
-            raise BadInput(f"the label {name[:60]!r} has {len(name)} characters; name its column with finetune.columns")
-    return ",".join(sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name)))
+            what = f"the label {name[:60]!r} has {len(name)} characters"
+            raise BadInput(f"{source}: {what}; name its column with finetune.columns")
+    return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 
 def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:

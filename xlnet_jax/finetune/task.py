@@ -30,7 +30,7 @@ from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts
+from xlnet_jax.finetune import layouts, unlabelled
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
@@ -130,7 +130,9 @@ class Export(NamedTuple):
     """The names of the outputs; none for a task whose outputs have no names."""
 
 
-OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience"})
+OF_ALL_TASKS = frozenset({
+    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience",
+    "drop_unlabelled"})  # fmt: skip
 """Keys of `finetune` that every task reads."""
 
 
@@ -147,6 +149,8 @@ class Task(abc.ABC):
 
     read: ClassVar[Any]
     """Its `readers.Read`."""
+    usual: ClassVar[Any] = None
+    """The function of `readers` that finds the usual names of its texts, if there are several such names."""
     export: ClassVar[Export]
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
@@ -160,6 +164,8 @@ class Task(abc.ABC):
     dropped: ClassVar[frozenset[str]] = frozenset()
     """Values of `model.architecture` whose class in transformers starts this head with a dropout. XLNet itself ends
     with one."""
+    no_label: ClassVar[Any] = staticmethod(unlabelled.rule)
+    """From the names of the labels to what says whether a label is none."""
     ranking: ClassVar[tuple[str, ...]] = ()
     """See `metrics`, of a task with the same ones for all examples."""
 
@@ -181,9 +187,17 @@ class Task(abc.ABC):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of examples; empty for a task whose labels are no names."""
-        each = [example.label if isinstance(example.label, tuple) else (example.label,) for example in examples]
-        return {str(label) for labels in each for label in labels} if "labels" in cls.options else set()
+        """The names of all labels of examples; empty for a task whose labels are no names.
+
+        Raises BadInput for labels that do not go together.
+        """
+        if "labels" not in cls.options:
+            return set()
+        is_none, labels = unlabelled.rule(), [example.label for example in examples]
+        each = [x if isinstance(x, tuple) else (x,) for x in labels if not is_none(x)]
+        names = {str(name) for words in each for name in words}
+        others = names - unlabelled.MINUS_ONE
+        return others if len(others) > 2 and unlabelled.are_counted(others) else names
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -225,6 +239,10 @@ class Task(abc.ABC):
     def target(self, example: Example) -> Labels:
         """The labels of its row; zeros if it has none. Raises BadInput."""
         return {}
+
+    def gold(self, example: Example) -> Any:
+        """The label of an example in the form of `outputs`, for JSON."""
+        return example.label
 
     def stream(self, rows: Sequence[Row]) -> Stream:
         """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k the length."""

@@ -26,7 +26,7 @@ from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
 from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
+from xlnet_jax.finetune import readers, unlabelled
 from xlnet_jax.finetune.layouts import Layout
 from xlnet_jax.finetune.task import Example, Export, Labels, Row, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
@@ -45,6 +45,7 @@ class TextToText(Task):
     export = Export("ForTextToText")  # no such class: a source that sees itself is unknown there
     texts, several_lengths = (1, 1), True
     ranking = ("exact_match", "bleu", "chrf")
+    no_label = staticmethod(unlabelled.never)
 
     def __post_init__(self) -> None:
         """Raises BadInput for a score that needs what is not installed."""

@@ -207,6 +207,13 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
                 raise BadInput(f"{path}: row group {group} is damaged, rows are missing; replace the file")
 
 
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
+    """All rows of a Parquet file as Python values. Raises BadInput for a file that is damaged."""
+    with _table(path) as table:
+        for batch in table.iter_batches(_ROWS, use_threads=False):
+            yield from batch.to_pylist()
+
+
 @contextlib.contextmanager
 def _table(path: str) -> Iterator[Any]:
     """A Parquet file. Errors of reading it, here or by the caller, are one line."""
