@@ -15,8 +15,9 @@ from special_ids import CLS, SEP
 from xlnet_jax.config import Config, FinetuneConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.classification import MultipleChoice
+from xlnet_jax.finetune.classification import MultiLabelClassification, MultipleChoice
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
+from xlnet_jax.finetune.heads import binary_cross_entropy
 from xlnet_jax.finetune.task import Example, Hidden
 from xlnet_jax.finetune.token_classification import TokenClassification, TokenHead
 
@@ -50,6 +51,27 @@ def test_a_choice_is_one_sequence_for_each_option():
     for label in ("C", "2", "", "AB", None):
         with pytest.raises(BadInput, match="a.txt: the label .* is none of 2 options; use A to B, or 0 to 1"):
             task.score(outputs, [example._replace(label=label)])
+
+
+@pytest.mark.parametrize("label", [(), ("b",), ("a", "c"), ["c", "b", "a"]])
+def test_a_text_has_any_number_of_labels(label):
+    """By the formula: a cross-entropy for each class; the fault: a softmax, or a class with p = 0.5."""
+    task = MultiLabelClassification(_config(labels="a,b,c"), data_fixtures.tokenizer())
+    example = Example(("Bado ki.",), tuple(label), "x.csv, row 2")
+    (row,) = task.encode(0, example)
+    label_C = np.array([name in label for name in "abc"])
+    np.testing.assert_array_equal(row.labels["label"], label_C)
+    logits_C = np.array([2.0, 0.0, -1.0])
+    share_C = 1 / (1 + np.exp(-logits_C))
+    nll = -np.log(np.where(label_C, share_C, 1 - share_C)).mean()
+    loss_B = binary_cross_entropy(jnp.asarray(logits_C)[None, None], {"label": label_C[None].astype(np.float32)})
+    np.testing.assert_allclose(loss_B, [nll], rtol=1e-6)
+    (found,) = task.outputs({"logits": logits_C[None, None]}, [row], [example])
+    assert found == {"labels": ["a"], "scores": pytest.approx(dict(zip("abc", share_C, strict=True)))}
+    scores = task.score([found], [example])
+    assert scores == pytest.approx({"f1_micro": 2 * ("a" in label) / (1 + len(label)), "f1_macro": ("a" in label) / 3})
+    with pytest.raises(BadInput, match="x.csv, row 2: unknown label 'd'; finetune.labels are a, b, c"):
+        task.encode(0, example._replace(label=("d",)))
 
 
 SENTENCE = Example(("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3")

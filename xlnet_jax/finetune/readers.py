@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
@@ -34,8 +34,9 @@ TEXTS = (
     ("#1 String", "#2 String"), ("sentence",), ("text",),
 )  # fmt: skip
 """The usual names of texts: of GLUE's files and of TFDS."""
-LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
+LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score", "labels")
 """The usual names of labels."""
+_FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
 class Record(NamedTuple):
@@ -98,6 +99,41 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
     if value is None or value == "":
         raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
     return [Example(tuple(map(record.text, texts)), value, record.where)]
+
+
+def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
+    """Texts and a tuple of labels, which may be empty. Raises BadInput.
+
+    They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names are then 0, 1, ...; or
+    a text with `|` between them, or else commas. Several columns of 0 and 1 are named together: `toxic|threat`.
+    """
+    *texts, last = columns or [""]
+    if "|" in last:
+        given = {name: record.field(name) for name in last.split("|")}
+        return [Example(tuple(map(record.text, texts)), _chosen(record, given), record.where)]
+    (example,) = labelled(record, columns)
+    given = example.label
+    if isinstance(given, str):
+        given = [name.strip() for name in given.split("|" if "|" in given else ",")]
+    given = given if isinstance(given, list) else [given]
+    if any(isinstance(value, (bool, float)) for value in given):
+        return [example._replace(label=_chosen(record, dict(enumerate(given))))]
+    labels = tuple(map(str, given))
+    # A text of Python's list, as some writers of tables have it, is no list.
+    if strange := [name for name in given if type(name) not in (str, int) or not str(name) or str(name)[0] == "["]:
+        raise BadInput(f"{record.where}: {strange[0]!r:.60} is no label; write names with | between them, or a list "
+                       "in a .jsonl")  # fmt: skip
+    if twice := [name for name in labels if labels.count(name) > 1]:
+        raise BadInput(f"{record.where}: the label {twice[0][:60]!r} is there twice; a list with a number for each "
+                       "class has 0.0 and 1.0")  # fmt: skip
+    return [example._replace(label=labels)]
+
+
+def _chosen(record: Record, given: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The names whose value is 1. Raises BadInput for one that is neither 0 nor 1."""
+    if wrong := [name for name, value in given.items() if str(value).lower() not in _FLAGS]:
+        raise BadInput(f"{record.where}: {wrong[0]!r} is {str(given[wrong[0]])[:60]!r} and must be 0 or 1")
+    return tuple(str(name) for name, value in given.items() if _FLAGS[str(value).lower()])
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
