@@ -135,7 +135,11 @@ class FinetuneConfig:
     length_penalty: float = key(
         0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE, le=5
     )
-    pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
+    pooling: str = key(
+        "mean", "embeddings: mean or maximum over all pieces, the vector of CLS or of the last piece",
+        choices="mean cls max last",
+    )  # fmt: skip
+    normalize: bool = key(False, "embeddings: the vector of a text has length 1")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
 
     def column_list(self) -> list[str]:
