@@ -11,8 +11,8 @@ from xlnet_jax.storage import files
 MODEL = {"model.d_model": 16}
 
 
-def written(folder, config, **changes):
-    """The folder of a model for embeddings; `changes` by file, with `_` for the characters of its name."""
+def written(folder, config, /, **changes):
+    """The folder of a model for embeddings, with `changes` by file."""
     for name, document in sentence_transformers.documents(config).items():
         files.make_folder(f"{folder}/{name.rpartition('/')[0]}")
         found = changes.get(name.rpartition("/")[2].removesuffix(".json"), {})
@@ -52,7 +52,7 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
         ({"modules": [MODULE]}, "the modules are Transformer; only Transformer, Pooling and perhaps Normalize can be"),
         (
             {"modules": [MODULE, MODULE | {"path": "1_Pooling", "type": "mine.Pooling"}]},
-            "are Transformer, mine.Pooling",
+            "Transformer, mine.Pooling",
         ),
         (
             {
@@ -74,7 +74,7 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
         ({"config": {"word_embedding_dimension": 8}}, "vectors have 8 elements, and those of the model 16"),
         (
             {"config": {"include_prompts": True}},
-            "'include_prompts' is unknown here and may change the vectors. Did you",
+            "'include_prompts' is unknown here and may change the vectors. Did",
         ),
         ({"sentence_bert_config": {"max_seq_length": 24.5}}, "max_seq_length is 24.5 and must be a whole number"),
         ({"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}}, "processing_kwargs="),
