@@ -63,7 +63,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
     rng = np.random.default_rng((seed, FAMILIES.index(family)))
     heads, head_dim = int(rng.integers(1, 4)), int(rng.integers(2, 5))
     further = {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
-    labels = ",".join("abc") if task in ("classification", "token_classification") else ""
+    labels = ",".join("abc") if task.endswith("classification") else ""
     gpt2, paired = family == "gpt2", task == "none" and family in ("bert", "albert") and seed % 2 == 0
     return Config().changed(
         model=dict(
