@@ -312,6 +312,25 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     assert 'tokenizer_config.json: do_lower_case is "no" and must be true or false' in refused()
 
 
+@pytest.mark.parametrize(
+    ("task", "changes", "said"),
+    [
+        ("classification", {"summary_last_dropout": 0.3}, "summary_last_dropout=0.3 and dropout=0.1; only equal ones"),
+        ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
+        ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),
+        ("regression", {"summary_activation": None}, 'summary_activation=null; only "tanh"'),
+        ("multi_label_classification", {"id2label": {"0": "a", "2": "b"}}, "does not name the label of each number"),
+    ],
+)
+def test_a_head_of_xlnet_that_is_another_function_is_refused(task, changes, said, tmp_path, capsys):
+    config = tiny.config(finetune={"task": task, "labels": "a,b" if task.endswith("classification") else ""})
+    tokenizer = data_fixtures.tokenizer()
+    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer)), str(tmp_path / "model"))
+    edit(tmp_path / "model" / "config.json", **changes)
+    assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path, monkeypatch):
     (tmp_path / "model.ckpt.index").touch()
     shutil.copy(data_fixtures.tokenizer_path(), tmp_path / "spiece.model")
