@@ -78,11 +78,16 @@ def test_several_labels_as_people_write_them(tmp_path, name, text, columns, expe
 @pytest.mark.parametrize(
     ("name", "text", "columns", "said"),
     [
-        ("a.jsonl", '{"text": "a", "labels": [0, 1, 0]}', "", "the label '0' is there twice; a list with a number for"),
+        (
+            "a.jsonl",
+            '{"text": "a", "labels": [0, 1, 0]}',
+            "",
+            "'0' is no label, or there twice; a list with a number for",
+        ),
         ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "", "1 is '2.0' and must be 0 or 1"),
-        ("a.jsonl", '{"text": "a", "labels": ["joy", null]}', "", "None is no label"),
+        ("a.jsonl", '{"text": "a", "labels": ["joy", null]}', "", "'None' is no label"),
         ("a.csv", "text,label\na,joy||fear\n", "", "row 2: '' is no label"),
-        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is no label; write names with | between them"),
+        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is no label, or there twice"),
         ("a.csv", "text,rude,mean\na,1,-1\n", "text,rude|mean", "row 2: 'mean' is '-1' and must be 0 or 1"),
         ("a.csv", "text,rude,mean\na,1,0\n", "text,rude|nice", "no column 'nice'"),
     ],

@@ -27,7 +27,7 @@ def test_classes(classes, seed):
 def test_several_labels(seed):
     """Of a text of none, one or more classes; the last class never occurs."""
     rng = np.random.default_rng(seed)
-    label_NC, found_NC = (rng.random((30, 6)) < [0.1, 0.3, 0.5, 0.2, 0.9, 0] for _ in range(2))
+    label_NC, found_NC = ((rng.random((30, 6)) < [0.1, 0.3, 0.5, 0.2, 0.9, 0]).astype(int) for _ in range(2))
     found = metrics.multi_label_f1(label_NC, found_NC)
     assert found["f1_micro"] != pytest.approx(found["f1_macro"])
     for name in ("micro", "macro"):

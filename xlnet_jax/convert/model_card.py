@@ -8,7 +8,6 @@ from typing import NamedTuple
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.peers import class_of
-from xlnet_jax.finetune.tasks import TASKS
 
 _NAMES = {"xlnet": "XLNet", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT", "gpt2": "GPT-2"}
 _HEADER = """\
@@ -230,7 +229,7 @@ def model_card(trained: Trained) -> str:
         "Task": {
             "task": task.task,
             # A vertical line would end the cell.
-            **({"labels": ", ".join(TASKS[task.task].export.labels(task)).replace("|", "\\|")} if task.labels else {}),
+            **({"labels": ", ".join(task.label_list()).replace("|", "\\|")} if task.labels else {}),
             **({"vector": f"{task.pooling}{', of length 1' * task.normalize}"} if task.task == "embeddings" else {}),
             **{f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()},
         } if tuned else {},

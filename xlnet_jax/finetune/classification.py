@@ -80,9 +80,8 @@ class MultiLabelClassification(Task):
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """F1 of all labels together, and the mean over the labels."""
-        label_NC, predicted_NC = (np.array([[name in each for name in self.labels] for each in side])
-                                  for side in ([set(map(str, example.label)) for example in examples],
-                                               [output["labels"] for output in outputs]))  # fmt: skip
+        label_NC = np.array([self.target(example)["label"] for example in examples], int)
+        predicted_NC = np.array([[share > 0.5 for share in output["scores"].values()] for output in outputs], int)
         return metrics.multi_label_f1(label_NC, predicted_NC)
 
 

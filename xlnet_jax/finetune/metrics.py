@@ -46,10 +46,9 @@ def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
     """F1 of all classes together (`f1_micro`), and the mean of theirs (`f1_macro`), where any number of classes may be
-    true: bool [N, C]. That of a class that is neither a label nor predicted is 0."""
-    both_C, size_C = (label_NC & predicted_NC).sum(axis=0), label_NC.sum(axis=0) + predicted_NC.sum(axis=0)
-    f1_C = [_ratio(2 * both, size) for both, size in zip(both_C, size_C, strict=True)]
-    return {"f1_micro": _ratio(2 * both_C.sum(), size_C.sum()), "f1_macro": float(np.mean(f1_C))}
+    true: 0 or 1, [N, C]. That of a class that is neither a label nor predicted is 0."""
+    both_C, size_C = (2 * label_NC * predicted_NC).sum(axis=0), (label_NC + predicted_NC).sum(axis=0)
+    return {"f1_micro": _ratio(both_C.sum(), size_C.sum()), "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1)))}
 
 
 def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:

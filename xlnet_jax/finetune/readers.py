@@ -119,13 +119,11 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     if any(isinstance(value, (bool, float)) for value in given):
         return [example._replace(label=_chosen(record, dict(enumerate(given))))]
     labels = tuple(map(str, given))
-    # A text of Python's list, as some writers of tables have it, is no list.
-    if strange := [name for name in given if type(name) not in (str, int) or not str(name) or str(name)[0] == "["]:
-        raise BadInput(f"{record.where}: {strange[0]!r:.60} is no label; write names with | between them, or a list "
-                       "in a .jsonl")  # fmt: skip
-    if twice := [name for name in labels if labels.count(name) > 1]:
-        raise BadInput(f"{record.where}: the label {twice[0][:60]!r} is there twice; a list with a number for each "
-                       "class has 0.0 and 1.0")  # fmt: skip
+    for name, value in zip(labels, given, strict=True):
+        # Some writers of tables put Python's text of a list into a cell.
+        if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
+            raise BadInput(f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number for each "
+                           "class has 0.0 and 1.0, and a cell has | between names")  # fmt: skip
     return [example._replace(label=labels)]
 
 
