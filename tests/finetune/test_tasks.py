@@ -108,12 +108,20 @@ def test_the_loss_of_words_is_their_mean():
     assert loss == pytest.approx((nll_TO[1, 2] + nll_TO[3, 0]) / 2, abs=1e-5)
 
 
-def test_pooling_ignores_padding():
-    h_BCTD = np.arange(4 * D, dtype=np.float32).reshape(1, 1, 4, D)
-    hidden = _hidden(h_BCTD, [[[False, False, True, True]]])
-    mean, cls = (EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0] for name in ("mean", "cls"))
-    np.testing.assert_allclose(mean, h_BCTD[0, 0, 2:].mean(axis=0))
-    np.testing.assert_allclose(cls, h_BCTD[0, 0, 3])
+@pytest.mark.parametrize(("cls", "first"), [("last", 2), ("first", 0)])
+def test_pooling_ignores_padding(cls, first):
+    """On the left and on the right, where it has larger numbers than the text, and smaller ones."""
+    h_BCTD = np.arange(4 * D, dtype=np.float32).reshape(1, 1, 4, D) * (1 if cls == "first" else -1)
+    real_T = np.isin(np.arange(4), [first, first + 1])
+    hidden = dataclasses.replace(_hidden(h_BCTD, real_T[None, None]), cls=cls)
+    text_TD = h_BCTD[0, 0, real_T]
+    expected = {"mean": text_TD.mean(axis=0), "max": text_TD.max(axis=0), "last": text_TD[1],
+                "cls": text_TD[1 if cls == "last" else 0]}  # fmt: skip
+    for name, vector in expected.items():
+        found = EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0]
+        np.testing.assert_allclose(found, vector)
+        unit = EmbeddingHead(name, 0.05, True).apply({}, hidden, method="vectors")[0, 0]
+        np.testing.assert_allclose(unit, vector / np.linalg.norm(vector), rtol=1e-5)
 
 
 def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():

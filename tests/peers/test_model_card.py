@@ -85,16 +85,14 @@ def test_every_program_of_every_card_runs_as_it_stands(family, task, tmp_path, c
     tuned = {"task": task, "labels": ",".join(named)}
     data |= {"sentence_loss": False} if task != "none" else {}
     config, folder = tiny.config(model=model, data=data, finetune=tuned), str(tmp_path / "model")
-    scores = {} if task == "none" else dict.fromkeys(TASKS[task](config, tokenizer).metrics, 0.8125)
-    trained = Trained(config, tokenizer, tiny.random_params(config, 0.5, tokenizer), step=3)
-    huggingface.write(trained._replace(scores=scores) if scores else trained, folder)
+    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 0.5, tokenizer), step=3), folder)
     card = (tmp_path / "model" / "README.md").read_text()
     tag = TAGS.get(task, {"xlnet": "text-generation", "gpt2": "text-generation"}.get(family, "fill-mask"))
     assert f"\npipeline_tag: {tag}\n" in card
     assert ("max_new_tokens=20" in card) == (tag == "text-generation")
     assert ("its head is untrained" in card, "\n- pretraining\n" in card) == (task == "none", task == "none")
     if task != "none":
-        assert f"| task | {task} |" in card and all(f"| {name} of the dev set | 0.8125 |" in card for name in scores)
+        assert f"| task | {task} |" in card
         assert ("| labels | no, some\\|thing, yes |" in card) == bool(named)
     found: dict = {}
     programs = card.split("```python\n")[1:]
