@@ -171,7 +171,7 @@ def test_prompts_are_named(folders, tmp_path, caplog):
     source = saved(folders["bert"], str(tmp_path / "source"), "mean")
     edit(f"{source}/{PROMPTS}", prompts={"query": "query: ", "document": ""}, similarity_fn_name="dot")
     import_(source, str(tmp_path / "work"), overrides=FLOAT32)
-    assert "will lack it: prompts={'query': 'query: '}, similarity_fn_name='dot'" in caplog.text
+    assert "will lack it: prompts={'query': 'query: ', 'document': ''}, similarity_fn_name='dot'" in caplog.text
 
 
 def test_all_fields_of_that_library_are_in_a_table():
