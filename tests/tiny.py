@@ -22,7 +22,8 @@ from xlnet_jax.data.batches.loader import TrainDispatches
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
-from xlnet_jax.data.tokenizer import XLNET, SpecialIds
+from xlnet_jax.data.tokenizer import XLNET, SpecialIds, Tokenizer
+from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -65,9 +66,10 @@ def family(name: str, **changes: Any) -> Config:
     return config(**{each: sections.get(each, {}) | changes.get(each, {}) for each in sections.keys() | changes.keys()})
 
 
-def random_params(config: Config, scale: float = 1.0) -> Any:
-    """Numpy arrays of the shapes of a model's parameters, float32."""
-    abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+def random_params(config: Config, scale: float = 1.0, tokenizer: Tokenizer | None = None) -> Any:
+    """Numpy arrays of the shapes of a model's parameters, float32; with a `tokenizer` also those of a task's head."""
+    recipe = any_recipe(config, tokenizer) if tokenizer else make_recipe(config)
+    abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
     generator = np.random.default_rng(0)
     return jax.tree.map(lambda x: (scale * generator.standard_normal(x.shape)).astype(np.float32), abstract)
 

@@ -1,12 +1,14 @@
 """The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
 
 import base64
+import json
 import os
 import re
 import unicodedata
 from pydoc_data import topics
 from unittest import mock
 
+import data_fixtures
 import jax
 import numpy as np
 import pytest
@@ -302,3 +304,29 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
     os.mkdir(tmp_path / "checkpoints")
     with pytest.raises(BadInput, match="has no complete checkpoint; train until the first save"):
         export(str(tmp_path), str(tmp_path / "other"), every=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "expected"),
+    [
+        ("classification", {"accuracy": 0.75, "f1": 0.5, "matthews": 0.25}, ["accuracy", "f1", "matthews"]),
+        ("regression", {"pearson": 0.75, "spearman": 0.5}, ["pearson", "spearman"]),
+        ("embeddings", {"accuracy": 0.75}, ["accuracy"]),
+    ],
+)
+def test_the_card_of_a_task_has_the_scores_of_its_step(task, line, expected, tmp_path):
+    """Its loss is in no nats of a target."""
+    tokens = data_fixtures.tokenizer()
+    config = tiny.config(finetune={"task": task, "labels": "no,yes" if task == "classification" else ""})
+    run = str(tmp_path / "run")
+    tiny.save_run(run, config, tiny.random_params(config, 1, tokens))
+    lines = [
+        line | {"step": 2, "loss": 9.0} | dict.fromkeys(line, 0.125),
+        line | {"step": 3, "loss": 0.625, "rank": -1},
+    ]
+    files.write(f"{run}/evaluations.jsonl", "".join(json.dumps(each) + "\n" for each in lines).encode())
+    export(run, f"{run}.exported")
+    card = files.read(f"{run}.exported/README.md").decode()
+    rows = [row for row in card.splitlines() if "of the dev set" in row]
+    assert rows == [f"| {name} of the dev set | {line[name]:.4f} |" for name in expected]
+    assert "| dev | 0.6250 |" in card and "nats" not in card and "9.0000" not in card

@@ -12,7 +12,10 @@ import fake_gcs
 import jax
 import numpy as np
 import pytest
+import released
 import tiny
+from convert import test_transformer_xl as transformer_xl_arrays
+from oracle import xl_replay
 from safetensors.numpy import load_file, save_file
 
 from xlnet_jax import config as configs
@@ -309,6 +312,25 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     assert 'tokenizer_config.json: do_lower_case is "no" and must be true or false' in refused()
 
 
+@pytest.mark.parametrize(
+    ("task", "changes", "said"),
+    [
+        ("classification", {"summary_last_dropout": 0.3}, "summary_last_dropout=0.3 and dropout=0.1; only equal ones"),
+        ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
+        ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),
+        ("regression", {"summary_activation": None}, 'summary_activation=null; only "tanh"'),
+        ("multi_label_classification", {"id2label": {"0": "a", "2": "b"}}, "does not name the label of each number"),
+    ],
+)
+def test_a_head_of_xlnet_that_is_another_function_is_refused(task, changes, said, tmp_path, capsys):
+    config = tiny.config(finetune={"task": task, "labels": "a,b" if task.endswith("classification") else ""})
+    tokenizer = data_fixtures.tokenizer()
+    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer)), str(tmp_path / "model"))
+    edit(tmp_path / "model" / "config.json", **changes)
+    assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path, monkeypatch):
     (tmp_path / "model.ckpt.index").touch()
     shutil.copy(data_fixtures.tokenizer_path(), tmp_path / "spiece.model")
@@ -330,6 +352,45 @@ def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path
     refused("needs tensorflow; install the extra `tf`", str(tmp_path))
     (tmp_path / "second.index").touch()
     refused("holds 2 TensorFlow checkpoints", str(tmp_path))
+
+
+class Unreadable(Exception):
+    """As `tf.errors.OpError`."""
+
+
+@pytest.mark.parametrize(
+    "error", [Unreadable("Checksum does not match"), IndexError("Read less bytes"), ValueError("")]
+)
+@pytest.mark.parametrize("kind", ["xlnet", "transformer_xl"])
+def test_a_damaged_tensorflow_data_file_is_one_line(kind, error, tmp_path, monkeypatch, capsys):
+    """The index is whole; `peers/test_tensorflow.py` damages files for TensorFlow itself."""
+
+    def get_tensor(name):
+        raise error
+
+    arrays = released.tensorflow_arrays("tiny")
+    words, symbols = [], tmp_path / "symbols.txt"
+    if kind == "transformer_xl":
+        arrays = transformer_xl_arrays.variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
+        symbols.write_text("\n".join(transformer_xl_arrays.SYMBOLS))
+        words = [f"--tokenizer={symbols}"]
+    else:
+        sizes = released.SIZES["tiny"] | {"ff_activation": "gelu", "untie_r": True}
+        (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes))
+        released.write_tokenizer(tmp_path, sizes["n_token"])
+    float32 = SimpleNamespace(as_numpy_dtype=np.float32)
+    reader = SimpleNamespace(
+        get_tensor=get_tensor,
+        get_variable_to_shape_map=lambda: {name: array.shape for name, array in arrays.items()},
+        get_variable_to_dtype_map=lambda: dict.fromkeys(arrays, float32),
+    )
+    library = SimpleNamespace(errors=SimpleNamespace(OpError=Unreadable),
+                              train=SimpleNamespace(load_checkpoint=lambda _: reader))  # fmt: skip
+    monkeypatch.setitem(sys.modules, "tensorflow", library)
+    (tmp_path / "model.ckpt.index").touch()
+    assert main(["import", f"{tmp_path}/model.ckpt", f"--workdir={tmp_path}/work", "--json", *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert f"{tmp_path}/model.ckpt: TensorFlow cannot read it (" in line and line.endswith("; copy it again")
 
 
 def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The program of the model card for `<mask>` is the one of the page; `peers/test_model_card.py` runs it."""
 
 import data_fixtures
+import pytest
 import tiny
 
 from xlnet_jax.convert.formats import Trained
@@ -29,3 +30,25 @@ def test_the_page_has_the_program_of_the_card():
     assert mlm.splitlines()[:6] == program.splitlines()[:6] and "perm_mask" not in mlm
     task = tiny.config(finetune={"task": "regression"})
     assert len(programs(card(task))) == 1, "its folder has no head for pieces"
+
+
+@pytest.mark.parametrize(
+    ("task", "tag", "says"),
+    [
+        ("classification", "text-classification", "together 1"),
+        ("multi_label_classification", "text-classification", "those above 0.5"),
+        ("regression", "text-classification", "The score is the number"),
+        ("multiple_choice", "multiple-choice", "AutoModelForMultipleChoice"),
+        ("question_answering", "question-answering", "XLNetForQuestionAnswering"),
+        ("token_classification", "token-classification", "is_split_into_words=True"),
+        ("embeddings", "sentence-similarity", "from sentence_transformers import"),
+    ],
+)
+def test_a_fine_tuned_model_is_one_of_its_task(task, tag, says):
+    """The fault: "XLNet pretrained" with an untrained head, for a head that is trained."""
+    named = "no,yes" if task.endswith("classification") else ""
+    page = card(tiny.config(finetune={"task": task, "labels": named}))
+    assert f"\npipeline_tag: {tag}\n" in page
+    assert "its head is untrained" not in page and " pretrained with" not in page
+    assert says in page and f"| task | {task} |" in page and ("| labels | no, yes |" in page) == bool(named)
+    assert "generate(" not in page and "<mask>" not in page

@@ -80,7 +80,8 @@ def written(family, folder, task="none"):
 
 def edit(folder, **changes):
     path = f"{folder}/config.json"
-    files.write(path, files.to_json(files.read_json_object(path) | changes))
+    found = files.read_json_object(path) | changes
+    files.write(path, files.to_json({name: value for name, value in found.items() if value is not ...}))
 
 
 def assert_equal(ours, theirs):
@@ -89,7 +90,7 @@ def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-@pytest.mark.parametrize("task", ["none", "classification"])
+@pytest.mark.parametrize("task", ["none", "classification", "multi_label_classification"])
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_export_import_export_gives_the_same_bytes(family, task, tmp_path):
     params = written(family, tmp_path / "first", task)
@@ -153,12 +154,19 @@ REFUSED = {
         (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=151), "the model 151"),
         (dict(max_position_embeddings=30), "and must be [30, "), (dict(hidden_size=7), "hidden_size=7"),
         (dict(num_hidden_layers=9), "missing"), (dict(architectures=["BertForQuestionAnswering"]), "missing"),
+        (dict(is_encoder_decoder=True), "is_encoder_decoder=true; only"), (dict(pruned_heads={"0": [1]}), "pruned"),
+        (dict(auto_map={"AutoModel": "mine.Model"}), 'auto_map={"AutoModel": "mine.Model"}; only null'),
+        (dict(quantization_config={"bits": 4}), "quantization_config="),
     ],
     "roberta": [(dict(pad_token_id=0), "id=0; only 1"), (dict(type_vocab_size=2), "type_vocab_size=2; only 1")],
     "albert": [(dict(num_hidden_groups=2), "groups=2; only 1"), (dict(inner_group_num=3), "inner_group_num=3; only 1"),
-               (dict(embedding_size=13), "and must be [100, 13]")],
+               (dict(embedding_size=13), "and must be [100, 13]"),
+               (dict(classifier_dropout_prob=0.3), "classifier_dropout_prob=0.3; only 0.1")],
     "gpt2": [(dict(scale_attn_weights=False), "scale_attn_weights=false"), (dict(add_cross_attention=True), "cross"),
-             (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"), (dict(model_type="t5"), "is 't5'")],
+             (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"), (dict(model_type="t5"), "is 't5'"),
+             (dict(embd_pdrop=0.2), "embd_pdrop=0.2 and resid_pdrop=0.0; only equal ones"),
+             (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
+             (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1")],
 }  # fmt: skip
 
 
@@ -189,6 +197,50 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
         shutil.copy(tokenizer_of("roberta").path, tmp_path / "model" / "tokenizer.json")
         edit(tmp_path / "model", vocab_size=300)
         refused("its padding is piece 1, and that of bert must be 0")
+
+
+LABELS = {str(i): name for i, name in enumerate("abc")}
+HEADS = [
+    ("bert", "classification", dict(classifier_dropout=0.3), "classifier_dropout=0.3 and hidden_dropout_prob=0.0"),
+    ("bert", "token_classification", dict(classifier_dropout=0.3), "classifier_dropout=0.3 and"),
+    ("roberta", "multi_label_classification", dict(classifier_dropout=0), "classifier_dropout=0 and hidden_dropout"),
+    ("albert", "multiple_choice", dict(classifier_dropout_prob=0.0), "classifier_dropout_prob=0.0; only 0.1"),
+    ("bert", "classification", dict(problem_type="regression"), "problem_type=regression with 3 labels in id2label"),
+    ("bert", "regression", dict(problem_type="single_label_classification"), "classification with 1 label in id2label"),
+    ("gpt2", "classification", dict(problem_type="ordinal"), "problem_type='ordinal' is not one of single_label"),
+    ("bert", "classification", dict(id2label={"0": "a", "1": "b", "3": "c"}), "does not name the label of each number"),
+    ("bert", "multi_label_classification", dict(id2label=LABELS | {"2": "a"}), "has a name twice; give each label its"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "task", "changes", "said"), HEADS)
+def test_a_head_that_is_another_function_is_refused_in_one_line(family, task, changes, said, tmp_path, capsys):
+    written(family, tmp_path / "model", task)
+    if "classifier_dropout" in changes and family == "roberta":
+        changes |= {"hidden_dropout_prob": 0.1}
+    edit(tmp_path / "model", **changes)
+    assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "task"),
+    [
+        ("bert", dict(problem_type="multi_label_classification"), "multi_label_classification"),
+        ("roberta", dict(problem_type="multi_label_classification"), "multi_label_classification"),
+        ("albert", dict(problem_type="multi_label_classification"), "multi_label_classification"),
+        ("gpt2", dict(problem_type="multi_label_classification"), "multi_label_classification"),
+        ("bert", dict(problem_type=None), "classification"),
+        ("bert", dict(problem_type=..., id2label=..., num_labels=3), "classification"),
+        ("bert", dict(classifier_dropout=0.0), "classification"),
+    ],
+)
+def test_the_problem_of_a_head_is_what_the_folder_says(family, changes, task, tmp_path):
+    """The fault: a softmax over labels of which each has its own probability."""
+    written(family, tmp_path / "model", "classification")
+    edit(tmp_path / "model", **changes)
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    assert workdirs.load_config(str(tmp_path / "work")).finetune.task == task
 
 
 def test_the_order_of_the_two_sentences_is_theirs(tmp_path):

@@ -24,6 +24,13 @@ def test_classes_by_hand():
     assert metrics.f1([0, 0], [0, 0]) == 0
 
 
+def test_several_labels_by_hand():
+    """Class 0: 1 true positive and 1 false negative; class 1: 1 false positive; class 2 never occurs."""
+    label_NC, predicted_NC = np.array([[1, 0, 0], [1, 0, 0]]), np.array([[1, 1, 0], [0, 0, 0]])
+    assert metrics.multi_label_f1(label_NC, predicted_NC) == pytest.approx({"f1_micro": 2 / 4, "f1_macro": 2 / 3 / 3})
+    assert metrics.multi_label_f1(0 * label_NC, 0 * predicted_NC) == {"f1_micro": 0, "f1_macro": 0}
+
+
 def test_correlations_by_hand():
     assert metrics.pearson([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: ties share a rank.

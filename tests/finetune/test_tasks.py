@@ -15,8 +15,9 @@ from special_ids import CLS, SEP
 from xlnet_jax.config import Config, FinetuneConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.classification import MultipleChoice
+from xlnet_jax.finetune.classification import MultiLabelClassification, MultipleChoice
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
+from xlnet_jax.finetune.heads import binary_cross_entropy
 from xlnet_jax.finetune.task import Example, Hidden
 from xlnet_jax.finetune.token_classification import TokenClassification, TokenHead
 
@@ -60,6 +61,27 @@ def test_a_run_of_underscores_is_one_blank(blank):
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumilu.", "Badoki.Retumitu."]
 
 
+@pytest.mark.parametrize("label", [(), ("b",), ("a", "c"), ["c", "b", "a"]])
+def test_a_text_has_any_number_of_labels(label):
+    """By the formula: a cross-entropy for each class; the fault: a softmax, or a class with p = 0.5."""
+    task = MultiLabelClassification(_config(labels="a,b,c"), data_fixtures.tokenizer())
+    example = Example(("Bado ki.",), tuple(label), "x.csv, row 2")
+    (row,) = task.encode(0, example)
+    label_C = np.array([name in label for name in "abc"])
+    np.testing.assert_array_equal(row.labels["label"], label_C)
+    logits_C = np.array([2.0, 0.0, -1.0])
+    share_C = 1 / (1 + np.exp(-logits_C))
+    nll = -np.log(np.where(label_C, share_C, 1 - share_C)).mean()
+    loss_B = binary_cross_entropy(jnp.asarray(logits_C)[None, None], {"label": label_C[None].astype(np.float32)})
+    np.testing.assert_allclose(loss_B, [nll], rtol=1e-6)
+    (found,) = task.outputs({"logits": logits_C[None, None]}, [row], [example])
+    assert found == {"labels": ["a"], "scores": pytest.approx(dict(zip("abc", share_C, strict=True)))}
+    scores = task.score([found], [example])
+    assert scores == pytest.approx({"f1_micro": 2 * ("a" in label) / (1 + len(label)), "f1_macro": ("a" in label) / 3})
+    with pytest.raises(BadInput, match="x.csv, row 2: unknown label 'd'; finetune.labels are a, b, c"):
+        task.encode(0, example._replace(label=("d",)))
+
+
 SENTENCE = Example(("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3")
 NAMES = "B-X,B-Y,I-Y,O"
 
@@ -94,12 +116,20 @@ def test_the_loss_of_words_is_their_mean():
     assert loss == pytest.approx((nll_TO[1, 2] + nll_TO[3, 0]) / 2, abs=1e-5)
 
 
-def test_pooling_ignores_padding():
-    h_BCTD = np.arange(4 * D, dtype=np.float32).reshape(1, 1, 4, D)
-    hidden = _hidden(h_BCTD, [[[False, False, True, True]]])
-    mean, cls = (EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0] for name in ("mean", "cls"))
-    np.testing.assert_allclose(mean, h_BCTD[0, 0, 2:].mean(axis=0))
-    np.testing.assert_allclose(cls, h_BCTD[0, 0, 3])
+@pytest.mark.parametrize(("cls", "first"), [("last", 2), ("first", 0)])
+def test_pooling_ignores_padding(cls, first):
+    """On the left and on the right, where it has larger numbers than the text, and smaller ones."""
+    h_BCTD = np.arange(4 * D, dtype=np.float32).reshape(1, 1, 4, D) * (1 if cls == "first" else -1)
+    real_T = np.isin(np.arange(4), [first, first + 1])
+    hidden = dataclasses.replace(_hidden(h_BCTD, real_T[None, None]), cls=cls)
+    text_TD = h_BCTD[0, 0, real_T]
+    expected = {"mean": text_TD.mean(axis=0), "max": text_TD.max(axis=0), "last": text_TD[1],
+                "cls": text_TD[1 if cls == "last" else 0]}  # fmt: skip
+    for name, vector in expected.items():
+        found = EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0]
+        np.testing.assert_allclose(found, vector)
+        unit = EmbeddingHead(name, 0.05, True).apply({}, hidden, method="vectors")[0, 0]
+        np.testing.assert_allclose(unit, vector / np.linalg.norm(vector), rtol=1e-5)
 
 
 def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():

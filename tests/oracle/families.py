@@ -38,8 +38,8 @@ FIRST_TEXT = 6
 """Below are special pieces, among them that of padding, from whose id RoBERTa counts positions."""
 TASKS_OF = {
     **dict.fromkeys(FAMILIES[:3], ("none", "classification", "regression", "multiple_choice", "token_classification",
-                                   "question_answering")),
-    "gpt2": ("none", "classification"),
+                                   "question_answering", "multi_label_classification")),
+    "gpt2": ("none", "classification", "multi_label_classification"),
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
     rng = np.random.default_rng((seed, FAMILIES.index(family)))
     heads, head_dim = int(rng.integers(1, 4)), int(rng.integers(2, 5))
     further = {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
-    labels = ",".join("abc") if task in ("classification", "token_classification") else ""
+    labels = ",".join("abc") if task.endswith("classification") else ""
     gpt2, paired = family == "gpt2", task == "none" and family in ("bert", "albert") and seed % 2 == 0
     return Config().changed(
         model=dict(
@@ -120,6 +120,7 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
         "multiple_choice": rng.integers(0, C, B),
         "token_classification": np.where(chosen, rng.integers(0, LABELS, chosen.shape), -100),
         "question_answering": np.stack([rng.integers(0, 4, B), rng.integers(0, 4, B)]),
+        "multi_label_classification": (np.arange(B * LABELS).reshape(B, LABELS) + seed) % 4 % 2.0,
     }[task]  # fmt: skip
     if model.architecture == "gpt2" and task == "none":
         labels = np.where(real & (chosen | (np.arange(T) == 1)), tokens, -100)

@@ -28,6 +28,7 @@ T = 32
 EXAMPLES = {
     "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
     "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
+    "multi_label_classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
     "multiple_choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
     "token_classification": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
     "question_answering": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
@@ -36,7 +37,7 @@ EXAMPLES = {
 
 
 def labels_of(task):
-    return ["no", "maybe", "yes"] if task in ("classification", "token_classification") else []
+    return ["no", "maybe", "yes"] if task.endswith("classification") else []
 
 
 def fine_tuned(task, workdir, **keys):
@@ -103,8 +104,18 @@ def test_the_head_gives_the_same(task, tmp_path):
         equal(hidden[:, -1], out.last_hidden_state[:, -1])
     else:
         equal(ours["logits"], out.logits)
-    if task == "classification":
+    if task.endswith("classification"):
         assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    if task == "multi_label_classification":
+        assert theirs.config.problem_type == task
+        texts = [dict(zip(("text", "text_pair"), each, strict=True)) for each in EXAMPLES[task]]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        pipe = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None)
+        lines = predict(str(tmp_path / "run"), texts=["\t".join(each) for each in EXAMPLES[task]])
+        for line, found in zip(lines, pipe(texts, truncation=True), strict=True):
+            shares = {each["label"]: each["score"] for each in found}
+            assert line["scores"] == pytest.approx(shares, abs=1e-5)
+            assert line["labels"] == [name for name in labels_of(task) if shares[name] > 0.5]
 
 
 def forbidden(batch):

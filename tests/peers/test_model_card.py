@@ -2,12 +2,19 @@
 
 import os
 
+import data_fixtures
 import numpy as np
 import pytest
 import tiny
+from convert.test_peers import config_of, tokenizer_of
 
 import xlnet_jax as xj
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.predict import predict
+from xlnet_jax.convert import huggingface
+from xlnet_jax.convert.formats import Trained
+from xlnet_jax.convert.peers import PEERS
+from xlnet_jax.finetune.tasks import TASKS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
@@ -26,7 +33,7 @@ def test_the_program_of_the_card_gives_our_logits(changes, differs, tmp_path):
     (ours,) = xj.load(folder).logits([TEXT])
     np.testing.assert_array_equal(ours, xj.load(run).logits([TEXT])[0])
 
-    _, program = (tmp_path / "exported" / "README.md").read_text().split("```python\n")[1:]
+    _, program, *_ = (tmp_path / "exported" / "README.md").read_text().split("```python\n")[1:]
     found: dict = {}
     assert TEXT in program and '"FOLDER"' in program
     exec(program.split("```")[0].replace("FOLDER", folder), found)  # our own model card
@@ -42,3 +49,70 @@ def test_the_program_of_the_card_gives_our_logits(changes, differs, tmp_path):
     for answer in fill(TEXT):
         scores[answer["token"]] = answer["score"]
     np.testing.assert_allclose(scores, np.exp(plain[0] - plain.max()) / np.exp(plain - plain.max()).sum(), atol=1e-5)
+
+
+TAGS = {
+    "classification": "text-classification", "multi_label_classification": "text-classification",
+    "regression": "text-classification", "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering", "token_classification": "token-classification",
+    "embeddings": "sentence-similarity",
+}  # fmt: skip
+CASES = [(family, task) for family, row in PEERS.items() for task in ("none", *TASKS)
+         if task == "none" or (TASKS[task].export.name in row.heads and (family, task) != ("gpt2", "regression"))
+         ]  # fmt: skip
+QUESTION, CONTEXT, CHOICES = "Who wrote it?", "The book is by a woman of Leeds.", ["One.", "Two.", "Three."]
+ASKED = {
+    "classification": "A sentence.", "multi_label_classification": "A sentence.", "regression": "A sentence.",
+    "token_classification": "A sentence in words .", "question_answering": f"{CONTEXT}\t{QUESTION}",
+    "embeddings": "A sentence.", "multiple_choice": "\t".join(["A context.", "A question?", *CHOICES]),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_every_program_of_every_card_runs_as_it_stands(family, task, tmp_path, capsys):
+    """Those of BERT and XLNet also say what `predict` says."""
+    if task == "embeddings":
+        pytest.importorskip("sentence_transformers")
+    tokenizer, model, data = data_fixtures.tokenizer(), {}, {}
+    if family != "xlnet":
+        tokenizer, config = tokenizer_of(family), config_of(family)
+        model = vars(config.model) | {"max_positions": 128}
+        data = {name: getattr(config.data, name) for name in ("objective", "pairs", "bidirectional", "sentence_loss")}
+    extra = {"gpt2": 0, "roberta": 2, "xlnet": 48}.get(family, 3)
+    data |= {"segment_len": 96, "reuse_len": 96 - extra, "num_predict": 96 if family == "gpt2" else 6}
+    named = ["no", "some|thing", "yes"] if task.endswith("classification") else []
+    tuned = {"task": task, "labels": ",".join(named)}
+    data |= {"sentence_loss": False} if task != "none" else {}
+    config, folder = tiny.config(model=model, data=data, finetune=tuned), str(tmp_path / "model")
+    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 0.5, tokenizer), step=3), folder)
+    card = (tmp_path / "model" / "README.md").read_text()
+    tag = TAGS.get(task, {"xlnet": "text-generation", "gpt2": "text-generation"}.get(family, "fill-mask"))
+    assert f"\npipeline_tag: {tag}\n" in card
+    assert ("max_new_tokens=20" in card) == (tag == "text-generation")
+    assert ("its head is untrained" in card, "\n- pretraining\n" in card) == (task == "none", task == "none")
+    if task != "none":
+        assert f"| task | {task} |" in card
+        assert ("| labels | no, some\\|thing, yes |" in card) == bool(named)
+    found: dict = {}
+    programs = card.split("```python\n")[1:]
+    assert len(programs) == {"xlnet": 3, "gpt2": 2}.get(family, 2) - (task != "none") * {"xlnet": 2}.get(family, 1)
+    for program in programs:
+        exec(program.split("```")[0].replace("FOLDER", folder), found)  # our own model card
+    if family not in ("bert", "xlnet") or task == "none":
+        return
+    said = capsys.readouterr().out
+    (ours,) = predict(folder, texts=[ASKED[task]])
+    if TAGS[task] == "text-classification":
+        (theirs,) = found["classify"]([{"text": ASKED[task]}])
+        shares = {each["label"]: each["score"] for each in theirs}
+        assert shares == pytest.approx(ours.get("scores", {"score": ours.get("score")}), abs=1e-5)
+    elif task == "token_classification":
+        words = ASKED[task].split()
+        assert f"{list(zip(words, ours['labels'], strict=True))}\n" == said
+    elif task == "multiple_choice":
+        assert found["logits"].softmax(-1).tolist() == pytest.approx(ours["scores"], abs=1e-5)
+    elif task == "embeddings":
+        assert found["vectors"][0] == pytest.approx(ours["vectors"][0], abs=1e-4)
+    else:
+        assert said.startswith(ours["answer"])

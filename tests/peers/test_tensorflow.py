@@ -111,3 +111,49 @@ def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     jax.tree.map(np.testing.assert_array_equal, parameters(workdir), expected)
     assert main(["import", f"{prefix}.index", f"--workdir={tmp_path}/other"]) == 2
     assert "needs the symbols of its vocabulary" in capsys.readouterr().err
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def one_byte(path):
+    path.write_bytes(path.read_bytes()[:40] + bytes([path.read_bytes()[40] ^ 1]) + path.read_bytes()[41:])
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "cut": cut,
+    "one_byte": one_byte,
+    "empty": emptied,
+    "folder": a_folder,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["xlnet", "transformer_xl"])
+def test_a_damaged_data_file_is_one_line(kind, damage, tmp_path, capsys):
+    """Its index is whole, so that it opens; the fault is met when the arrays are read."""
+    words = ["--config.model.memory_len=4"]
+    if kind == "xlnet":
+        prefix = write(tmp_path / "model", "tiny", released.tensorflow_arrays("tiny"))
+    else:
+        (tmp_path / "model").mkdir()
+        variables = xl_variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
+        prefix, symbols = save(str(tmp_path / "model" / "model.ckpt"), variables), tmp_path / "symbols.txt"
+        symbols.write_text("\n".join(SYMBOLS))
+        words.append(f"--tokenizer={symbols}")
+    (data,) = (tmp_path / "model").glob("*.data-*")
+    DAMAGES[damage](data)
+    assert main(["import", prefix, f"--workdir={tmp_path}/work", "--json", *words]) == 2
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "cannot read it" in each]
+    assert prefix in line and line.endswith("; copy it again") and not (tmp_path / "work").exists()

@@ -17,6 +17,7 @@ from xlnet_jax.convert.huggingface import SHARD_BYTES
 from xlnet_jax.convert.source import WRITERS
 from xlnet_jax.data.batches.stream import from_json
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -62,15 +63,19 @@ def export(
     if identity.pop("phases", ()):  # the keys of the phase
         identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
     evaluated = workdirs.line_of(workdir, "evaluations", at)
-    share = evaluated.get("heldout_share", 1)
+    share, task = evaluated.get("heldout_share", 1), config.finetune.task
+    held_out = "dev" if task != "none" else "held-out" + f", first {share:.1%} of the split" * (share < 1)
     losses = {
-        "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
-        "held-out" + f", first {share:.1%} of the split" * (share < 1): workdirs.heldout_loss(evaluated),
-    }
+        "training": workdirs.line_of(workdir, "metrics", at).get("loss"), held_out: workdirs.heldout_loss(evaluated),
+    }  # fmt: skip
+    ranking = TASKS[task](config, tokenizer).metrics if task != "none" else ()
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
+    scores = {name: evaluated[name] for name in ranking if name in evaluated and itself}
     tokens = _tokens(stored, at) if "phases" not in (workdirs.read_config(workdir) or {}) else None
-    WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known, tokens), output, shard_bytes)
+    WRITERS[format].write(
+        Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens), output, shard_bytes
+    )
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
 
 

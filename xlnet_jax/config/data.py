@@ -111,8 +111,8 @@ class FinetuneConfig:
     task: str = key(
         "none",
         "what the head predicts",
-        choices="none classification regression multiple_choice question_answering token_classification embeddings "
-        "text_to_text",
+        choices="none classification multi_label_classification regression multiple_choice question_answering "
+        "token_classification embeddings text_to_text",
     )
     train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
     dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
@@ -153,7 +153,11 @@ class FinetuneConfig:
     length_penalty: float = key(
         0.6, "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power", FREE, le=5
     )
-    pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
+    pooling: str = key(
+        "mean", "embeddings: mean or maximum over all pieces, the vector of CLS or of the last piece",
+        choices="mean cls max last",
+    )  # fmt: skip
+    normalize: bool = key(False, "embeddings: the vector of a text has length 1")
     temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
 
     def column_list(self) -> list[str]:
@@ -253,15 +257,19 @@ def _lengths(config: Config) -> list[Rule]:
     ]  # fmt: skip
 
 
+_WITHOUT_CLS = ("classification", "multi_label_classification", "text_to_text")
+"""The tasks of a family without CLS."""
+
+
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, family = config.finetune, config.evaluation.every, config.model.family
     generates, T = task.task == "text_to_text", config.data.segment_len
     least = 16 if generates else 8
     return [
-        ("finetune.task", family.cls != "none" or task.task in ("classification", "text_to_text"),
-         f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification or "
-         "text_to_text"),
+        ("finetune.task", family.cls != "none" or task.task in _WITHOUT_CLS,
+         f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
+         f"{', '.join(_WITHOUT_CLS[:-1])} or {_WITHOUT_CLS[-1]}"),
         ("model.memory_len", not generates or config.model.memory_len == 0,
          "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
         ("finetune.max_answer", not generates or task.max_answer <= T - 3,

@@ -11,25 +11,30 @@ config.json is right.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.config.families import FAMILIES, Family
-from xlnet_jax.convert.peers import PEERS, class_of, peer
+from xlnet_jax.config.families import FAMILIES
+from xlnet_jax.convert.peers import IDLE, PEERS, SAME, Peer, class_of, peer
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
-from xlnet_jax.messages import suggest
+from xlnet_jax.messages import quantity, suggest
 from xlnet_jax.storage import files
 
 OWN = "xlnet_jax.json"
 """A file of ours beside config.json: values by dotted key."""
 
+MODULES = "modules.json"
+"""The file that makes a folder one of sentence-transformers."""
+
 _TYPES = {
-    "architectures": list, "id2label": dict, "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int,
+    "architectures": list, "num_labels": int, "end_n_top": int, "summary_last_dropout": float, "embd_pdrop": float,
+    "id2label": dict, "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int,
     "bi_data": bool, "use_mems_train": bool, "use_mems_eval": bool, "classifier_dropout": float,
     "classifier_dropout_prob": float, "reorder_and_upcast_attn": bool, "use_cache": bool,
 }  # fmt: skip
@@ -38,7 +43,7 @@ _TYPES = {
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
 
-_IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
+_IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.normalize", "finetune.beam"}
 _OF_RUN = {"data.weights", "compat.cores", "finetune.metric"}
 """Of no use to others, as are all keys that a resume may change but for `_OF_USE`."""
 _OF_USE = {"finetune.max_answer", "finetune.columns"}
@@ -90,7 +95,7 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
     ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
     if export and "pad_token_id" not in row.required:  # GPT-2's text ends before the first of these
         ids["pad_token_id"] = special.pad
-    return {
+    written = {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
         "dtype": "float32",  # XLNet has no working half-precision two-stream attention there
@@ -98,13 +103,13 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         **row.required,
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
         **row.summary,
-        **{theirs: values[ours] for theirs, ours in row.also.items()},
-        **({"start_n_top": task.beam, "end_n_top": task.beam} if model.architecture == "xlnet" else {}),
+        **({"start_n_top": task.beam} if model.architecture == "xlnet" else {}),
         **ids,
         **({"problem_type": export.problem_type} if export and export.problem_type else {}),
         **({"id2label": {str(i): name for i, name in enumerate(labels)},
             "label2id": {name: i for i, name in enumerate(labels)}} if labels else {}),
     }  # fmt: skip
+    return {theirs: written[twin.of] for theirs, twin in row.twins.items()} | written
 
 
 def read_config_json(folder: str) -> dict[str, Any]:
@@ -123,11 +128,11 @@ def read_config_json(folder: str) -> dict[str, Any]:
     return found
 
 
-def _check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
+def check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
     """Raises BadInput for a key that has another value than the only one that is known here."""
     for key, value in wanted.items():
         if (given := found.get(key, value)) != value:
-            raise BadInput(f"{path}: {key}={json.dumps(given)}; only {json.dumps(value)} can be imported")
+            raise BadInput(f"{path}: {key}={json.dumps(given):.80}; only {json.dumps(value)} can be imported")
 
 
 def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +141,8 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     Raises BadInput if the folder holds a model that this package cannot express.
     """
     path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
-    _check_only({key: value for key, value in found.items() if value is not None}, row.required, path)
+    check_only({key: value for key, value in found.items() if value is not None}, row.required | SAME, path)
+    _check_twins(found, row, path)
     said: dict[str, Any] = {ours: default if found.get(theirs) is None else found[theirs]
             for ours, (theirs, default) in row.named.items()}  # fmt: skip
     theirs, activations = said["activation"], {theirs: ours for ours, theirs in ACTIVATIONS.items()}
@@ -156,6 +162,23 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in values.items()}
 
 
+def _check_twins(found: Mapping[str, Any], row: Peer, path: str) -> None:
+    """Raises BadInput for two keys of config.json that are one here, and have two values."""
+    defaults = dict(row.named.values())
+    for theirs, twin in row.twins.items():
+        one = found.get(theirs, twin.default)
+        two = found.get(twin.of, defaults.get(twin.of, twin.default))
+        read = not twin.classes or _class_in(found) in [row.prefix + name for name in twin.classes]
+        if read and one is not None and one != two:
+            raise BadInput(f"{path}: {theirs}={one} and {twin.of}={two}; only equal ones can be imported: write the "
+                           "value for further training into both")  # fmt: skip
+
+
+def _class_in(found: Mapping[str, Any]) -> str:
+    """The name of the model's class; "" if config.json has none."""
+    return str((found.get("architectures") or [""])[0])
+
+
 def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
     """What config.json does not say, for the keys of `read_model`: the usual objective, the longest examples."""
     name = model["model.architecture"]
@@ -169,39 +192,49 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises BadInput if its head computes in another way than ours.
     """
-    path, name = os.path.join(folder, "config.json"), (found.get("architectures") or [""])[0]
+    path, name, pools = os.path.join(folder, "config.json"), _class_in(found), MODULES in files.listing(folder)
     row, family = PEERS[found["model_type"]], FAMILIES[found["model_type"]]
+    if pools and name in ("", *(row.prefix + rest for rest in row.pretraining)):
+        name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, kind in TASKS.items() if row.prefix + kind.export.name == name]
     # A bare model lacks what predicts pieces; if there are no parameters for that, it lacks nothing.
     complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
-    if not tasks or (tasks == ["embeddings"] and complete and "modules.json" not in files.listing(folder)):
-        return {"data.sentence_loss": name in [row.prefix + rest for rest in row.pretraining[1:]]}
-    labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    if not all(key.isdecimal() and isinstance(x, str) for key, x in labels.items()):
+    if not tasks or (tasks == ["embeddings"] and complete and not pools):
+        paired = name in [row.prefix + rest for rest in row.pretraining[1:]]
+        check_only(found, row.summary if paired else {}, path)
+        return {"data.sentence_loss": paired}
+    check_only(found, row.summary, path)
+    labels = found.get("id2label") or {str(i): f"LABEL_{i}" for i in range(found.get("num_labels") or 2)}
+    if {*labels} != {str(i) for i in range(len(labels))} or not all(isinstance(x, str) for x in labels.values()):
         raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number")
     names_of = [labels[key] for key in sorted(labels, key=int)]
-    # Classification and regression are one class there.
-    regression = len(tasks) == 2 and (found.get("problem_type") == "regression" or len(names_of) == 1)
-    task = "regression" if regression else tasks[0]
-    _check_only(found, row.summary, path)
-    pooling = {}
-    if task == "embeddings" and "modules.json" in files.listing(folder):
-        pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
+    task = tasks[0] if len(tasks) == 1 else _of_problem(found.get("problem_type"), len(names_of), tasks, path)
+    if "labels" in TASKS[task].options and len({*names_of}) < len(names_of):
+        raise BadInput(f"{path}: id2label={str(labels)[:60]!r} has a name twice; give each label its own")
+    theirs, default = row.named.get("max_positions", ("", math.inf))
+    longest = (found.get(theirs) or default) - family.first_position
     length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
         "finetune.labels": configs.joined(names_of) if "labels" in TASKS[task].options else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
-        "finetune.pooling": "cls" if pooling.get(pooling_of_cls(family)) else "mean",
         # int(1e30) is how transformers writes that there is no limit.
-        **({"data.segment_len": length} if isinstance(length, int) and length < int(1e30) else {}),
+        **({"data.segment_len": min(length, longest)} if isinstance(length, int) and length < int(1e30) else {}),
     }
 
 
-def pooling_of_cls(family: Family) -> str:
-    """The key of sentence-transformers for the vector of CLS, or of the last piece."""
-    return "pooling_mode_cls_token" if family.cls == "first" else "pooling_mode_lasttoken"
+def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
+    """The one of several `tasks` of a class. Raises BadInput for a number of outputs that it cannot have."""
+    problem = given or ("regression" if outputs == 1 else "single_label_classification")
+    by_problem = {TASKS[task].export.problem_type: task for task in tasks}
+    if problem not in by_problem:
+        raise BadInput(f"{path}: problem_type={problem!r} is not one of {', '.join(by_problem)}")
+    if problem != "multi_label_classification" and (problem == "regression") != (outputs == 1):
+        raise BadInput(
+            f"{path}: problem_type={problem} with {quantity(outputs, 'label')} in id2label cannot be imported"
+        )
+    return by_problem[problem]
 
 
 def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +249,6 @@ def read_kept(found: Mapping[str, Any], config: Config, special: SpecialIds) -> 
     row = peer(config.model)
     kept = {key: found[key] for key in row.kept if key in found}
     again = config_json(config, special, kept)
-    known = {*(theirs for theirs, _ in row.named.values()), "transformers_version", "_name_or_path"}
+    known = {*(theirs for theirs, _ in row.named.values()), "num_labels"} | IDLE | row.idle
     return kept, [f"{key}={value!r:.60}" for key, value in found.items()
                   if value is not None and key not in known and again.get(key) != value]  # fmt: skip

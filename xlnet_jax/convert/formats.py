@@ -67,6 +67,8 @@ class Trained(NamedTuple):
     """`Source.kept` of the model that the run started from."""
     losses: Mapping[str, float] = NOTHING
     """Of its step, by the words that describe them."""
+    scores: Mapping[str, float] = NOTHING
+    """Of the dev set of a task by their names, the one that ranks first."""
     tokens: int | None = None
     """Fresh ones that it has read; None where nobody knows."""
 

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from xlnet_jax.config import Config
-from xlnet_jax.convert import fields, formats, names, peers, tokenizer_files, tokenizer_json
+from xlnet_jax.convert import fields, formats, names, peers, sentence_transformers, tokenizer_files, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.peers import Peer
 from xlnet_jax.data import vocabulary
@@ -87,7 +87,7 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
         fields.OWN: fields.own(config),
     }
     if config.finetune.task == "embeddings":
-        documents |= _sentence_transformers(config, config.data.segment_len)
+        documents |= sentence_transformers.documents(config)
     contents = {name: files.to_json(document, 2) for name, document in documents.items()}
     contents |= tokenizer_files.contents(tokenizer, config) | {"README.md": model_card(trained).encode()}
     tensors = names.to_foreign(peers.table(config), trained.params)
@@ -121,23 +121,6 @@ def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: 
         size = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         files.write(os.path.join(folder, _INDEX), files.to_json(index))
-
-
-def _sentence_transformers(config: Config, max_length: int) -> dict[str, Any]:
-    """The files that make the folder a model of that library: the transformer, then its pooling."""
-    root, pooling = "sentence_transformers.models", config.finetune.pooling
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    return {
-        "modules.json": [{"idx": number, "name": str(number), "path": path, "type": f"{root}.{kind}"}
-                         for number, (path, kind) in enumerate(modules)],
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        # All versions read these older names.
-        "1_Pooling/config.json": {"word_embedding_dimension": config.model.d_model,
-                                  "pooling_mode_cls_token": False,
-                                  "pooling_mode_mean_tokens": pooling == "mean",
-                                  "pooling_mode_lasttoken": False,
-                                  **({fields.pooling_of_cls(config.model.family): True} if pooling == "cls" else {})},
-    }  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -220,12 +203,17 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     found = fields.read_config_json(path)
     model, of_run = fields.read_model(path, found), fields.read_own(path, found["model_type"])
     known = fields.read_lengths(found) | of_run | model | fields.read_task(path, found)
+    listed, modules = files.listing(path), sentence_transformers.Modules()
+    if fields.MODULES in listed and known.get("finetune.task") == "embeddings":
+        modules = sentence_transformers.read(path, listed, model)
+        known |= modules.keys
     config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
     with open_tokenizer(path, tokenizer) as own:
         formats.check_tokenizer(own, config)
         vocabulary.check_pieces(own, config, path)
         check_padding(own, config)
+        sentence_transformers.check_case(path, modules, own)
         kept, lost = fields.read_kept(found, config, own.special)
         with open_weights(path, row) as arrays:
             of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
@@ -235,5 +223,5 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
             # Many a folder has the pooler that its class does not read.
             spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
             used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
-            convert, lost = functools.partial(names.from_foreign, table), [*lost, *sorted(spare)]
+            convert, lost = functools.partial(names.from_foreign, table), [*lost, *modules.lost, *sorted(spare)]
             yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)

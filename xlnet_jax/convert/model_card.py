@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
@@ -11,23 +12,25 @@ from xlnet_jax.convert.peers import class_of
 _NAMES = {"xlnet": "XLNet", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT", "gpt2": "GPT-2"}
 _HEADER = """\
 ---
-library_name: transformers
+library_name: {library}
 pipeline_tag: {pipeline}
 tags:
 - {family}
-- pretraining
+- {tag}
 ---
 
-# {name}
+# {title}
 
-{article} {name} pretrained with xlnet_jax {version}, exported at step {step}.
+{article} {name} {trained} with xlnet_jax {version}, exported at step {step}.
 
 """
 
-_USE = """
+_HOW = """
 ## How to use
 
 ```python
+"""
+_USE = """\
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
@@ -42,8 +45,6 @@ _OF_LAYOUT = {
     "last": """\
 The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
 cut with `truncation=True` at {max_length} tokens, the length of a segment in training; the model itself has no limit.
-`generate` takes neither segment ids nor the two special pieces:
-`model.generate(**tokenizer(text, add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"))`.
 """,
     "first": """\
 The tokenizer pads on the right and puts `{cls}` first: the vector of a text is the first one. Long texts are cut with
@@ -51,11 +52,122 @@ The tokenizer pads on the right and puts `{cls}` first: the vector of a text is 
 """,
     "none": """\
 Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
-`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}. Texts go on
-with `AutoModelForCausalLM` and `model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=20)`.
+`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}.
 """,
 }
 """By where CLS stands."""
+
+_CLASSIFY = """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="FOLDER", truncation=True, top_k=None)
+print(classify([{"text": "A sentence."}]))
+```
+
+Two texts are `{"text": "One.", "text_pair": "Two."}`. {scores}
+
+"""
+_LOAD = """\
+import torch
+from transformers import {auto}, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER").eval()
+"""
+_WORDS = """\
+words = "A sentence in words .".split()
+given = tokenizer([f"{space}{word}" for word in words], is_split_into_words=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    best_T = model(**given).logits[0].argmax(-1).tolist()
+first = {word: place for place, word in reversed([*enumerate(given.word_ids())]) if word is not None}
+print([(words[word], model.config.id2label[best_T[place]]) for word, place in sorted(first.items())])
+```
+
+The label of a word is that of its first piece.
+
+"""
+_CHOOSE = """\
+context, question, options = "A context.", "A question?", ["One.", "Two.", "Three."]
+asked = [f"{question} {option}" for option in options]
+given = tokenizer([context] * len(options), asked, truncation="only_first", padding=True, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**{name: each[None] for name, each in given.items()}).logits[0]  # one for each option
+print(dict(zip(options, logits.softmax(-1).tolist())))
+```
+
+"""
+_EMBED = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")
+vectors = model.encode(["A sentence.", "Another one."])
+print(model.similarity(vectors, vectors))
+```
+
+"""
+_ANSWER = """\
+question, context = "Who wrote it?", "The book is by a woman of Leeds."
+given = tokenizer(question, context, truncation="only_second", return_offsets_mapping=True, return_tensors="pt")
+places = given.pop("offset_mapping")[0].tolist()
+outside = torch.tensor([part != 1 for part in given.sequence_ids()])  # [T]
+with torch.no_grad():
+    out = model(**given)
+start, end = (logits[0].masked_fill(outside, -torch.inf) for logits in (out.start_logits, out.end_logits))
+scores = (start[:, None] + end).masked_fill(torch.ones(len(end), len(end)).tril(-1).bool(), -torch.inf)
+first, last = divmod(int(scores.argmax()), len(end))
+print(context[places[first][0] : places[last][1]], float(scores.max()))
+```
+
+That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts are read in
+windows: `stride` and `return_overflowing_tokens=True`.
+
+"""
+_ANSWER_OF_XLNET = """\
+question, context = "Who wrote it?", "The book is by a woman of Leeds."
+given = tokenizer(context, question, truncation="only_first", return_offsets_mapping=True, return_tensors="pt")
+places = given.pop("offset_mapping")[0].tolist()
+p_mask = torch.tensor([[float(part != 0) for part in given.sequence_ids()]])  # 1 = no answer starts or ends there
+with torch.no_grad():
+    out = model(**given, p_mask=p_mask)
+starts = out.start_top_index[0]
+ends = out.end_top_index[0].reshape(-1, len(starts))  # [ends of each start, starts]
+shares = out.end_top_log_probs[0].reshape(ends.shape) * out.start_top_log_probs[0]  # no logarithms, whatever their name
+place = int(shares.masked_fill(ends < starts, -1).argmax())
+first, last = int(starts[place % len(starts)]), int(ends.flatten()[place])
+print(context[places[first][0] : places[last][1]])
+```
+
+The context is the first text. What speaks against any answer is `out.cls_logits`, with `p_mask[0, -1] = 0`
+as in training. `AutoModelForQuestionAnswering` is another head, which is not here. Longer contexts are read in
+windows: `stride` and `return_overflowing_tokens=True`.
+
+"""
+
+
+class _Card(NamedTuple):
+    """What the card of a task says."""
+
+    pipeline: str
+    program: str
+    auto: str = ""
+    """The class that `_LOAD` opens before the program."""
+    scores: str = ""
+    library: str = "transformers"
+
+
+_CARDS = {
+    "classification": _Card("text-classification", _CLASSIFY, scores="The scores are probabilities, together 1."),
+    "multi_label_classification": _Card("text-classification", _CLASSIFY, scores="Each label has a probability of its "
+                                        "own; a text has those above 0.5."),
+    "regression": _Card("text-classification", _CLASSIFY, scores="The score is the number."),
+    "multiple_choice": _Card("multiple-choice", _CHOOSE, "AutoModelForMultipleChoice"),
+    "question_answering": _Card("question-answering", _ANSWER, "AutoModelForQuestionAnswering"),
+    "token_classification": _Card("token-classification", _WORDS, "AutoModelForTokenClassification"),
+    "embeddings": _Card("sentence-similarity", _EMBED, library="sentence-transformers"),
+}  # fmt: skip
+"""By `finetune.task`."""
+_OF_XLNET = _CARDS | {
+    "question_answering": _Card("question-answering", _ANSWER_OF_XLNET, "XLNetForQuestionAnswering"),
+}
 
 _MASKS = """
 ## What stands at `{mask}`
@@ -89,6 +201,19 @@ print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 
 `pipeline("fill-mask")` gives the same: {why}
 """
+_GENERATE = """
+## How a text goes on
+
+```python
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
+given = tokenizer("A sentence", {given}return_tensors="pt")
+print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
+```
+"""
+_GIVEN = "add_special_tokens=False, return_token_type_ids=False, "
+"""XLNet's `generate` takes neither segments nor the pieces at the end of a text."""
 _WHY = """this model learned to predict masked pieces from the content stream, as BERT
 does, and needs neither `perm_mask` nor `target_mapping`."""
 
@@ -96,42 +221,62 @@ does, and needs neither `perm_mask` nor `target_mapping`."""
 def model_card(trained: Trained) -> str:
     """The card as Markdown."""
     config, step = trained.config, trained.step
-    model, data, train = config.model, config.data, config.train
+    model, data, train, task = config.model, config.data, config.train, config.finetune
+    family, special, pieces = model.family, trained.tokenizer.special, trained.tokenizer.pieces
+    name, sees_masks, tuned = _NAMES[model.architecture], family.cls != "none", task.task != "none"
+    unit = "" if tuned else " nats per target"
     sections = {
+        "Task": {
+            "task": task.task,
+            # A vertical line would end the cell.
+            **({"labels": ", ".join(task.label_list()).replace("|", "\\|")} if task.labels else {}),
+            **({"vector": f"{task.pooling}{', of length 1' * task.normalize}"} if task.task == "embeddings" else {}),
+            **{f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()},
+        } if tuned else {},
         "Model": {
             "layers": model.layers, "width": model.d_model, "heads": f"{model.heads} of {model.head_dim}",
             "feed-forward width": model.d_ff, "activation": model.activation, "vocabulary": model.vocab_size,
-            **({"positions": model.max_positions} if model.family.absolute
+            **({"positions": model.max_positions} if family.absolute
                else {"memory in training": f"{model.memory_len} positions"}),
         },
         "Training": {
-            "objective": data.objective, "segment": f"{data.segment_len} tokens, {data.num_predict} predicted",
+            **({"sequence": f"{task.segments * data.segment_len} tokens"} if tuned else
+               {"objective": data.objective, "segment": f"{data.segment_len} tokens, {data.num_predict} predicted"}),
             # Parameters that were imported say nothing of these.
-            **({"batch": f"{train.batch_size} segments", "learning rate": config.optimizer.learning_rate,
+            **({"batch": f"{train.batch_size} {'examples' if tuned else 'segments'}",
+                "learning rate": config.optimizer.learning_rate,
                 "steps": f"{step:,} of {train.steps:,}"} if step else {}),
             **({"fresh tokens": f"{trained.tokens:,}"} if trained.tokens else {}),
         },
         "Data": {
-            "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
+            f"{'examples' if tuned else 'corpus'} (SHA-256)":
+                trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
             "tokenizer (SHA-256)": trained.tokenizer.sha256,
         },
-        "Losses": {name: f"{value:.4f} nats per target" for name, value in trained.losses.items()},
+        "Losses": {loss: f"{value:.4f}{unit}" for loss, value in trained.losses.items()},
     }  # fmt: skip
-    tables = (f"## {name}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
-              for name, rows in sections.items() if rows)  # fmt: skip
-    family, special, pieces = model.family, trained.tokenizer.special, trained.tokenizer.pieces
-    name, sees_masks = _NAMES[model.architecture], family.cls != "none"
+    tables = (f"## {title}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
+              for title, rows in sections.items() if rows)  # fmt: skip
+    card = (_OF_XLNET if family.cls == "last" else _CARDS).get(task.task)
+    fills = family.cls == "first" or (sees_masks and data.objective != "plm")
     words = {
         "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture, "name": name,
         "article": "An" if name[0] in "XA" else "A", "max_length": str(data.segment_len),
-        "pipeline": "fill-mask" if family.cls == "first" else "text-generation", "longest": str(model.max_positions),
+        "longest": str(model.max_positions), "library": card.library if card else "transformers",
+        "pipeline": card.pipeline if card else "fill-mask" if fills else "text-generation",
+        "tag": "fine-tuning" if card else "pretraining", "trained": "fine-tuned" if card else "pretrained",
+        "title": f"{name}: {task.task.replace('_', ' ')}" if card else name,
+        "auto": card.auto if card else "", "scores": card.scores if card else "",
         "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
-        "cls": pieces[special.cls] if sees_masks else "", "mask": pieces[special.mask] if sees_masks else "",
+        "cls": pieces[special.cls] if sees_masks else "", "mask": "" if special.mask is None else pieces[special.mask],
+        "space": trained.tokenizer.space, "given": _GIVEN if family.cls == "last" else "",
         "why": _WHY if not family.absolute else "this is what the model learned.",
     }  # fmt: skip
-    use = _USE + _OF_LAYOUT[family.cls]
-    if config.finetune.task == "none" and sees_masks:
+    use = _HOW + (_LOAD * bool(card.auto) + card.program if card else _USE) + _OF_LAYOUT[family.cls]
+    if not card and sees_masks:
         use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+    if not card and not fills:
+        use += _GENERATE
     header, use = (functools.reduce(lambda text, word: text.replace(f"{{{word}}}", words[word]), words, part)
                    for part in (_HEADER, use))  # fmt: skip
     return header + "\n".join(tables) + use

@@ -17,6 +17,17 @@ from xlnet_jax.finetune.tasks import TASKS
 NONE: dict[str, Any] = {}
 
 
+class Twin(NamedTuple):
+    """Why a key of config.json must have the value of another one: here both are one. Null is that value, too."""
+
+    of: str
+    """The other key."""
+    default: Any
+    """Where a folder does not say it."""
+    classes: tuple[str, ...] = ()
+    """The classes that read it, without the family's prefix; () = all."""
+
+
 class Peer(NamedTuple):
     """A family there."""
 
@@ -45,14 +56,21 @@ class Peer(NamedTuple):
     from an import keeps those of its source."""
     aliases: dict[str, str] = NONE
     """Other names of keys of config.json."""
-    also: dict[str, str] = NONE
-    """Further names of keys of `ModelConfig`, which are written and not read."""
+    twins: dict[str, Twin] = NONE
+    """Keys of config.json that must have the value of another one."""
+    idle: frozenset[str] = frozenset()
+    """Keys of config.json that no class here reads, beside `IDLE`."""
     always: dict[str, Any] = NONE
     """Keys of `ModelConfig` that have this value there: the same function, until it is trained there."""
     summary: dict[str, Any] = NONE
-    """Our classifier, in config.json."""
+    """Our heads, in config.json."""
 
 
+SAME: dict[str, Any] = {"is_encoder_decoder": False, "pruned_heads": {}, "quantization_config": None, "auto_map": None}
+"""What of config.json has one value in all our models, and is written by none: code of its own is the last one."""
+IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "output_hidden_states", "output_attentions",
+                  "chunk_size_feed_forward"})  # fmt: skip
+"""Keys of config.json that change no function."""
 NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll"})
 """Keys of `ModelConfig` that config.json has a place for in no family."""
 
@@ -178,6 +196,8 @@ _OF_XLNET = {
     "layer_losses": False, "same_length": False,
 }  # fmt: skip
 _ONLY = _OF_XLNET | {"tie_projections": "all", "clamp_len": -1, "biases_per_layer": True, "memory_len": 0}
+_CLASSIFIERS = ("ForSequenceClassification", "ForMultipleChoice")
+_OF_HEADS = {"classifier_dropout": Twin("hidden_dropout_prob", None, (*_CLASSIFIERS, "ForTokenClassification"))}
 _WHOLE = {"d_embed": 0, "share_layers": False}
 _ENCODER = {"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True,
             "position_embedding_type": "absolute"}  # fmt: skip
@@ -206,7 +226,8 @@ PEERS = {
         kept={"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True},
         aliases={"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
                  "num_attention_heads": "n_head"},
-        also={"summary_last_dropout": "dropout"},
+        twins={"summary_last_dropout": Twin("dropout", 0.1, _CLASSIFIERS),
+               "end_n_top": Twin("start_n_top", 5, ("ForQuestionAnswering",))},
         always={"biases_per_layer": True},  # one set is copied to each layer
         summary={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"},
     ),
@@ -215,7 +236,7 @@ PEERS = {
         copies=_tied("cls.predictions.decoder", _BERT[0].theirs, "cls.predictions.bias"),
         named=_named(30522), only=_ONLY | _WHOLE | {"norm": "post"},
         required=_ENCODER | {"type_vocab_size": 2, "pad_token_id": 0},
-        kept={"classifier_dropout": None, "use_cache": True},
+        kept={"classifier_dropout": None, "use_cache": True}, twins=_OF_HEADS,
     ),
     "roberta": Peer(
         prefix="Roberta", pretraining=("ForMaskedLM",), table=_ROBERTA,
@@ -226,6 +247,7 @@ PEERS = {
         # Positions are counted from the id of padding there.
         required=_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1},
         ids={"bos_token_id": "cls", "eos_token_id": "sep"}, kept={"classifier_dropout": None, "use_cache": True},
+        twins=_OF_HEADS,
     ),
     "albert": Peer(
         prefix="Albert", pretraining=("ForMaskedLM", "ForPreTraining"), table=_ALBERT, heads=_heads("albert.pooler"),
@@ -236,7 +258,7 @@ PEERS = {
             dropout=("hidden_dropout_prob", 0.0), attention_dropout=("attention_probs_dropout_prob", 0.0)),
         only=_ONLY | {"norm": "post", "share_layers": True},
         required=_ENCODER | {"type_vocab_size": 2, "pad_token_id": 0, "num_hidden_groups": 1, "inner_group_num": 1},
-        ids={"bos_token_id": "cls", "eos_token_id": "sep"}, kept={"classifier_dropout_prob": 0.1},
+        ids={"bos_token_id": "cls", "eos_token_id": "sep"}, summary={"classifier_dropout_prob": 0.1},
     ),
     "gpt2": Peer(
         prefix="GPT2", pretraining=("LMHeadModel",), table=_GPT2,
@@ -253,7 +275,10 @@ PEERS = {
         kept={"use_cache": True, "reorder_and_upcast_attn": False},  # in float32 the latter changes nothing
         aliases={"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
                  "num_hidden_layers": "n_layer"},
-        also={"embd_pdrop": "dropout"},
+        twins={"embd_pdrop": Twin("resid_pdrop", 0.1)},
+        # Of the head of a class that is not here.
+        idle=frozenset({"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+                        "summary_first_dropout"}),
     ),
 }  # fmt: skip
 """By `model.architecture`."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -59,22 +59,30 @@ def read_model(folder: str) -> dict[str, Any]:
 
 
 def open_checkpoint(prefix: str) -> names.Arrays:
-    """The variables of a checkpoint, without optimizer slots and counters. Raises BadInput."""
+    """The variables of a checkpoint, without optimizer slots and counters.
+
+    Raises BadInput, and so does `Arrays.read`: TensorFlow is not installed, or a file is missing or damaged.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
         raise BadInput(f"{prefix}: a TensorFlow checkpoint needs tensorflow; install the extra `tf`") from error
-    try:
-        reader: Any = tf.train.load_checkpoint(prefix)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again") from error
+    damaged = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
+
+    def guarded(read: Callable[[str], Any], name: str) -> Any:
+        try:
+            return read(name)
+        except damaged as error:
+            raise BadInput(f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again") from error
+
+    reader = guarded(tf.train.load_checkpoint, prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     forms = {name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
              for name, shape in shapes.items() if not name.endswith(_NOT_PARAMETERS)}  # fmt: skip
     if len(forms) < len(shapes):
         log.info("%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(forms))
-    return names.Arrays(prefix, forms, reader.get_tensor)
+    return names.Arrays(prefix, forms, functools.partial(guarded, reader.get_tensor))
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:

@@ -1,6 +1,7 @@
 """Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest complete `Task`s.
 
-Classes are trained with the cross-entropy, numbers with the squared error. Of a multiple choice every option is a
+Classes are trained with the cross-entropy, numbers with the squared error. If a text may have several classes, or none,
+each has a sigmoid and a cross-entropy of its own. Of a multiple choice every option is a
 sequence of its own (`layouts.choice`), and the softmax is over the options' logits.
 """
 
@@ -13,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
-from xlnet_jax.finetune.heads import Classifier, cross_entropy, squared_error
+from xlnet_jax.finetune.heads import Classifier, binary_cross_entropy, cross_entropy, squared_error
 from xlnet_jax.finetune.task import Example, Export, Labels, Task
 
 LETTERS = string.ascii_uppercase
@@ -54,6 +55,36 @@ class Classification(Task):
         f1 = metrics.f1 if len(self.labels) == 2 else metrics.macro_f1
         scores = {"accuracy": metrics.accuracy, "f1": f1, "matthews": metrics.matthews}
         return {name: score(label_N, predicted_N) for name, score in scores.items()}
+
+
+class MultiLabelClassification(Task):
+    """Any number of the classes in `finetune.labels`, also none."""
+
+    read, usual = staticmethod(readers.multi_labelled), staticmethod(readers.usual)
+    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
+    export = Export("ForSequenceClassification", "multi_label_classification", FinetuneConfig.label_list)
+    ranking = ("f1_micro", "f1_macro")
+
+    def target(self, example: Example) -> Labels:
+        """1 for each class that the example has, else 0."""
+        label_C = np.zeros(len(self.labels), np.float32)
+        label_C[[index_of(name, self.labels, example.where) for name in example.label or ()]] = 1
+        return {"label": label_C}
+
+    def head(self, config: ModelConfig) -> Classifier:
+        """See `Task`."""
+        return Classifier(config, len(self.labels), binary_cross_entropy)
+
+    def output(self, prediction: Labels) -> dict[str, Any]:
+        """`labels`: those with a probability above 0.5, and `scores`: the probability of each."""
+        scores = dict(zip(self.labels, expit(prediction["logits"][0].astype(np.float64)).tolist(), strict=True))
+        return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """F1 of all labels together, and the mean over the labels."""
+        label_NC = np.array([self.target(example)["label"] for example in examples], int)
+        predicted_NC = np.array([[share > 0.5 for share in output["scores"].values()] for output in outputs], int)
+        return metrics.multi_label_f1(label_NC, predicted_NC)
 
 
 class Regression(Task):

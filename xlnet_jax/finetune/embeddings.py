@@ -30,14 +30,25 @@ class EmbeddingHead(nn.Module):
     """Pools the vectors of a sequence; has no parameters."""
 
     pooling: str
-    """`mean` of all pieces with SEP and CLS, or the vector of `cls`."""
+    """`mean` or `max` over all pieces with SEP and CLS, or the vector of `cls` or of the `last` piece."""
     temperature: float
+    normalize: bool = False
+    """Whether vectors have length 1."""
 
     def vectors(self, hidden: Hidden) -> jax.Array:
-        """[B, C, D], at least float32, of any length."""
-        if self.pooling == "cls":
-            return high(hidden.cls_BCD)
+        """[B, C, D], at least float32."""
+        pooled_BCD = self._pooled(hidden)
+        if not self.normalize:
+            return pooled_BCD
+        return pooled_BCD / jnp.maximum(jnp.linalg.norm(pooled_BCD, axis=-1, keepdims=True), 1e-12)
+
+    def _pooled(self, hidden: Hidden) -> jax.Array:
+        """[B, C, D], of any length."""
+        if self.pooling in ("cls", "last"):
+            return high(hidden.cls_BCD if self.pooling == "cls" else hidden.last_BCD)
         h_BCTD = high(hidden.h_BCTD)
+        if self.pooling == "max":
+            return jnp.where(hidden.real_BCT[:, :, :, None], h_BCTD, -jnp.inf).max(axis=2)
         real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
@@ -67,7 +78,7 @@ class Embeddings(Task):
     """Examples of two texts, in `predict` also of one."""
 
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
-    options = frozenset({"pooling", "segments", "temperature"})
+    options = frozenset({"normalize", "pooling", "segments", "temperature"})
     export = Export("Model")
     no_label = staticmethod(unlabelled.never)
 
@@ -84,7 +95,8 @@ class Embeddings(Task):
 
     def head(self, config: ModelConfig) -> EmbeddingHead:
         """See `EmbeddingHead`."""
-        return EmbeddingHead(self.config.finetune.pooling, self.config.finetune.temperature)
+        options = self.config.finetune
+        return EmbeddingHead(options.pooling, options.temperature, options.normalize)
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """The vector of each text, and the cosine of two."""

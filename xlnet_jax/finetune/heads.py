@@ -97,6 +97,12 @@ def cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
     return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)
 
 
+def binary_cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
+    """The mean over the outputs of one sequence of -log p(`labels["label"]`), [B, O] of 0 and 1; p is a sigmoid."""
+    logits_BO, label_BO = logits_BCO[:, 0], labels["label"]
+    return (jax.nn.softplus(logits_BO) - logits_BO * label_BO).mean(axis=1)
+
+
 def squared_error(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
     """(output - `labels["label"]`)^2."""
     return (logits_BCO[:, 0, 0] - labels["label"]) ** 2

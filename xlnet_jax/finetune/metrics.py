@@ -44,6 +44,13 @@ def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     return float(np.mean(2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]))
 
 
+def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
+    """F1 of all classes together (`f1_micro`), and the mean of theirs (`f1_macro`), where any number of classes may be
+    true: 0 or 1, [N, C]. That of a class that is neither a label nor predicted is 0."""
+    both_C, size_C = (2 * label_NC * predicted_NC).sum(axis=0), (label_NC + predicted_NC).sum(axis=0)
+    return {"f1_micro": _ratio(both_C.sum(), size_C.sum()), "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1)))}
+
+
 def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Matthews' correlation, for any number of classes (Gorodkin 2004, R_K); 0 where it is not defined."""
     table_CC = confusion(label_N, predicted_N).astype(np.float64)

@@ -145,8 +145,9 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
-    if labels and len(names) < 2:
-        raise BadInput(f"{source} has one label, {config.finetune.labels!r}; a task needs at least two")
+    if "labels" in kind.options and len(names) < 2:
+        has = f"one label, {config.finetune.labels!r}" if names else "no label"
+        raise BadInput(f"{source} has {has}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
     if kind.several_lengths:  # the steps of a dispatch have one length

@@ -111,12 +111,15 @@ class Hidden:
     """Where CLS stands; see `config.families.Family`."""
 
     @property
+    def last_BCD(self) -> jax.Array:
+        """The vectors of the last pieces, whichever side is padded."""
+        last_BC = self.real_BCT.shape[2] - 1 - self.real_BCT[:, :, ::-1].argmax(axis=2)
+        return jnp.take_along_axis(self.h_BCTD, last_BC[:, :, None, None], axis=2)[:, :, 0]
+
+    @property
     def cls_BCD(self) -> jax.Array:
         """The vectors of CLS; without one those of the last pieces, which have seen all others."""
-        if self.cls == "none":
-            last_BC = self.real_BCT.sum(axis=2) - 1
-            return jnp.take_along_axis(self.h_BCTD, last_BC[:, :, None, None], axis=2)[:, :, 0]
-        return self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
+        return self.last_BCD if self.cls == "none" else self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
 
 
 class Export(NamedTuple):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from xlnet_jax.finetune.classification import Classification, MultipleChoice, Regression
+from xlnet_jax.finetune.classification import (
+    Classification,
+    MultiLabelClassification,
+    MultipleChoice,
+    Regression,
+)
 from xlnet_jax.finetune.embeddings import Embeddings
 from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Task
@@ -11,6 +16,7 @@ from xlnet_jax.finetune.token_classification import TokenClassification
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
+    "multi_label_classification": MultiLabelClassification,
     "regression": Regression,
     "multiple_choice": MultipleChoice,
     "question_answering": QuestionAnswering,
