@@ -99,3 +99,24 @@ def test_a_label_that_cannot_be_a_name():
         with pytest.raises(BadInput, match=message):
             _joined({"b", label})
     assert _joined({"10", "9", "b"}) == "b,9,10"
+
+
+@pytest.mark.parametrize(
+    ("tags", "metric", "lines"),
+    [
+        (("B-PER", "E-PER", "O", "S-ORG"), "f1", 0),
+        (("B_PER", "I_PER", "O", "B_LOC"), "f1", 0),
+        (("NNP", "NNP", "VBZ", "NNP"), "accuracy", 1),
+        (("B-PER", "Q-PER", "O", "B-ORG"), "accuracy", 1),
+    ],
+)
+def test_a_run_whose_labels_mark_no_entities_says_so_once(tmp_path, settings, caplog, tags, metric, lines):
+    words = ("bame", "dono", "kira", "lu")
+    path = tmp_path / "ner.conll"
+    path.write_text("".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True)) + "\n")
+    path.write_text(path.read_text() * 8)
+    finetune = {"task": "token_classification", "train": str(path), "dev": str(path)}
+    train, dev = prepare(settings(finetune=finetune), str(tmp_path / "run"))
+    assert train.task.metric == dev.task.metric == metric
+    said = [record.message for record in caplog.records if "F1 of entities" in record.message]
+    assert len(said) == lines and all(line.endswith("accuracy ranks the checkpoints") for line in said)
