@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant("gpt2_is_not_normalised_at_the_end", TRANSFORMER, 'x_BSD = layer_norm("final_norm", config)(x_BSD)',
            'x_BSD += 0 * layer_norm("final_norm", config)(x_BSD)', family("gpt2")),
     Mutant("the_sentence_head_is_not_dropped", HEADS, "Dropout(self.parts.sentence_dropout)", "Dropout(0.0)",
-           one("train/every_family", "test_only_albert_drops_what_its_sentence_head_reads")),
+           one("train/every_family", "test_every_dropout_is_on_in_training_and_off_elsewhere[albert]")),
     Mutant("chunks_before_the_last_have_no_gradient", CHUNKS, "sums[0] + d_table_VD", "0 * sums[0] + d_table_VD",
            one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits")),
     Mutant("filled_slots_have_a_gradient", CHUNKS, "jnp.where(g_C[:, None] != 0, dz_CV, 0)", "dz_CV + 0",

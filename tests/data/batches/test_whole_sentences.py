@@ -207,7 +207,7 @@ def test_targets_are_a_share_of_the_text_with_its_special_pieces():
     assert min(seen) <= 4 and max(seen) == 8
 
 
-@pytest.mark.parametrize(("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.25), "all")])
+@pytest.mark.parametrize(("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.35), "all"), ((0.2, 0.7), "text")])
 def test_targets_become_a_mask_a_random_piece_or_stay(shares, pieces):
     settings = config(mask_share=shares[0], random_share=shares[1], random_pieces=pieces)
     counts, drawn = np.zeros(3), []
