@@ -95,6 +95,9 @@ def test_only_labels_that_mark_entities_have_f1(names, scores):
     assert task.metrics == tuple(scores) and task.metric == scores[0]
     example = SENTENCE._replace(label=label)
     assert set(task.score([{"labels": list(label)}], [example])) == set(scores)
+    if {"B-PER", "E-PER"} <= {*label}:  # the scheme is that of the labels, not of one sentence without an end
+        alone = SENTENCE._replace(label=("B-PER",))
+        assert task.score([{"labels": ["B-PER"]}], [alone]) == {"accuracy": 1} | ({"f1": 0} if "f1" in scores else {})
     if "f1" not in scores:
         message = "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are .*; use accuracy"
         with pytest.raises(BadInput, match=message):

@@ -166,7 +166,7 @@ def test_every_parameter_starts_as_its_source_says(name):
 
 
 def test_normal_is_cut_off_and_projections_are_small_where_asked():
-    """Google's BERT draws within two deviations, which leaves 0.88 of one; Transformer-XL has a rate for projections."""
+    """Google's BERT draws within two deviations, which leaves 0.88 of one; projections are Transformer-XL's."""
     cut = traced.drawn(lambda: init_params(make_recipe(member("bert", init_std=0.02, init_truncated=True))))
     assert all(deviation == pytest.approx(0.01759, rel=0.02) for _, deviation in cut.values() if deviation)
     assert sum(deviation > 0 for _, deviation in cut.values()) == 12
