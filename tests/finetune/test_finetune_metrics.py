@@ -91,6 +91,7 @@ def test_labels_of_no_scheme_have_no_f1(odd):
         ("a b b", "b b c", 0, 2 * 2 / 5),  # a word counts as often as both have it; the article a is gone
         ("Theatre", "atre", 0, 0),  # an article is a word
         ("U.S.", "US", 1, 1),
+        ("A.B.", "b", 0, 0),  # no article: punctuation goes first
         ("well-known", "well known", 0, 0),  # punctuation goes without leaving a space
         ("", "something", 0, 0),
         ("", "", 1, 1),
