@@ -97,8 +97,8 @@ def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()
 def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, int, str]]:
     """The entities [start, end) of one sentence with their types; `names` as of `entity_f1`.
 
-    An I or E behind a B or I of the same type continues its entity; every other mark starts one, as
-    an I does in IOB1. With BIOES and BILOU only those that start with B and end with E, and S, count.
+    An I or E behind a B or I of the same type continues its entity; every other mark starts one,
+    as an I does in IOB1. With BIOES and BILOU only S counts, and what starts with B and ends with E.
     Raises BadInput if the labels are no `scheme`.
     """
     found = scheme((*names, *tags))
@@ -117,7 +117,7 @@ def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, 
     return [each for each in entities if not strict or marks[each[0] + 1] + marks[each[1]] in whole]
 
 
-NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PER, PER_B or B, and O"
+NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PER, PER_B, B and O"
 """For messages about other labels."""
 
 
@@ -135,7 +135,8 @@ def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | N
         for letters, strict in (("BIO", False), ("IEO", False), ("BIESO", True), ("BILUO", True)):
             if all(mark in set(letters) for mark, _ in tags.values()):
                 bioes = str.maketrans("LU", "ES")
-                return {x: (mark.translate(bioes), kind) for x, (mark, kind) in tags.items()}, strict
+                same = {tag: (mark.translate(bioes), kind) for tag, (mark, kind) in tags.items()}
+                return same, strict
     return None
 
 

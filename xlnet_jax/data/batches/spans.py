@@ -100,11 +100,12 @@ def in_random_order(
 ) -> np.ndarray:
     """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` of each row.
 
-    From each word on there is a span of up to n words, with P(n) proportional to 1/n. It is shortened
-    to the words before the end or before a piece that may not be a target, such as SEP, and to what is
-    left of the goal. It is left out if its first word is too long or if it overlaps one taken before.
-    With `max_span` 1 these are the whole words of Google's `create_masked_lm_predictions`, with 3 the
-    n-grams of ALBERT's code, where a span may go on behind SEP.
+    From each word on there is a span of up to n words, with P(n) proportional to 1/n. It is
+    shortened to the words before the end or before a piece that may not be a target, such as SEP,
+    and to what is left of the goal. It is left out if its first word is too long or if it overlaps
+    one taken before. With `max_span` 1 these are the whole words of Google's
+    `create_masked_lm_predictions`, with 3 the n-grams of ALBERT's code, where a span may go on
+    behind SEP.
 
     Args:
       word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is none.
@@ -115,7 +116,7 @@ def in_random_order(
     first_BW, before_BN = _words(word_start_BN, max_span)
     length_BN, ahead_S = _lengths(length_BN, max_span), np.arange(max_span)
     # Pieces before the first word belong to none.
-    barred_BW = np.pad(np.arange(N) >= before_BN[:, -1:], ((0, 0), (0, max_span)), constant_values=True)
+    barred_BW = np.arange(N + max_span) >= before_BN[:, -1:]
     row_BN, word_BN = np.indices((B, N))[0], before_BN[:, 1:] - 1
     barred_BN = ~eligible_BN & (word_BN >= 0)
     barred_BW[row_BN[barred_BN], word_BN[barred_BN]] = True
