@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tempfile
 
 import pytest
 import tiny
@@ -137,3 +138,29 @@ def test_any_names_of_labels_are_imported(labels, tmp_path):
     files.write(f"{tmp_path}/tokenizer_config.json", files.to_json({}))
     task = fields.read_task(str(tmp_path), fields.read_config_json(str(tmp_path)))
     assert configs.from_dict(configs.nested(task)).finetune.label_list() == labels
+
+
+def test_labels_come_back_by_their_numbers():
+    """The fault: in the order of the letters, which has 10 before 2."""
+    names = [f"label {number}" for number in range(12)]
+    found = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    for order in (range(12), range(11, -1, -1)):
+        told = found | {"id2label": {str(number): names[number] for number in order}}
+        assert labels_of(told) == names
+
+
+def labels_of(found):
+    """The labels of a folder with this config.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        files.write(f"{folder}/tokenizer_config.json", files.to_json({"model_max_length": 32}))
+        read = configs.nested(fields.read_task(folder, found))
+    return configs.Config().changed(finetune=read["finetune"]).finetune.label_list()
+
+
+def test_a_null_of_config_json_is_the_usual_value(tmp_path):
+    """`n_inner` of every published GPT-2."""
+    config = configs.Config().changed(model=FAMILY["gpt2"] | {"d_model": 96, "heads": 4, "head_dim": 24, "d_ff": 384})
+    content = fields.config_json(config, XLNET, {}) | {"n_inner": None, "layer_norm_epsilon": None}
+    files.write(f"{tmp_path}/config.json", files.to_json(content))
+    found = fields.read_model(str(tmp_path), fields.read_config_json(str(tmp_path)))
+    assert (found["model.d_ff"], found["model.layer_norm_epsilon"]) == (4 * 96, 1e-5)

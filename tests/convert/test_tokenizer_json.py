@@ -4,13 +4,16 @@ import json
 
 import data_fixtures
 import pytest
+import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from special_ids import CLS, EOP, SEP
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import tokenizer_files
 from xlnet_jax.convert.tokenizer_json import sentencepiece_model, tokenizer_json
+from xlnet_jax.data import subwords
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
+from xlnet_jax.data.vocabulary import open_tokenizer
 
 PROTO = sentencepiece_model_pb2.ModelProto
 KIND = PROTO.SentencePiece
@@ -57,3 +60,46 @@ def test_special_tokens_and_the_segments_of_a_pair():
 
     assert laid_out(template["single"]) == [("A", 0), ("<sep>", 0), ("<cls>", 2)]
     assert laid_out(template["pair"]) == [("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1), ("<cls>", 2)]
+
+
+FRAMES = {
+    "xlnet": ("A:0 <sep>:0 <cls>:2", "A:0 <sep>:0 B:1 <sep>:1 <cls>:2", "left", "token_type_ids"),
+    "bert": ("[CLS]:0 A:0 [SEP]:0", "[CLS]:0 A:0 [SEP]:0 B:1 [SEP]:1", "right", "token_type_ids"),
+    # BERT's types are of two segments, RoBERTa has one, and two pieces between the texts.
+    "roberta": ("<s>:0 A:0 </s>:0", "<s>:0 A:0 </s>:0 </s>:0 B:0 </s>:0", "right", ""),
+    "gpt2": ("", "", "right", ""),
+}
+"""A text and a pair with their types; the side of the padding; what a model reads beside ids and mask."""
+
+
+@pytest.mark.parametrize("family", FRAMES)
+def test_what_is_put_around_the_texts_of_each_family(family, tmp_path):
+    config = Config().changed(model={} if family == "xlnet" else {"architecture": family}, data={"segment_len": 48})
+    tokenizer = data_fixtures.tokenizer()
+    if family != "xlnet":
+        path, level = f"{tmp_path}/tokenizer.json", "wordpiece" if family == "bert" else "bytebpe"
+        subwords.train(data_fixtures.synthetic_text(0, 100).split("\n"), path, 280, level, Normalization())
+        tokenizer = open_tokenizer(path)
+    written = {name: content for name, content in tokenizer_files.contents(tokenizer, config).items()
+               if name.startswith("tokenizer")}  # fmt: skip
+    document, settings = (json.loads(written[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
+    single, pair, side, more = FRAMES[family]
+    step = document["post_processor"] or {}
+    (step,) = [each for each in step.get("processors", [step]) if each.get("type") != "ByteLevel"] or [{}]
+
+    def laid_out(parts):
+        return " ".join(f"{part['id']}:{part['type_id']}" for each in parts for part in each.values())
+
+    assert (laid_out(step.get("single", [])), laid_out(step.get("pair", []))) == (single, pair)
+    assert (settings["padding_side"], settings["model_max_length"]) == (side, 48)
+    assert settings["model_input_names"] == ["input_ids", *more.split(), "attention_mask"]
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_the_steps_there_change_a_text_as_ours_do(lower):
+    """The fault: a step that is missing, or in another place."""
+    ours = Normalization(lower=lower)
+    document = tokenizer_json(model().SerializeToString(), ours, "t")
+    made = tokenizers.Tokenizer.from_str(json.dumps(document)).normalizer
+    for text in ("ΟΔΟΣ ΣΟΦΙΑΣ, Σ", "``So'' it ''is``", "a\x1cb\x1d \t c\u3000d", "Éa\u0301 \u0e01\u0e38 İ", "x" * 40):
+        assert made.normalize_str(text) == ours(text), text

@@ -15,12 +15,12 @@ import pytest
 from hostile import LINES
 
 from xlnet_jax.config import Config
-from xlnet_jax.data import offsets, subwords
+from xlnet_jax.data import offsets, subwords, vocabulary
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.corpus import pages, verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.subwords import AS_IS, LEVELS, Subwords
-from xlnet_jax.data.tokenizer import ALBERT, Normalization, SpecialIds, Tokenizer
+from xlnet_jax.data.tokenizer import ALBERT, Normalization, SpecialIds, Tokenizer, train_tokenizer
 from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -276,3 +276,53 @@ def test_alberts_sentencepiece(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert open_tokenizer(str(tmp_path)).normalization == CASED
     assert trained("bytebpe").normalization == AS_IS
+
+
+# Text, and what WordPiece gives back where that is another: punctuation outside of ASCII is a word, except in scripts
+# without spaces and the punctuation of their blocks, before which there is no space.
+SCRIPTS = {
+    "Latin": ("Grüße, «ça va?» – “oui”…", "Grüße, « ça va? » – “ oui ” …"),
+    "Greek": ("Καλημέρα· τι κάνεις;", "Καλημέρα · τι κάνεις;"),
+    "Cyrillic": ("Привет, мир! «Да» — № 5", "Привет, мир! « Да » — № 5"),
+    "Arabic": ("مرحبا، كيف حالك؟", "مرحبا ، كيف حالك ؟"),
+    "Urdu": ("یہ کیا ہے؟ ٹھیک ہے۔", "یہ کیا ہے ؟ ٹھیک ہے ۔"),
+    "Hebrew": ("שלום, מה־נשמע?", "שלום, מה ־ נשמע?"),
+    "Devanagari": ("नमस्ते दुनिया। ठीक है॥", "नमस्ते दुनिया । ठीक है ॥"),
+    "Armenian": ("Բարեւ։ Ինչպե՞ս ես", "Բարեւ ։ Ինչպե ՞ ս ես"),
+    "Ethiopic": ("ሰላም። እንዴት ነህ፧", "ሰላም ። እንዴት ነህ ፧"),
+    "Hangul": ("안녕하세요. 반갑습니다!", None),
+    "Thai": ("สวัสดีชาวโลก ๆ", None),
+    "Han": ("你好，世界！「好」。", None),
+    "Kana": ("こんにちは、世界。「はい」ﾃｽﾄ｡", None),
+    "Khmer": ("សួស្តី។", None),
+    "Tibetan": ("བཀྲ་ཤིས།", None),
+    "Burmese": ("မင်္ဂလာပါ။ ဟုတ်ကဲ့", "မင်္ဂလာပါ။ဟုတ်ကဲ့"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def of_scripts(tmp_path_factory):
+    """A tokenizer of each kind that has every character of `SCRIPTS`, and no more."""
+    folder = tmp_path_factory.mktemp("scripts")
+    texts = [text for text, _ in SCRIPTS.values()]
+    characters = sorted(set("".join(texts)) - {" "})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{each}" for each in characters)]
+    (folder / "vocab.txt").write_text("\n".join(pieces))
+    subwords.train(texts, f"{folder}/tokenizer.json", 300, "bytebpe", AS_IS)
+    train_tokenizer(texts * 20, f"{folder}/spiece.model", 204, seed=0, threads=1)
+    made = {"wordpiece": Subwords(f"{folder}/vocab.txt", CASED), "bytebpe": Subwords(f"{folder}/tokenizer.json"),
+            "sentencepiece": Tokenizer(f"{folder}/spiece.model", AS_IS)}  # fmt: skip
+    for level in ("words", "characters", "bytes"):
+        vocabulary.write(f"{folder}/{level}.json", level, vocabulary.count(texts, level), None, True)
+        made[level] = vocabulary.Vocabulary(f"{folder}/{level}.json")
+    return made
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_decode_gives_back_of_each_script(script, of_scripts):
+    """The same text, but for what WordPiece cannot know and what SentencePiece's rules have changed before."""
+    text, spaced = SCRIPTS[script]
+    expected = dict.fromkeys(of_scripts, text)
+    expected["wordpiece"] = spaced or text
+    expected["sentencepiece"] = unicodedata.normalize("NFKC", text)
+    assert {kind: tokenizer.decode(tokenizer.encode(text)) for kind, tokenizer in of_scripts.items()} == expected

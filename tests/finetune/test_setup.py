@@ -271,3 +271,24 @@ def test_numbers_of_options_that_may_count_from_1_are_refused(tmp_path, settings
     found = _prepared(settings, tmp_path, "a.jsonl", data, task="multiple_choice", columns="c,q,v,w,x,y,z,label")
     told = "row 1: numbers of options count from 0, and no label is 0 or a letter; subtract 1 if yours count from 1"
     assert told in found if refused else found == ([], len(labels), 0)
+
+
+@pytest.mark.parametrize(
+    ("tags", "metric", "lines"),
+    [
+        (("B-PER", "E-PER", "O", "S-ORG"), "f1", 0),
+        (("B_PER", "I_PER", "O", "B_LOC"), "f1", 0),
+        (("NNP", "NNP", "VBZ", "NNP"), "accuracy", 1),
+        (("B-PER", "Q-PER", "O", "B-ORG"), "accuracy", 1),
+    ],
+)
+def test_a_run_whose_labels_mark_no_entities_says_so_once(tmp_path, settings, caplog, tags, metric, lines):
+    words = ("bame", "dono", "kira", "lu")
+    path = tmp_path / "ner.conll"
+    path.write_text("".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True)) + "\n")
+    path.write_text(path.read_text() * 8)
+    finetune = {"task": "token_classification", "train": str(path), "dev": str(path)}
+    train, dev = setup.prepare(settings(finetune=finetune), str(tmp_path / "run"))
+    assert train.task.metric == dev.task.metric == metric
+    said = [record.message for record in caplog.records if "F1 of entities" in record.message]
+    assert len(said) == lines and all(line.endswith("accuracy ranks the checkpoints") for line in said)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+import traced
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.finetune import finetune
@@ -28,19 +29,26 @@ T = 16
 
 
 def _model(family):
-    return {"architecture": family, "memory_len": 0, "max_positions": 2 * T} | MODELS[family]
+    positions = {} if family == "xlnet" else {"max_positions": 2 * T}
+    return {"architecture": family, "memory_len": 0} | positions | MODELS.get(family, {})
 
 
 def _recipe(family, task="classification", **model):
+    named = {"labels": "no,yes"} if task.endswith("classification") else {}
     config = tiny.config(
         model=_model(family) | model,
         data={"segment_len": T},
-        finetune={"task": task, "labels": "no,yes", "train": "none.tsv"},
+        finetune={"task": task, "train": "none.tsv"} | named,
     )
     kind = TASKS[task](config, data_fixtures.tokenizer())
-    label = ("yes", "no") if task == "token_classification" else "yes"
-    row = kind.encode(0, Example(("bame", "dono"), label, ""))[0]
-    return task_recipe(kind, row, config)
+    return task_recipe(kind, _row(kind), config)
+
+
+def _row(task):
+    """Of two words, or of a context, a question and two options."""
+    texts = ("bame dono", "kira") + ("lu", "tume") * (task.texts[0] == 4)
+    label = {"token_classification": ("yes", "no"), "classification": "yes"}.get(task.config.finetune.task)
+    return task.encode(0, Example(texts, label, ""))[0]
 
 
 def _rows(model, texts):
@@ -78,22 +86,32 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
 
 
 @pytest.mark.parametrize(
-    ("family", "task", "share"),
+    ("family", "task", "rates"),
     [
-        ("bert", "classification", 0.0),
-        ("bert", "token_classification", 0.5),
-        ("roberta", "classification", 0.5),
-        ("albert", "token_classification", 0.1),
+        # XLNet drops what the last layer gives, and each summary once more; so do the heads of RoBERTa.
+        ("xlnet", "classification", {"": 0.5, "summary/Dropout_0": 0.5}),
+        ("xlnet", "token_classification", {"": 0.5}),
+        ("xlnet", "question_answering", {"": 0.5, "answer_class/Dropout_0": 0.5}),
+        ("bert", "classification", {"summary/Dropout_0": 0.5}),
+        ("bert", "token_classification", {"": 0.5}),
+        ("bert", "question_answering", {}),
+        ("roberta", "classification", {"": 0.5, "summary/Dropout_0": 0.5}),
+        ("roberta", "multiple_choice", {"summary/Dropout_0": 0.5}),
+        ("albert", "classification", {"summary/Dropout_0": 0.1}),
+        ("albert", "token_classification", {"": 0.1}),
+        ("albert", "multiple_choice", {"summary/Dropout_0": 0.1}),
+        ("gpt2", "classification", {}),
     ],
 )
-def test_dropout_before_a_head_is_that_of_its_class_in_transformers(family, task, share):
+def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, rates):
     """ALBERT's heads have a rate of their own, as the model has none."""
-    recipe = _recipe(family, task, dropout=0.0 if family == "albert" else 0.5)
-    params = jax.jit(lambda: nn.meta.unbox(init_params(recipe)))()
-    batch = jax.tree.map(lambda x: np.repeat(x, 8, axis=0), recipe.model.task.batch(
-        recipe.model.task.encode(0, Example(("bame",), None, "")), 1))  # fmt: skip
-    hidden = jax.jit(lambda params: recipe.model.hidden(params, batch, jax.random.key(0)).h_BCTD)(params)
-    assert abs(float((hidden == 0).mean()) - share) < 0.05 * (share > 0) + 1e-9
+    recipe = _recipe(family, task, dropout=0.0 if family == "albert" else 0.5, attention_dropout=0.0)
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    batch = recipe.model.task.batch([_row(recipe.model.task)] * 2, 2)
+    found = traced.dropped(recipe.model.row_losses, params, batch, (), jax.random.key(0))
+    of_model = ("layers/", "positions/", "token_dropout")
+    assert {place: rate for place, rate in found.items() if not place.startswith(of_model)} == rates
+    assert not traced.dropped(recipe.model.evaluate, params, batch), "an evaluation drops nothing"
 
 
 def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):

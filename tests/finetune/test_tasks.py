@@ -105,6 +105,35 @@ def test_labels_stand_at_first_pieces_and_come_back(segment_len):
         task.encode(0, SENTENCE._replace(label=("B-Z",) * 5))
 
 
+@pytest.mark.parametrize(
+    ("names", "scores"),
+    [
+        ("B-PER,E-PER,O,S-ORG", "f1 accuracy"),
+        ("L-A,O,U-A,B-A", "f1 accuracy"),
+        ("B,I,O", "f1 accuracy"),
+        ("B_X,I_X,O", "f1 accuracy"),
+        ("X-B,X-I,O", "f1 accuracy"),
+        ("S-A,O", "f1 accuracy"),
+        ("NN,VBZ,O", "accuracy"),
+        ("B-PER,I-PER,O,NN", "accuracy"),
+        ("B-PER,E-PER,L-PER,O", "accuracy"),
+    ],
+)
+def test_only_labels_that_mark_entities_have_f1(names, scores):
+    scores, label = scores.split(), tuple(names.split(","))
+    task = TokenClassification(_config(labels=names), data_fixtures.tokenizer())
+    assert task.metrics == tuple(scores) and task.metric == scores[0]
+    example = SENTENCE._replace(label=label)
+    assert set(task.score([{"labels": list(label)}], [example])) == set(scores)
+    if {"B-PER", "E-PER"} <= {*label}:  # the scheme is that of the labels, not of one sentence without an end
+        alone = SENTENCE._replace(label=("B-PER",))
+        assert task.score([{"labels": ["B-PER"]}], [alone]) == {"accuracy": 1} | ({"f1": 0} if "f1" in scores else {})
+    if "f1" not in scores:
+        message = "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are .*; use accuracy"
+        with pytest.raises(BadInput, match=message):
+            TokenClassification(_config(labels=names, metric="f1"), data_fixtures.tokenizer())
+
+
 def test_the_loss_of_words_is_their_mean():
     head = TokenHead(tiny.config().model, 3)
     hidden = _hidden(np.random.default_rng(0).normal(size=(1, 1, 5, D)))

@@ -1,7 +1,9 @@
-"""Metrics against scikit-learn."""
+"""Metrics against scikit-learn and seqeval."""
 
 import numpy as np
 import pytest
+import seqeval.metrics
+import seqeval.scheme
 import sklearn.metrics
 
 from xlnet_jax.finetune import metrics
@@ -32,3 +34,24 @@ def test_several_labels(seed):
     assert found["f1_micro"] != pytest.approx(found["f1_macro"])
     for name in ("micro", "macro"):
         assert found[f"f1_{name}"] == pytest.approx(sklearn.metrics.f1_score(label_NC, found_NC, average=name))
+
+
+@pytest.mark.parametrize(
+    ("letters", "scheme"),
+    [("BI", None), ("I", None), ("IE", None), ("BIES", seqeval.scheme.IOBES), ("BILU", seqeval.scheme.BILOU)],
+)
+@pytest.mark.parametrize("form", ["{0}-{1}", "{1}-{0}", "{0}"])
+def test_entities(letters, scheme, form):
+    """Of any marks in any order; every label is there, so that its scheme is read from them alone."""
+    rng = np.random.default_rng(0)
+    names = ["O", *dict.fromkeys(form.format(mark, kind) for mark in letters for kind in ("PER", "LOC"))]
+    options = {"mode": "strict", "scheme": scheme} if scheme else {}
+    options |= {"suffix": form.startswith("{1}"), "zero_division": 0}
+    found = []
+    for _ in range(60):
+        true = [names, *(rng.choice(names, size).tolist() for size in rng.integers(1, 12, 12))]
+        predicted = [[rng.choice(names) if rng.random() < 0.15 else tag for tag in tags] for tags in true]
+        predicted[0] = names
+        found.append(metrics.entity_f1(true, predicted))
+        assert found[-1] == pytest.approx(seqeval.metrics.f1_score(true, predicted, **options))
+    assert 0.2 < np.mean(found) < 0.9 and len(set(found)) > 20

@@ -5,6 +5,7 @@ of each.
 """
 
 import dataclasses
+import fnmatch
 import functools
 import json
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 import data_fixtures
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import shared
 import tiny
+import traced
 from compiling import OPTIMISED
 
 from xlnet_jax import config as configs
@@ -39,6 +42,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
 
 FAMILIES = [name for name in configs.FAMILIES if name != "xlnet"]
 
@@ -102,15 +106,128 @@ def test_a_next_sentence_head_finds_a_copied_token():
     assert losses[0] > 0.6 and accuracy > 0.9
 
 
-def test_only_albert_drops_what_its_sentence_head_reads():
-    for name in ("albert", "bert"):
-        config = tiny.family(name, model={"dropout": 0.0, "attention_dropout": 0.0})
-        batch, memory = tiny.batch(config), empty_memory(config.model, 8)
-        losses = jax.jit(make_recipe(config).model.row_losses)
-        params = tiny.random_params(config, 0.3)
-        one, other = (losses(params, batch, memory, jax.random.key(number)).sums for number in range(2))
-        np.testing.assert_array_equal(one["tokens"][0], other["tokens"][0])
-        assert np.array_equal(one["sentences"][0], other["sentences"][0]) == (name == "bert")
+def member(name, **model):
+    """The tiny configuration of a family, or of another objective of the family `xlnet`."""
+    clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
+    others = {
+        "xlnet": {},
+        "masked": {"data": {"objective": "mlm", "reuse_len": 29, "bidirectional": False}, "model": {"memory_len": 0}},
+        "transformer_xl": {"data": clm},
+        "vanilla": {"data": clm | {"multi_token_prediction": 2},
+                    "model": {"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}},
+    }  # fmt: skip
+    if name not in others:
+        return tiny.family(name, model=model | ({"d_embed": 8} if name == "albert" else {}))
+    return tiny.config(**others[name] | {"model": others[name].get("model", {}) | model})
+
+
+NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)
+NORMS = {"*norm/scale": ONES, "*norm/bias": ZEROS}
+# The code of XLNet: one initialiser, normal, for all but dense biases and LayerNorm (modeling.py, xlnet.py).
+OF_XLNET = NORMS | {
+    "word_embedding": NORMAL, "layers/attention/[qkvpo]*": NORMAL, "layers/attention/*_bias": NORMAL,
+    "layers/feed_forward/*/kernel": NORMAL, "layers/feed_forward/*er/bias": ZEROS,
+}  # fmt: skip
+OF_TWO_STREAMS = {"mask_embedding": NORMAL, "layers/attention/segment_embedding": NORMAL, "bias": ZEROS}
+# The code of BERT: the same for every kernel and table, and biases of 0 everywhere (modeling.py).
+OF_BERT = OF_XLNET | {"layers/attention/*_bias": ZEROS, "position_embedding": NORMAL}
+OF_BERTS_HEAD = {
+    "segment_embedding": NORMAL, "transform/kernel": NORMAL, "transform/bias": ZEROS, "bias": ZEROS,
+}  # fmt: skip
+OF_PAIRS = {"pooler/kernel": NORMAL, "pooler/bias": ZEROS, "sentence_head/kernel": NORMAL, "sentence_head/bias": ZEROS}
+STARTS = {
+    "xlnet": OF_XLNET | OF_TWO_STREAMS,
+    "masked": OF_XLNET | OF_TWO_STREAMS,
+    # The code of Transformer-XL: as XLNet, and 0.01 for projections.
+    "transformer_xl": OF_XLNET | {"bias": ZEROS},
+    # Al-Rfou et al. say nothing of it.
+    "vanilla": {name: start for name, start in OF_XLNET.items() if name != "layers/attention/*_bias"} | {
+        "layers/attention/position_embedding": NORMAL, "further": NORMAL, "layers": NORMAL, "bias": ZEROS,
+    },
+    "bert": OF_BERT | OF_BERTS_HEAD | OF_PAIRS,
+    "roberta": OF_BERT | OF_BERTS_HEAD,
+    "albert": OF_BERT | OF_BERTS_HEAD | OF_PAIRS | {"embedding_projection/kernel": NORMAL,
+                                                    "embedding_projection/bias": ZEROS},
+    # Radford et al. 2019, section 2.3: weights of residual layers by 1 / sqrt(N) with N = 2 L of them.
+    "gpt2": OF_BERT | {"layers/attention/output": FOR_RESIDUALS, "layers/feed_forward/outer/kernel": FOR_RESIDUALS},
+    "transformer": {name: start for name, start in OF_BERT.items() if name != "position_embedding"},
+}  # fmt: skip
+"""Mean and deviation of the fresh parameters with two layers and model.init_std=0.02; the last pattern that fits."""
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_every_parameter_starts_as_its_source_says(name):
+    recipe = make_recipe(member(name, init_std=0.02))
+    found = traced.drawn(lambda: init_params(recipe))
+    expected = {path: [key for key in STARTS[name] if fnmatch.fnmatchcase(path, key)] for path in found}
+    assert set(STARTS[name]) == {key for keys in expected.values() for key in keys}, "a pattern fits nothing"
+    for path, keys in expected.items():
+        assert keys and found[path] == pytest.approx(STARTS[name][keys[-1]], rel=0.03, abs=1e-3), path
+
+
+def test_normal_is_cut_off_and_projections_are_small_where_asked():
+    """Google's BERT draws within two deviations, which leaves 0.88 of one; projections are Transformer-XL's."""
+    cut = traced.drawn(lambda: init_params(make_recipe(member("bert", init_std=0.02, init_truncated=True))))
+    assert all(deviation == pytest.approx(0.01759, rel=0.02) for _, deviation in cut.values() if deviation)
+    assert sum(deviation > 0 for _, deviation in cut.values()) == 12
+    clusters = member("transformer_xl", init_std=0.02, cutoffs="50,100", div_val=2, tie_projections="none")
+    found = traced.drawn(lambda: init_params(make_recipe(clusters)))
+    projections = [path for path in found if "projection" in path]
+    assert len(projections) == 6 and len(found) == 26
+    assert all(found[path] == pytest.approx((0, 0.01), rel=0.03, abs=1e-3) for path in projections)
+
+
+DROPS = {
+    "token_dropout": 0.5, "layers/attention/content": 0.4, "layers/attention/Dropout_0": 0.5,
+    "layers/feed_forward/Dropout_0": 0.3, "layers/feed_forward/Dropout_1": 0.5,
+}  # fmt: skip
+"""Of embeddings, probabilities, what attention adds, the activations, what the feed-forward part adds: everywhere."""
+RELATIVE = DROPS | {"positions/Dropout_0": 0.5, "output_dropout": 0.5}
+DROPPED = {
+    "xlnet": RELATIVE | {"layers/attention/query": 0.4, "query_dropout": 0.5},
+    "masked": RELATIVE,
+    "transformer_xl": RELATIVE,
+    "vanilla": DROPS | {"output_dropout": 0.5},
+    "bert": DROPS,
+    "roberta": DROPS,
+    "albert": DROPS | {"Dropout_0": 0.1},  # of what the loss of pairs reads
+    "gpt2": DROPS,
+    "transformer": DROPS,
+}
+RATES = {"dropout": 0.5, "attention_dropout": 0.4, "activation_dropout": 0.3}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_every_dropout_is_on_in_training_and_off_elsewhere(name):
+    """The fault: one that is not there, has the rate of another key, or stays on without a key."""
+    for rates in (RATES, dict.fromkeys(RATES, 0.0)):
+        config = member(name, **rates)
+        losses, batch = make_recipe(config).model.row_losses, tiny.batch(config, rows=2)
+        params, memory = tiny.random_params(config), empty_memory(config.model, 2)
+        found = traced.dropped(losses, params, batch, memory, jax.random.key(0))
+        assert found == {place: rate for place, rate in DROPPED[name].items() if rates is RATES or place == "Dropout_0"}
+        assert not traced.dropped(losses, params, batch, memory)
+
+
+@pytest.mark.parametrize("name", ["xlnet", "albert"])
+def test_every_dropout_changes_the_losses_that_it_is_for(name):
+    """Each alone; the fault: one whose result nobody reads. ALBERT's own is for the loss of pairs of sentences."""
+    config, places = member(name, **RATES), list(DROPPED[name])
+    batch, memory = tiny.batch(config), empty_memory(config.model, 8)
+    model, params = make_recipe(config).model, tiny.random_params(config, 0.3)
+
+    def losses(on_N):
+        def drop(place, real):
+            return lambda x, *args: jnp.where(on_N[places.index(place)], real(x, *args), x)
+
+        with traced.dropping(drop):
+            return model.row_losses(params, batch, memory, jax.random.key(0)).sums
+
+    found = jax.jit(jax.vmap(losses))(np.eye(len(places) + 1, len(places), -1, bool))
+    changed = {loss: {place for place, loss_B in zip(places, loss_NB[1:], strict=True) if (loss_B != loss_NB[0]).any()}
+               for loss, (loss_NB, _) in found.items()}  # fmt: skip
+    assert changed["tokens"] == set(places) - {"Dropout_0"}
+    assert changed.get("sentences", set(places)) == set(places)
 
 
 @pytest.fixture(scope="module")

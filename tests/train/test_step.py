@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import math
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -10,9 +12,14 @@ import tiny
 from compiling import OPTIMISED
 
 from xlnet_jax.batch import Batch, stack
+from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step, create_state
+from xlnet_jax.messages import progress_bar
+from xlnet_jax.run.progress import Reporter
+from xlnet_jax.train.loss import RowLosses
+from xlnet_jax.train.recipe import assemble, make_recipe
+from xlnet_jax.train.state import init_state
+from xlnet_jax.train.step import build_step, create_state, train_step
 
 pytestmark = pytest.mark.production
 CONFIG = tiny.config(optimizer={"average": 0.9})
@@ -144,3 +151,87 @@ def test_the_loss_is_divided_once_by_all_targets():
     first, second = (run([1], edit=only([row]))[1]["loss"][0] for row in (0, 1))
     assert both == pytest.approx((2 * first + 6 * second) / 8, rel=1e-5)
     assert abs(both - (first + second) / 2) > 1e-4, "the rows do not differ"
+
+
+class Straight:
+    """In place of a model: two losses that are straight lines of its parameters."""
+
+    coefficients, depths = {"tokens": 1.0, "sentences": 0.5}, {"embedding": 0}
+
+    def init(self, key, batch):
+        return {"embedding": nn.LogicallyPartitioned(np.cos(np.arange(256, dtype=np.float32)), (None,))}
+
+    def carried(self, rows):
+        return ()
+
+    def divisors(self, batch):
+        return {name: batch[f"{name}_weight_B"].sum() for name in self.coefficients}
+
+    def row_losses(self, params, batch, memory, dropout_key=None, rows_B=None):
+        weights = {name: batch[f"{name}_weight_B"] for name in self.coefficients}
+        return RowLosses({name: (batch[name] @ params["embedding"], w) for name, w in weights.items()}, memory)
+
+
+def test_every_metric_is_what_its_line_in_the_documentation_says():
+    """By hand. The fault: the norm of the gradient after the clip, a mean of means, the rate of another step."""
+    B, w = 4, np.cos(np.arange(256))
+    config = tiny.config(
+        data={"corpus": "one,two"}, train={"batch_size": B}, optimizer={"clip": 0.25, "min_lr_ratio": 0.1}
+    )
+    recipe = assemble(config, Straight(), lambda rows: None, 1)
+    tokens_BD, sentences_BD = np.random.default_rng(0).normal(size=(2, B, 256)) / 5
+    tokens_B, sentences_B = np.float32([6, 4, 0, 1]), np.float32([1, 0, 1, 1])
+    batch = {"tokens": tokens_BD, "sentences": sentences_BD}
+    batch |= {"tokens_weight_B": tokens_B, "sentences_weight_B": sentences_B}
+    grid = meshes.make_mesh(config.mesh, jax.devices()[:1])
+    step = jax.jit(functools.partial(train_step, recipe))
+
+    with jax.set_mesh(grid):
+        began = nn.meta.unbox(init_state(recipe))
+        counts = {"step": 7, "skipped": 2, "consecutive_bad": 1}
+        began = dataclasses.replace(began, **{name: np.int32(count) for name, count in counts.items()})
+        found = jax.device_get(step(began, jax.tree.map(np.float32, batch))[1])
+        bad = jax.device_get(step(began, jax.tree.map(np.float32, batch | {"tokens": tokens_BD * np.inf}))[1])
+
+    of_rows = found.pop("rows_B")
+    gradient = tokens_BD.sum(axis=0) / 11 + 0.5 * sentences_BD.sum(axis=0) / 3
+    assert np.linalg.norm(gradient) > 2 * config.optimizer.clip
+    tokens, sentences = (tokens_BD @ w).sum() / 11, (sentences_BD @ w).sum() / 3
+    # Five good steps before this one, two of them of the warm-up; 38 of the decay from 1 to 0.1.
+    rate = config.optimizer.learning_rate * (1 - 0.9 * 3 / 38)
+    expected = {
+        "loss": tokens + 0.5 * sentences, "loss_tokens": tokens, "loss_sentences": sentences,
+        "grad_norm": np.linalg.norm(gradient), "learning_rate": rate, "targets": 11, "skipped": 2, "consecutive_bad": 0,
+    }  # fmt: skip
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-5)
+    assert not np.isfinite(bad["loss"]) and not np.isfinite(bad["grad_norm"])
+    assert (bad["skipped"], bad["consecutive_bad"], bad["targets"]) == (3, 2, 11)
+    assert bad["learning_rate"] == found["learning_rate"]
+
+    lines, mixture = [], tiny.mixture(tiny.Words(), tiny.Words(3000))
+    plan, stream = extend_plan((), 0, B, config.data.windows_per_block), mixture.stream(config)
+
+    class Lines:
+        write = staticmethod(lambda name, line: lines.append(line))
+
+    class Clock:
+        training = staticmethod(lambda: 4.0)
+
+    report = Reporter(config, mixture, stream, plan, 0.25, Lines(), Clock(), progress_bar("", 40))
+    twice = jax.tree.map(lambda x: np.stack([x, x]), found | {"rows_B": of_rows})
+    report(range(5, 7), twice)
+    for at, line in enumerate(lines, 6):
+        corpus_B, _ = stream.deal(at - 1, np.arange(B), plan)
+        assert set(corpus_B) == {0, 1}
+        host = {
+            "step": at, "perplexity": math.exp(expected["loss"]), "tokens_per_second": 2 * B * 32 / 4.0,
+            "mfu": 2 * 0.25 / 4.0,
+        }  # fmt: skip
+        for index, name in enumerate(("text0", "text1")):
+            of_it = corpus_B == index
+            of_losses = [(tokens_BD, tokens_B, 1.0), (sentences_BD, sentences_B, 0.5)]
+            host[f"loss/{name}"] = sum(c * (x[of_it] @ w).sum() / n[of_it].sum() for x, n, c in of_losses)
+            # By its share of all tokens, of the blocks of four windows of 16 tokens that the steps have read.
+            tokens = (5000, 3000)[index]
+            host[f"epoch/{name}"] = at * B / 4 * tokens / 8000 / (tokens // 64)
+        assert line == pytest.approx(expected | host, rel=1e-5)

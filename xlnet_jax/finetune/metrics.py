@@ -1,19 +1,23 @@
 """Metrics of predictions, on the host, in float64.
 
-Each takes the labels and the predictions of a whole split, because most of them are no means over examples. They
-agree with scikit-learn (`tests/peers/test_scores.py`). `squad` scores answers to questions by the official rules of
-SQuAD 1.1 and 2.0: they are compared without case, punctuation, English articles and extra white space.
+Each takes the labels and the predictions of a whole split, because most of them are no means over
+examples. They agree with scikit-learn and seqeval (`tests/peers/test_scores.py`). `squad` scores
+answers to questions by the official rules of SQuAD 1.1 and 2.0: they are compared without case,
+punctuation, English articles and extra white space.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from xlnet_jax.errors import BadInput
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -78,30 +82,75 @@ def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     return pearson(rankdata(label_N), rankdata(predicted_N))
 
 
-def entity_f1(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """F1 of the entities in sentences of BIO tags, as CoNLL-2003 counts them: start, end and type must be equal."""
+Sentences = Sequence[Sequence[str]]
+"""The tag of each word."""
+
+
+def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()) -> float:
+    """F1 of the entities in sentences of tags: start, end and type must be equal.
+
+    `names` are all labels that the sentences could have; with those that they have they tell the
+    `scheme`. BIO and IOE are counted as the default of seqeval and CoNLL-2003 count them, BIOES and
+    BILOU as `mode="strict"` of seqeval. Raises BadInput if the labels are no scheme.
+    """
+    names = {*names, *itertools.chain(*labels, *predicted)}
     true, guessed = (
-        {(number, *entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        {(number, *entity) for number, tags in enumerate(side) for entity in entities(tags, names)}
         for side in (labels, predicted)
     )
     return _ratio(2 * len(true & guessed), len(true) + len(guessed))
 
 
-def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """The entities [start, end) of one sentence with their types.
+def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, int, str]]:
+    """The entities [start, end) of one sentence with their types; `names` as of `entity_f1`.
 
-    B- starts one; so does an I- that continues none, as in IOB1. A tag without B- or I-, such as O, ends one.
+    An I or E behind a B or I of the same type continues its entity; every other mark starts one,
+    as an I does in IOB1. With BIOES and BILOU only S counts, and what starts with B and ends with E.
+    Raises BadInput if the labels are no `scheme`.
     """
+    found = scheme((*names, *tags))
+    if found is None:
+        raise BadInput(NO_SCHEME)
+    by_tag, strict = found
     entities: list[tuple[int, int, str]] = []
-    for position, tag in enumerate(tags):
-        mark, _, kind = tag.partition("-")
-        if mark not in ("B", "I"):
-            continue
-        if mark == "I" and entities and entities[-1][1:] == (position, kind):
-            entities[-1] = (entities[-1][0], position + 1, kind)
-        else:
-            entities.append((position, position + 1, kind))
-    return entities
+    marks, kinds = zip(("O", ""), *map(by_tag.__getitem__, tags), strict=True)
+    for end in range(1, len(marks)):
+        mark, kind = marks[end], kinds[end]
+        if mark in "IE" and marks[end - 1] in "BI" and kinds[end - 1] == kind:
+            entities[-1] = (entities[-1][0], end, kind)
+        elif mark != "O":
+            entities.append((end - 1, end, kind))
+    whole = ("BE", "SS")
+    return [each for each in entities if not strict or marks[each[0] + 1] + marks[each[1]] in whole]
+
+
+NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PER, PER_B, B and O"
+"""For messages about other labels."""
+
+
+def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | None:
+    """The first of BIO (with IOB1), IOE, BIOES and BILOU that has the marks of all labels, or None.
+
+    The mark is the letter before the first `-` or `_`, or behind the last, or all of the label.
+
+    Returns:
+      The mark, as a letter of BIOES, and the type of each label; whether an end must be marked.
+    """
+    labels = set(labels)
+    for first, dash in itertools.product((True, False), "-_"):
+        tags = {label: _tag(label, dash, first) for label in labels}
+        for letters, strict in (("BIO", False), ("IEO", False), ("BIESO", True), ("BILUO", True)):
+            if all(mark in set(letters) for mark, _ in tags.values()):
+                bioes = str.maketrans("LU", "ES")
+                same = {tag: (mark.translate(bioes), kind) for tag, (mark, kind) in tags.items()}
+                return same, strict
+    return None
+
+
+def _tag(label: str, dash: str, first: bool) -> tuple[str, str]:
+    """The mark, which stands `first` or last, and the type."""
+    mark, _, kind = label.partition(dash) if first else label.rpartition(dash)[::-1]
+    return mark, kind
 
 
 def normalized(answer: str) -> str:

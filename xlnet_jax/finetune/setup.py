@@ -36,6 +36,7 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.finetune.text_to_text import TextToText
+from xlnet_jax.finetune.token_classification import TokenClassification
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -165,6 +166,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
                     "that keeps all, as of prepare --keep_accents", what, len(examples), *lost[0])  # fmt: skip
+    if isinstance(task, TokenClassification) and task.no_entities:
+        log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip

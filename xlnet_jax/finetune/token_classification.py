@@ -1,4 +1,4 @@
-"""A label for every word, such as names of persons and places: BIO tags, parts of speech.
+"""A label for every word: tags of names (BIO, BIOES), parts of speech.
 
 The label of a word is predicted at its first piece; other pieces have none. A sentence that is longer than the segment
 is cut between words into several rows.
@@ -6,6 +6,7 @@ is cut between words into several rows.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
+from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import index_of
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
@@ -55,14 +57,23 @@ class TokenClassification(Task):
     texts = (1, math.inf)
     any_length = False
 
+    def __post_init__(self) -> None:
+        """Raises BadInput if the task has no score `finetune.metric`."""
+        if self.config.finetune.metric == "f1" and self.no_entities:
+            raise BadInput(f"finetune.metric=f1: {self.no_entities}; use accuracy")
+        super().__post_init__()
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
-        return ("f1", "accuracy") if self._has_entities else ("accuracy",)
+        return ("accuracy",) if self.no_entities else ("f1", "accuracy")
 
-    @property
-    def _has_entities(self) -> bool:
-        return any(name.startswith(("B-", "I-")) for name in self.labels)
+    @functools.cached_property
+    def no_entities(self) -> str:
+        """Why the labels mark no entities, which F1 would count; empty if they do."""
+        if metrics.scheme(self.labels):
+            return ""
+        return f"{metrics.NO_SCHEME}, and the labels are {', '.join(self.labels):.80}"
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """As few rows as hold all words. Raises BadInput for an unknown label."""
@@ -99,8 +110,10 @@ class TokenClassification(Task):
         return outputs
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """The share of right words; with BIO tags also F1 of entities."""
+        """The share of right words; if the labels mark entities, also their F1."""
         true, predicted = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
         right = [a == b for one, two in zip(true, predicted, strict=True) for a, b in zip(one, two, strict=True)]
         scores = {"accuracy": sum(right) / len(right)}
-        return scores | ({"f1": metrics.entity_f1(true, predicted)} if self._has_entities else {})
+        if not self.no_entities:
+            scores["f1"] = metrics.entity_f1(true, predicted, self.labels)
+        return scores

@@ -207,7 +207,7 @@ def test_targets_are_a_share_of_the_text_with_its_special_pieces():
     assert min(seen) <= 4 and max(seen) == 8
 
 
-@pytest.mark.parametrize(("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.25), "all")])
+@pytest.mark.parametrize(("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.35), "all"), ((0.2, 0.7), "text")])
 def test_targets_become_a_mask_a_random_piece_or_stay(shares, pieces):
     settings = config(mask_share=shares[0], random_share=shares[1], random_pieces=pieces)
     counts, drawn = np.zeros(3), []
@@ -247,6 +247,73 @@ def test_words_in_random_order_by_hand():
     assert sampled(words, 9, [2, 4], [3, 1], ineligible=[6, 9])[-2:] == [7, 8]
     assert sampled(words, 100, [0], [1] * 10, max_span=1) == list(range(10)), "all, if the goal is larger"
     assert sampled("." * 5 + "W", 3, [0], [1], max_span=1) == [5], "what belongs to no word is none"
+
+
+@pytest.mark.parametrize(
+    ("words", "goal", "order", "lengths", "ineligible", "expected"),
+    [
+        ("WWWWWW", 2, [5, 0], [3] * 6, [], [0, 5]),  # the last word alone, where three were drawn
+        ("WWWWW.", 3, [4, 0], [3] * 6, [], [0, 4, 5]),
+        ("WWWWWW", 4, [4, 0], [3] * 6, [], [0, 1, 4, 5]),  # two of three
+        ("WWWWWW", 2, [2, 0], [3] * 6, [3], [0, 2]),  # before SEP in the middle of a row
+        ("W.W.WW", 4, [1, 0], [3, 1, 1, 1], [4], [0, 1, 2, 3]),
+        ("WWWWWW", 3, [3, 0], [2] * 6, [4, 5], [0, 1, 3]),  # before SEP and padding
+    ],
+)
+def test_a_span_is_shortened_to_the_words_that_are_left(words, goal, order, lengths, ineligible, expected):
+    assert sampled(words, goal, order, lengths, ineligible=ineligible) == expected
+
+
+def of_google(words, goal, order, lengths):
+    """`create_masked_lm_predictions` of ALBERT's code with n and the order of the words given: pieces of the targets.
+
+    `words`: lists of pieces. It first slices what follows a word, then tries shorter spans against the goal.
+    """
+    masked, covered = 0, set()
+    for index, drawn in zip(order, lengths, strict=True):
+        if masked >= goal:
+            break
+        following = [words[index : index + n] for n in range(1, 4)]
+        for n in range(drawn, 0, -1):
+            pieces = sum(following[n - 1], [])
+            if masked + len(pieces) <= goal:
+                break
+        else:
+            continue
+        if not covered & set(pieces):
+            covered |= set(pieces)
+            masked += len(pieces)
+    return sorted(covered)
+
+
+def test_n_grams_are_those_of_google():
+    """On texts without SEP in the middle: there Google's code lets a span go on with the words of B."""
+    rng, ends = np.random.default_rng(1), 0
+    for _ in range(300):
+        N = int(rng.integers(3, 40))
+        start, draws = rng.random((1, N)) < 0.7, rng.random((1, 2 * N))
+        start[0, 0] = True
+        first = np.flatnonzero(start)
+        words = [list(range(a, b)) for a, b in zip(first, [*first[1:], N], strict=True)]
+        lengths = [1 + int(u >= 6 / 11) + int(u >= 9 / 11) for u in draws[0, N:][: len(words)]]
+        goal = int(rng.integers(1, N + 1))
+        expected = of_google(words, goal, np.argsort(draws[0, : len(words)]), lengths)
+        found = spans.in_random_order(start, np.ones((1, N), bool), np.array([[goal]]), draws, 3)
+        assert np.flatnonzero(found[0]).tolist() == expected
+        ends += N - 1 in expected
+    assert ends > 100
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+def test_the_last_word_is_a_target_as_often_as_those_within(rate):
+    """Words of one piece, and a SEP behind the first 40 of them."""
+    rng, B, N = np.random.default_rng(0), 2000, 101
+    eligible = np.arange(N)[None].repeat(B, axis=0) != 40
+    goal = np.full((B, 1), round(rate * N))
+    chosen = spans.in_random_order(np.ones((B, N), bool), eligible, goal, rng.random((B, 2 * N)), 3)
+    within = chosen[:, 10:30].mean()
+    for last in (39, 100):
+        assert abs(chosen[:, last].mean() - within) < 5 * (within * (1 - within) / B) ** 0.5
 
 
 def test_whole_words_and_n_grams_in_examples():

@@ -100,9 +100,12 @@ def in_random_order(
 ) -> np.ndarray:
     """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` of each row.
 
-    From each word on there is a span of up to n words, with P(n) proportional to 1/n; a span longer than what is left
-    of the goal is shortened, and left out if its first word is too long or if it overlaps one taken before. With
-    `max_span` 1 these are whole words (Google's `create_masked_lm_predictions`), with 3 ALBERT's n-grams.
+    From each word on there is a span of up to n words, with P(n) proportional to 1/n. It is
+    shortened to the words before the end or before a piece that may not be a target, such as SEP,
+    and to what is left of the goal. It is left out if its first word is too long or if it overlaps
+    one taken before. With `max_span` 1 these are the whole words of Google's
+    `create_masked_lm_predictions`, with 3 the n-grams of ALBERT's code, where a span may go on
+    behind SEP.
 
     Args:
       word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is none.
@@ -113,19 +116,19 @@ def in_random_order(
     first_BW, before_BN = _words(word_start_BN, max_span)
     length_BN, ahead_S = _lengths(length_BN, max_span), np.arange(max_span)
     # Pieces before the first word belong to none.
-    taken_BW = np.pad(np.arange(N) >= before_BN[:, -1:], ((0, 0), (0, max_span)), constant_values=True)
+    barred_BW = np.arange(N + max_span) >= before_BN[:, -1:]
     row_BN, word_BN = np.indices((B, N))[0], before_BN[:, 1:] - 1
     barred_BN = ~eligible_BN & (word_BN >= 0)
-    taken_BW[row_BN[barred_BN], word_BN[barred_BN]] = True
-    chosen_BW = np.zeros_like(taken_BW)
-    order_BN = np.argsort(np.where(taken_BW[:, :N], 2.0, order_BN), axis=1, kind="stable")
+    barred_BW[row_BN[barred_BN], word_BN[barred_BN]] = True
+    chosen_BW = np.zeros_like(barred_BW)
+    order_BN = np.argsort(np.where(barred_BW[:, :N], 2.0, order_BN), axis=1, kind="stable")
     left_B1 = np.minimum(goal_B1, eligible_BN.sum(axis=1, keepdims=True))
-    for k in range((~taken_BW[:, :N]).sum(axis=1).max()):
+    for k in range((~barred_BW[:, :N]).sum(axis=1).max()):
         span_BS = order_BN[:, k : k + 1] + ahead_S
         size_BS = at(first_BW, span_BS + 1) - first_BW[np.arange(B), span_BS[:, 0]][:, None]
         fits_BS = (size_BS <= left_B1) & (ahead_S < length_BN[:, k : k + 1])
-        fits_BS &= ~(at(taken_BW, span_BS) & fits_BS).any(axis=1, keepdims=True)
-        np.put_along_axis(taken_BW, span_BS, at(taken_BW, span_BS) | fits_BS, axis=1)
+        fits_BS &= ~np.logical_or.accumulate(at(barred_BW, span_BS), axis=1)
+        fits_BS &= ~(at(chosen_BW, span_BS) & fits_BS).any(axis=1, keepdims=True)
         np.put_along_axis(chosen_BW, span_BS, at(chosen_BW, span_BS) | fits_BS, axis=1)
         left_B1 = left_B1 - np.where(fits_BS, size_BS, 0).max(axis=1, keepdims=True)
         if not left_B1.any():
