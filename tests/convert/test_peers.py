@@ -150,7 +150,7 @@ REFUSED = {
         (dict(is_decoder=True), "is_decoder=true; only false"), (dict(tie_word_embeddings=False), "tie_word_embedding"),
         (dict(position_embedding_type="relative_key"), 'only "absolute"'), (dict(type_vocab_size=3), "vocab_size=3;"),
         (dict(hidden_act="silu"), "hidden_act='silu' is not one of"), (dict(pad_token_id=3), "pad_token_id=3; only 0"),
-        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=151), "the model 151"),
+        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=149), "the model 149"),
         (dict(max_position_embeddings=30), "and must be [30, "), (dict(hidden_size=7), "hidden_size=7"),
         (dict(num_hidden_layers=9), "missing"), (dict(architectures=["BertForQuestionAnswering"]), "missing"),
     ],

@@ -186,7 +186,9 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     pooling = {}
     if task == "embeddings" and "modules.json" in files.listing(folder):
         pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
-    length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
+    name = "tokenizer_config.json"
+    settings = files.read_json_object(os.path.join(folder, name)) if name in files.listing(folder) else {}
+    length = settings.get("model_max_length")
     return {
         "data.sentence_loss": False,
         "finetune.task": task,

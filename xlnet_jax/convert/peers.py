@@ -53,7 +53,8 @@ class Peer(NamedTuple):
     """Our classifier, in config.json."""
 
 
-NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll"})
+NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll",
+                      "spare_rows"})  # fmt: skip
 """Keys of `ModelConfig` that config.json has a place for in no family."""
 
 
