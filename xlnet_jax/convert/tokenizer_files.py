@@ -14,6 +14,7 @@ import os
 from typing import Any
 
 import tokenizers
+from tokenizers import models
 
 from xlnet_jax.config import Config
 from xlnet_jax.config.families import Family
@@ -47,10 +48,8 @@ def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
 
 def _framed(step: Any, types: bool) -> list[tuple[list[int], list[int]]]:
     """The ids that a post-processor makes of one text and of two, each of one piece, and their types."""
-    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    nothing = dict.fromkeys(("normalizer", "pre_tokenizer", "decoder", "truncation", "padding"))
-    document = {"version": "1.0", "added_tokens": [], "model": model, "post_processor": step} | nothing
-    made = tokenizers.Tokenizer.from_str(json.dumps(document))
+    usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
+    made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
     return [(each.ids, each.type_ids if types else []) for each in (made.encode("a"), made.encode("a", "a"))]
 
 

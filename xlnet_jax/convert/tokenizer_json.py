@@ -118,9 +118,10 @@ def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Norma
     them; `model` is `sentencepiece_model` of it. Raises BadInput for other steps."""
     proto: Any = sentencepiece_model_pb2
     rule = proto.ModelProto.FromString(model).normalizer_spec
-    found, cuts = _steps(document.get("normalizer")), _steps(document.get("pre_tokenizer"))
     # White space is that of the model, too: the pre-tokeniser splits at it.
-    found = [step for step in found if step not in (_SPACES, _replace({"Regex": " {2,}"}, " "), _replace({"Regex": " {2,}"}, "▁"))]
+    blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
+    found = [step for step in _steps(document.get("normalizer")) if step not in blank]
+    cuts = _steps(document.get("pre_tokenizer"))
     for lower, keep_accents, nfkc in itertools.product((False, True), repeat=3):
         normalization = Normalization(lower, keep_accents, True, nfkc)
         ours = [step for step in _normalizers(rule, normalization) if step != _SPACES]

@@ -73,8 +73,9 @@ class Subwords(Tokenizer):
 
     def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
         """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` also strips
-        accents unless `keep_accents`. With `folder` its settings count (`tokenizer_fields`). Raises BadInput: no file, a damaged one,
-        another kind, it has rules itself, or a field that cannot be used."""
+        accents unless `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
+
+        Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that cannot be used."""
         self.path, self.normalization, self._given = str(path), AS_IS, (normalization, folder)
         try:
             settings = Settings(folder) if folder else None
@@ -121,8 +122,8 @@ class Subwords(Tokenizer):
         settings.check_names(self.special, self.pieces)
         for text, token in settings.added.items():
             if self.backend.token_to_id(text) != token["id"]:
-                raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is not the next "
-                               "one or that of its piece; correct it")  # fmt: skip
+                raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is not the "
+                               "next one or that of its piece; correct it")  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()

@@ -2,7 +2,7 @@
 
 Classes of `transformers` put their own steps in the place of those of a tokenizer.json, with the switches of
 tokenizer_config.json or else their defaults. So does this package, and refuses a tokenizer.json with steps that no
-switch makes. Where tokenizer_config.json is missing or names `PreTrainedTokenizerFast`, tokenizer.json is right as it is.
+switch makes. Where tokenizer_config.json is missing or names `PreTrainedTokenizerFast`, tokenizer.json is right.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FIELDS = {
         DONE: "tokenizer_class added_tokens_decoder additional_special_tokens extra_special_tokens unk_token bos_token "
         "eos_token cls_token sep_token pad_token mask_token",
         # Lengths, what comes beside ids, and what is made of them; where the files came from, and how they are opened.
-        FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side truncation_strategy stride "
-        "padding padding_side pad_to_multiple_of pad_token_type_id model_input_names clean_up_tokenization_spaces "
+        FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side truncation_strategy "
+        "stride padding padding_side pad_to_multiple_of pad_token_type_id model_input_names clean_up_tokenization_spaces "
         "spaces_between_special_tokens errors trim_offsets chat_template return_token_type_ids return_attention_mask "
-        "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file use_fast from_slow backend is_local "
-        "local_files_only processor_class transformers_version init_inputs _commit_hash cache_dir verbose model_type "
+        "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file use_fast from_slow backend "
+        "is_local local_files_only processor_class transformers_version init_inputs _commit_hash cache_dir verbose model_type "
         "tokenizer_type task_specific_params cls_token_id bos_token_id eos_token_id pad_token_id unk_id legacy "
         # Special pieces that a text spells are always text here.
         "split_special_tokens",
@@ -59,8 +59,8 @@ FIELDS = {
     # The class takes tokenizer.json as it is.
     "verbatim": {FREE: "do_lower_case strip_accents tokenize_chinese_chars keep_accents remove_space nfkc"},
     "special_tokens_map.json": {
-        DONE: "additional_special_tokens extra_special_tokens unk_token bos_token eos_token cls_token sep_token pad_token "
-        "mask_token",
+        DONE: "additional_special_tokens extra_special_tokens unk_token bos_token eos_token cls_token sep_token "
+        "pad_token mask_token",
     },
     "tokenizer.json": {
         DONE: "added_tokens normalizer pre_tokenizer post_processor model",
@@ -98,7 +98,9 @@ def check(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
     for name, value in found.items():
         rule, text = rules.get(name), json.dumps(value)
         if rule is None:
-            raise BadInput(f"{where}: {name}={text:.60} is not a known field, and may change ids; remove it if it does not")
+            raise BadInput(
+                f"{where}: {name}={text:.60} is not a known field, and may change ids; remove it if it does not"
+            )
         if rule not in (DONE, FREE) and text not in rule.split():
             raise BadInput(f"{where}: {name}={text:.60} makes other ids; only {' or '.join(rule.split())} can be used")
 
@@ -127,7 +129,10 @@ class Settings:
         self.said, self.names, old = (
             files.read_json_object(path) if name in listed else {} for name, path in zip(names, paths, strict=True)
         )
-        types = dict.fromkeys(_BOOLS.split(), bool) | {"model_max_length": float, "tokenizer_class": str}
+        types = dict.fromkeys(_BOOLS.split(), bool) | {
+            "model_max_length": float,
+            "tokenizer_class": str,
+        }
         files.check_types(self.said, types | {"added_tokens_decoder": dict}, self.where)
         check(self.names, names[1:2], paths[1])
         # A class or PreTrainedTokenizer, as the name without `Fast` is.
@@ -148,14 +153,19 @@ class Settings:
         if self.kind not in ("", *_VERBATIM, *CLASSES[level].split()):
             raise BadInput(f"{self.where}: tokenizer_class is {self.kind}; only {CLASSES[level]} and "
                            f"PreTrainedTokenizerFast can be used for {level}")  # fmt: skip
-        check(self.said, ["tokenizer_config.json", level, *["verbatim"] * (self.kind in _VERBATIM)], self.where)
+        check(
+            self.said,
+            ["tokenizer_config.json", level, *["verbatim"] * (self.kind in _VERBATIM)],
+            self.where,
+        )
 
     def check_names(self, special: SpecialIds, pieces: Sequence[str]) -> None:
         """Raises BadInput if a special piece that a model reads has another name than here."""
         for name in ("unk", "cls", "sep", "mask", "eos" if special.cls is None else "pad"):
             ours = None if getattr(special, name) is None else pieces[getattr(special, name)]
-            for theirs in (found.get(f"{name}_token") for found in (self.said, self.names)):
-                theirs = theirs["content"] if isinstance(theirs, dict) else theirs
+            for found in (self.said, self.names):
+                theirs: Any = found.get(f"{name}_token")
+                theirs = theirs.get("content") if isinstance(theirs, dict) else theirs
                 if None not in (ours, theirs) and ours != theirs:
                     raise BadInput(f"{self.where}: {name}_token is {theirs!r:.60}; only {ours!r} can be used with these "
                                    "pieces")  # fmt: skip
@@ -176,12 +186,13 @@ class Settings:
         place, switches = self.switches(level)
         step = document.get(place) or {}
         if usual and self.verbatim:
-            if level == "bytebpe" and self.said.get("add_prefix_space") not in (None, step.get("add_prefix_space")):
+            prefix = self.said.get("add_prefix_space")
+            if level == "bytebpe" and prefix not in (None, step.get("add_prefix_space")):
                 raise BadInput(f"{self.where}: add_prefix_space is not that of tokenizer.json; make them equal")
             return
         step |= switches
         for name in ("normalizer", "pre_tokenizer", "model") if usual else ():
-            mine, wanted = document.get(name) or {}, usual[name] or {}
+            mine, wanted = document.get(name) or {}, (usual or {})[name] or {}
             mine = {key: value for key, value in mine.items() if key not in _COMPARED_ELSEWHERE | switches.keys()}
             if bool(mine) != bool(wanted) or not mine.items() <= wanted.items():
                 raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; set tokenizer_class to "

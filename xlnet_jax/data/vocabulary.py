@@ -194,8 +194,8 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
         elif opened.pieces[token["id"]] != text:
             raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is another piece")
     if above:
-        log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut as any "
-                    "other: %s", folder, ", ".join(above))  # fmt: skip
+        log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
+                    "as any other: %s", folder, ", ".join(above))  # fmt: skip
     return opened
 
 

@@ -301,24 +301,23 @@ def _rebuild(
     return memory
 
 
-def _by_piece(
-    path: str, params: dict[str, Any], drawn: Any, abstract: Any, tokenizer: Tokenizer
-) -> dict[str, Any]:
+def _by_piece(path: str, params: dict[str, Any], drawn: Any, abstract: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     """Parameters of a run with another vocabulary: of the pieces that both have its rows, and else those `drawn`, which
     may be packed."""
     place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
-    found, fresh, forms = (dict(traverse_util.flatten_dict(tree, sep="/")) for tree in (params, drawn, abstract))
+    trees: Any = (traverse_util.flatten_dict(tree, sep="/") for tree in (params, drawn, abstract))
+    found, fresh, forms = trees
+    both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
     for name in {name.removeprefix("params/") for name in restore.OF_VOCABULARY} & found.keys():
+        # Of the rows there, and below them the drawn ones.
         form = forms[name]
-        row_V = np.full(form.shape[0], -1)
-        row_V[: tokenizer.vocab_size] = [place.get(piece, -1) for piece in tokenizer.pieces]
-        known_V = (row_V >= 0).reshape(-1, *[1] * (len(form.shape) - 1))
-        new = meshes.like(fresh[name], form)
-        merged = jax.jit(lambda old, new, row_V, known_V: jnp.where(known_V, old[row_V], new), out_shardings=form.sharding)
-        found[name] = merged(found[name], new, row_V, known_V)
-    both = sum(piece in place for piece in tokenizer.pieces)
-    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and those of "
-                "%d other pieces are drawn", path, both, tokenizer.vocab_size - both)  # fmt: skip
+        row_V = len(found[name]) + np.arange(form.shape[0])
+        row_V[both] = [place[tokenizer.pieces[row]] for row in both]
+        taken = jax.jit(lambda old, new, row_V: jnp.concatenate([old, new])[row_V], out_shardings=form.sharding)
+        found[name] = taken(found[name], meshes.like(fresh[name], form), row_V)
+    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
+                "those of %d other pieces are drawn", path, len(both),
+                tokenizer.vocab_size - len(both))  # fmt: skip
     return traverse_util.unflatten_dict(found, sep="/")
 
 
