@@ -30,6 +30,8 @@ from xlnet_jax.data import subwords
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.options import Fill, Generate
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -261,12 +263,15 @@ def test_rows_without_a_piece_are_never_predicted(family, tmp_path):
     padded(tmp_path / "model", family, 8)
     model, size = xlnet_jax.load(str(tmp_path / "model")), tokenizer_of(family).vocab_size
     if family == "bert":
-        ranked = model.fill(["bado [MASK]"], top=size)
-        assert {one.gaps[0].pieces[0] for one in ranked} == {*model.tokenizer.pieces}
-        assert np.isfinite([one.log_prob for one in ranked]).all()
+        gapped = infill.gapped(model.tokenizer, "bado [MASK]", 1)
+        (filled,) = model.filled([gapped], Fill(top=size))
+        assert {one.token_N[gapped.known.index(False)] for one in filled.best} == {*range(size)}
+        assert np.isfinite([one.log_prob_U for one in filled.best]).all()
         assert len(model.logits(["bado [MASK]"])[0][0]) == size + 8, "the function of the model stays"
     else:
-        assert len(model.generate(["bado"], tokens=4, temperature=1.0)) == 1
+        asked = Generate(tokens=9, temperature=1.0)
+        (filled,) = model._filled([infill.prompt(model.tokenizer, "bado", 1, asked.tokens, 40)], asked)
+        assert len(filled.position_U) == 9 and filled.token_N.max() < size
         with pytest.raises(BadInput, match=f"id {size} is outside of the vocabulary of {size}"):
             model.log_prob([[1, size]], [[True, False]])
 

@@ -22,12 +22,14 @@ FIELDS = {
         DONE: "tokenizer_class added_tokens_decoder additional_special_tokens extra_special_tokens unk_token bos_token "
         "eos_token cls_token sep_token pad_token mask_token",
         # Lengths, what comes beside ids, and what is made of them; where the files came from, and how they are opened.
-        FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side truncation_strategy "
-        "stride padding padding_side pad_to_multiple_of pad_token_type_id model_input_names clean_up_tokenization_spaces "
-        "spaces_between_special_tokens errors trim_offsets chat_template return_token_type_ids return_attention_mask "
-        "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file use_fast from_slow backend "
-        "is_local local_files_only processor_class transformers_version init_inputs _commit_hash cache_dir verbose model_type "
-        "tokenizer_type task_specific_params cls_token_id bos_token_id eos_token_id pad_token_id unk_id legacy "
+        FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side "
+        "truncation_strategy stride padding padding_side pad_to_multiple_of pad_token_type_id "
+        "model_input_names clean_up_tokenization_spaces spaces_between_special_tokens errors "
+        "trim_offsets chat_template return_token_type_ids return_attention_mask name_or_path "
+        "special_tokens_map_file tokenizer_file vocab_file merges_file use_fast from_slow backend "
+        "is_local local_files_only processor_class transformers_version init_inputs _commit_hash "
+        "cache_dir verbose model_type tokenizer_type task_specific_params cls_token_id "
+        "bos_token_id eos_token_id pad_token_id unk_id legacy "
         # Special pieces that a text spells are always text here.
         "split_special_tokens",
         "null false": "add_bos_token add_eos_token fix_mistral_regex byte_fallback",
@@ -167,8 +169,7 @@ class Settings:
                 theirs: Any = found.get(f"{name}_token")
                 theirs = theirs.get("content") if isinstance(theirs, dict) else theirs
                 if None not in (ours, theirs) and ours != theirs:
-                    raise BadInput(f"{self.where}: {name}_token is {theirs!r:.60}; only {ours!r} can be used with these "
-                                   "pieces")  # fmt: skip
+                    raise BadInput(f"{self.where}: {name}_token is {theirs!r:.60}; only {ours!r} can be used here")
 
     def switches(self, level: str) -> tuple[str, dict[str, bool]]:
         """The step of a tokenizer.json that a class changes, and how."""
@@ -195,8 +196,8 @@ class Settings:
             mine, wanted = document.get(name) or {}, (usual or {})[name] or {}
             mine = {key: value for key, value in mine.items() if key not in _COMPARED_ELSEWHERE | switches.keys()}
             if bool(mine) != bool(wanted) or not mine.items() <= wanted.items():
-                raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; set tokenizer_class to "
-                               "PreTrainedTokenizerFast if tokenizer.json is right")  # fmt: skip
+                raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; if that file is "
+                               "right, set tokenizer_class to PreTrainedTokenizerFast")  # fmt: skip
 
     def add(self, document: dict[str, Any], roles: Collection[str | None]) -> None:
         """Adds the added tokens. All but the special pieces count in texts, as they do there."""
