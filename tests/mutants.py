@@ -639,7 +639,7 @@ MUTANTS = (
     Mutant("rows_of_a_grown_vocabulary_are_shifted", "xlnet_jax/train/launch.py", "len(found[name]) + np.arange", "np.arange",
            one("checkpoint/restore", "test_a_grown_vocabulary_takes_the_rows_of_known_pieces")),
     Mutant("every_text_starts_with_a_space", "xlnet_jax/convert/tokenizer_json.py",
-           'not spaces or spaces[0].get("prepend_scheme") != "never"', "True",
+           'not spaces or _prepends(spaces[0]) != "never"', "True",
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
     Mutant("eop_is_found_by_its_score", "xlnet_jax/convert/tokenizer_json.py", "score == 0 or index == special.eop", "score == 0",
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
