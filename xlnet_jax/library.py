@@ -198,7 +198,7 @@ class Model:
         infill.check_one(gapped, "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
                          "one piece, [MASK]; use a model of data.objective=plm")  # fmt: skip
         rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]
-        logits = self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV[0])
+        logits = self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV[0, : self.config.model.pieces])
         return masked.filled(gapped, np.stack(logits), asked) if logits else []
 
     def _filled(

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 
+import data_fixtures
 import fake_gcs
 import jax
 import numpy as np
@@ -417,3 +418,30 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, dam
         to = "bucket/run/quarantine/12/"
         assert {name.removeprefix(to): data for name, data in server.objects.items() if name.startswith(to)} == broken
         assert not any(name.startswith(at) for name in server.objects)
+
+
+def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytestconfig, saved, caplog):
+    """Half of the pieces are known, in another order."""
+    corpus = str(tmp_path / "corpus")
+    lines = data_fixtures.synthetic_text(9, 60)
+    (tmp_path / "text.txt").write_text(lines.replace("ba", "zu"))
+    data_fixtures.make_corpus(corpus, [str(tmp_path / "text.txt")], tokenizer=None, vocab_size=tiny.VOCAB + 8)
+    model = {"vocab_size": tiny.VOCAB + 8}
+    settings = config(pytestconfig, model=model, mesh={"data": 1}, data={"corpus": corpus},
+                      checkpoint={"init_from": str(run)})  # fmt: skip
+    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    mixture = open_mixture(settings)
+    with jax.set_mesh(mesh), Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints:
+        built = build_step(recipe, mesh)
+        state, *_ = restore_or_init(settings, [BuiltPhase(recipe, built)], mixture, checkpoints, Session())
+        drawn = create_state(recipe, built).params["word_embedding"]
+    with Checkpoints(str(run)) as checkpoints:
+        theirs = restore.saved_parameters(str(run))[0]["word_embedding"]
+    known = {piece: row for row, piece in enumerate(data_fixtures.tokenizer().pieces)}
+    ours, table = mixture.tokenizer.pieces, np.asarray(state.params["word_embedding"])
+    both = [piece in known for piece in ours]
+    assert 20 < sum(both) < len(ours) - 8 and ours != data_fixtures.tokenizer().pieces[: len(ours)]
+    for row, piece in enumerate(ours):
+        np.testing.assert_array_equal(table[row], theirs[known[piece]] if piece in known else drawn[row], str(piece))
+    assert (f"has another vocabulary: the rows of {sum(both)} pieces are taken from there, and those of "
+            f"{len(ours) - sum(both)} other pieces are drawn") in caplog.text  # fmt: skip

@@ -295,7 +295,7 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     os.remove(copy / "model.safetensors")
     assert "has no model.safetensors; save the model in safetensors" in refused()
     for changes, said in (
-        (dict(vocab_size=201), "has 200 pieces, the model"), (dict(d_model="16"), 'd_model is "16" and'),
+        (dict(vocab_size=199), "has 200 pieces, the model"), (dict(d_model="16"), 'd_model is "16" and'),
         (dict(ff_activation="silu"), "ff_activation='silu' is not one of"), (dict(attn_type="uni"), "attn_type"),
         (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="t5"), "is 't5'; only"),
         (dict(architectures=5), "architectures is 5 and must be a list"), (dict(same_length=0), "same_length is 0 and"),

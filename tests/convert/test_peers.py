@@ -18,6 +18,7 @@ from flax import traverse_util
 from oracle import families
 from safetensors.numpy import load_file, save_file
 
+import xlnet_jax
 from xlnet_jax.checkpoint.restore import saved_parameters
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
@@ -28,6 +29,9 @@ from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data import subwords
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.options import Fill, Generate
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -151,7 +155,7 @@ REFUSED = {
         (dict(is_decoder=True), "is_decoder=true; only false"), (dict(tie_word_embeddings=False), "tie_word_embedding"),
         (dict(position_embedding_type="relative_key"), 'only "absolute"'), (dict(type_vocab_size=3), "vocab_size=3;"),
         (dict(hidden_act="silu"), "hidden_act='silu' is not one of"), (dict(pad_token_id=3), "pad_token_id=3; only 0"),
-        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=151), "the model 151"),
+        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=149), "the model 149"),
         (dict(max_position_embeddings=30), "and must be [30, "), (dict(hidden_size=7), "hidden_size=7"),
         (dict(num_hidden_layers=9), "missing"), (dict(architectures=["BertForQuestionAnswering"]), "missing"),
         (dict(is_encoder_decoder=True), "is_encoder_decoder=true; only"), (dict(pruned_heads={"0": [1]}), "pruned"),
@@ -196,6 +200,7 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
         refused("missing (2): cls.seq_relationship.bias, cls.seq_relationship.weight")
         shutil.copy(tokenizer_of("roberta").path, tmp_path / "model" / "tokenizer.json")
         edit(tmp_path / "model", vocab_size=300)
+        (tmp_path / "model" / "tokenizer_config.json").unlink()
         refused("its padding is piece 1, and that of bert must be 0")
 
 
@@ -264,3 +269,91 @@ def test_the_published_sizes_have_the_published_numbers_of_parameters(name):
     config = load(str(tiny.ROOT / "configs" / f"{name}.py"), [])
     shapes = nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("task", ["none", "classification"])
+def test_a_folder_without_tokenizer_config_is_imported(family, task, tmp_path):
+    params = written(family, tmp_path / "model", task)
+    for name in ("tokenizer_config.json", "xlnet_jax.json"):
+        os.remove(tmp_path / "model" / name)
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
+    assert workdirs.load_config(str(tmp_path / "work")).finetune.task == task
+
+
+def padded(folder, family, rows, kind="model"):
+    """Adds rows without a piece to the tables of a folder; a model would predict them first."""
+    size = tokenizer_of(family).vocab_size
+    arrays = {
+        name: np.concatenate([array, np.full((rows, *array.shape[1:]), 9, np.float32)]) if len(array) == size else array
+        for name, array in load_file(folder / WEIGHTS).items()
+    }
+    save_file(arrays, folder / WEIGHTS, {"format": "pt"})
+    edit(folder, vocab_size=size + rows)
+    return arrays
+
+
+@pytest.mark.parametrize(("family", "rows"), [("bert", 2), ("roberta", 102), ("albert", 4), ("gpt2", 47)])
+def test_rows_without_a_piece_are_kept_and_written_again(family, rows, tmp_path, caplog):
+    written(family, tmp_path / "model")
+    arrays = padded(tmp_path / "model", family, rows)
+    import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    size = tokenizer_of(family).vocab_size
+    assert f"has {size} pieces, the model {size + rows} rows; the last {rows} are kept, and never" in caplog.text
+    export(str(tmp_path / "work"), str(tmp_path / "again"))
+    again = load_file(tmp_path / "again" / WEIGHTS)
+    assert again.keys() == arrays.keys()
+    jax.tree.map(np.testing.assert_array_equal, again, arrays)
+    assert files.read_json_object(str(tmp_path / "again" / "config.json"))["vocab_size"] == size + rows
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_rows_without_a_piece_are_never_predicted(family, tmp_path):
+    """Nor scored as a token: a masked model ranks all pieces, a left-to-right one draws from all."""
+    written(family, tmp_path / "model")
+    padded(tmp_path / "model", family, 8)
+    model, size = xlnet_jax.load(str(tmp_path / "model")), tokenizer_of(family).vocab_size
+    if family == "bert":
+        gapped = infill.gapped(model.tokenizer, "bado [MASK]", 1)
+        (filled,) = model.filled([gapped], Fill(top=size))
+        assert {one.token_N[gapped.known.index(False)] for one in filled.best} == {*range(size)}
+        assert np.isfinite([one.log_prob_U for one in filled.best]).all()
+        assert len(model.logits(["bado [MASK]"])[0][0]) == size + 8, "the function of the model stays"
+    else:
+        asked = Generate(tokens=7, temperature=1.0)
+        (filled,) = model._filled([infill.prompt(model.tokenizer, "bado", 1, asked.tokens, 40)], asked)
+        assert len(filled.position_U) <= 7 and filled.token_N.max() < size
+        with pytest.raises(BadInput, match=f"id {size} is outside of the vocabulary of {size}"):
+            model.log_prob([[1, size]], [[True, False]])
+
+
+def test_a_tokenizer_of_another_model_is_refused_with_its_own_name(tmp_path):
+    """More pieces than rows, or far more rows; the file is that of the folder."""
+    written("bert", tmp_path / "model")
+    for size in (149, 150 + 2000):
+        edit(tmp_path / "model", vocab_size=size)
+        with pytest.raises(BadInput, match=rf"l/tokenizer.json: has 150 pieces, the model {size}; .*=tokenizer.json"):
+            import_(str(tmp_path / "model"), str(tmp_path / "work"))
+    written("albert", tmp_path / "albert")
+    os.remove(tmp_path / "albert" / "spiece.model")
+    edit(tmp_path / "albert", vocab_size=99)
+    with pytest.raises(BadInput, match=r"albert/tokenizer.json: has 100 pieces, the model 99"):
+        import_(str(tmp_path / "albert"), str(tmp_path / "work"))
+
+
+@pytest.mark.parametrize("change", ["no SEP", "CLS twice", "SEP of B"])
+def test_other_special_pieces_around_a_text_are_refused(change, tmp_path):
+    written("bert", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    document = files.read_json_object(str(path))
+    single, pair = (document["post_processor"][name] for name in ("single", "pair"))
+    if change == "SEP of B":
+        pair[-1]["SpecialToken"]["type_id"] = 0
+    elif change == "no SEP":
+        single.pop()
+    else:
+        single.insert(0, single[0])
+    files.write(str(path), files.to_json(document))
+    with pytest.raises(BadInput, match="its post_processor puts other special pieces around texts than a model"):
+        import_(str(tmp_path / "model"), str(tmp_path / "work"))

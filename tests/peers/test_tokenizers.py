@@ -2,6 +2,7 @@
 
 import glob
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -160,3 +161,41 @@ def test_what_their_classes_save_is_read(name, tmp_path):
             assert ours.special == tokenizer.special
             for text in texts:
                 assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False), text
+
+
+TOKEN = {"content": "[E1]", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+SETTINGS = {
+    "accents": ("bert", {"strip_accents": False}), "no accents": ("bert-cased", {"strip_accents": True,
+    "do_lower_case": False}), "cased": ("bert", {"do_lower_case": False}), "lower": ("bert-cased", {}),
+    "chinese": ("bert", {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}),
+    "as it is": ("bert-cased", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+    "added": ("bert", {"added_tokens_decoder": {"700": TOKEN}}),
+    "added and normalised": ("bert", {"added_tokens_decoder": {"700": TOKEN | {"special": False, "normalized": True}}}),
+    "added to bytes": ("roberta", {"added_tokens_decoder": {"700": TOKEN | {"single_word": True}}}),
+    "space": ("roberta", {"add_prefix_space": True}), "space of GPT-2": ("gpt2", {"add_prefix_space": True}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("file", ["tokenizer.json", "older files"])
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings_make_the_ids_of_their_library(case, file, tmp_path):
+    """Of 2,000 hostile texts, some of which have the added token."""
+    name, settings = SETTINGS[case]
+    with_token = [f"{line[:20]}[E1] {line[20:]}[e1]" for line in hostile.drawn(80, 2)]
+    lines = [*hostile.LINES, *hostile.drawn(1900, 1), *with_token]
+    tokenizer = tokenizer_for(name, tmp_path, [*lines[::5], *quick_start(200)], 700 if name != "gpt2" else 704)
+    folder = exported(name, tokenizer, tmp_path / "exported")
+    if file == "older files":
+        if case == "as it is":
+            pytest.skip("that class has no other file")
+        os.remove(f"{folder}/tokenizer.json")
+    pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
+    pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": name.removesuffix("-cased")}))
+    theirs = AutoTokenizer.from_pretrained(folder)
+    with huggingface.open_tokenizer(folder) as ours:
+        assert (ours.sha256 == tokenizer.sha256) == (case == "as it is")
+        if "added" in case:
+            assert ours.pieces[700] == "[E1]" and 700 in ours.encode("a [E1]")
+        for line, wanted in zip(lines, theirs(lines, add_special_tokens=False)["input_ids"], strict=True):
+            assert ours.encode(line).tolist() == wanted, line

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
 
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees, operations
@@ -27,6 +28,8 @@ from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
+OF_VOCABULARY = ("params/word_embedding", "params/lm_head/bias")
+"""Parameters with a row for each piece."""
 TreesOf = Callable[[int, dict[str, Any]], Trees]
 """From the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not belong here."""
 
@@ -173,6 +176,8 @@ def saved_parameters(workdir: str, step: int | None = None, averaged: bool = Fal
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
     """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
 
+    Those of `OF_VOCABULARY` have the number of rows that they have there.
+
     `path` is a work directory (its newest good checkpoint), or the folder of one checkpoint in it. The origin has
     `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names of parameters that only this model has (`fresh`), and
     of those that only the other run has (`left_over`).
@@ -184,7 +189,8 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     def trees_of(step: int, record: dict[str, Any]) -> Trees:
         saved = _forms(record)
-        common = {name: leaf for name, leaf in leaves.items() if name in saved}
+        common = {name: _with_rows(leaf, saved[name]) if name in OF_VOCABULARY else leaf
+                  for name, leaf in leaves.items() if name in saved}  # fmt: skip
         if not common:
             raise BadInput(f"{path} has none of this model's parameters; leave checkpoint.init_from empty")
         forms = {name: checksums.form(leaf) for name, leaf in common.items()}
@@ -204,6 +210,15 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
         **{name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")},
         "fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys()),
     }  # fmt: skip
+
+
+def _with_rows(leaf: Any, form: str) -> Any:
+    """An abstract array with as many rows as a saved one has, whole on each device; itself, if there is more that
+    differs."""
+    rows = int((re.search(r"\d+", form.partition("[")[2]) or ["0"])[0])
+    sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
+    other = jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, sharding=sharding)
+    return other if form == checksums.form(other) != checksums.form(leaf) else leaf
 
 
 def _forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:

@@ -23,6 +23,12 @@ class ModelConfig:
         choices=" ".join(FAMILIES),
     )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
+    spare_rows: int = key(
+        0,
+        "how many of the last rows of `vocab_size` have no piece, as in imported tables that are padded; they are kept "
+        "and in the softmax of the loss, but never predicted",
+        le=2**24,
+    )
     layers: int = key(24, "number of layers", ge=1, le=1000)
     d_model: int = key(1024, "model width D", ge=1, le=2**16)
     heads: int = key(16, "attention heads H", ge=1, le=2**12)
@@ -89,6 +95,11 @@ class ModelConfig:
         """What `architecture` says outside of the network."""
         return FAMILIES[self.architecture]
 
+    @property
+    def pieces(self) -> int:
+        """Rows of the vocabulary that have a piece: the first ones."""
+        return self.vocab_size - self.spare_rows
+
     def cutoff_list(self) -> list[int]:
         """`cutoffs` as numbers."""
         return numbers(self.cutoffs, int)
@@ -118,10 +129,11 @@ def rules(config: Config) -> list[Rule]:
     left_to_right = data.objective == "clm" and config.finetune.task == "none"
     absolute = model.position_scheme == "absolute"
     return [
-        ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
+        ("model.vocab_size", model.pieces > 9, "must hold the nine special pieces and some text"),
         ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
         ("model.cutoffs", all(a < b for a, b in itertools.pairwise([0, *model.cutoff_list(), model.vocab_size])),
          f"must be rising numbers between 0 and model.vocab_size={model.vocab_size}, with commas: 20000,40000"),
+        ("model.spare_rows", not model.spare_rows or not model.adaptive, "must be 0 with clusters or projections"),
         ("model.div_val", model.div_val == 1 or bool(model.cutoffs), "must be 1 without model.cutoffs"),
         ("model.div_val", (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
@@ -153,7 +165,7 @@ def _family_rules(config: Config) -> list[Rule]:
                 "same_length", "clamp_len", "biases_per_layer", "tie_embedding",
                 *(() if albert else ("d_embed", "share_layers")))  # fmt: skip
     return [
-        ("model.vocab_size", model.vocab_size > 9, "must hold special pieces and some text"),
+        ("model.vocab_size", model.pieces > 9, "must hold special pieces and some text"),
         ("model.d_model", model.architecture != "transformer" or model.d_model % 2 == 0,
          "must be even: a position is pairs of a sine and a cosine"),
         ("data.objective", finetune or data.objective in model.family.objectives,

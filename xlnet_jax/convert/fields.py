@@ -213,7 +213,9 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(f"{path}: id2label={str(labels)[:60]!r} has a name twice; give each label its own")
     theirs, default = row.named.get("max_positions", ("", math.inf))
     longest = (found.get(theirs) or default) - family.first_position
-    length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
+    name = "tokenizer_config.json"
+    settings = files.read_json_object(os.path.join(folder, name)) if name in files.listing(folder) else {}
+    length = settings.get("model_max_length")
     return {
         "data.sentence_loss": False,
         "finetune.task": task,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ from xlnet_jax.train.state import init_params
 ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
 """Keys that change what a model makes of a text, and that only an export of ours names all."""
 NOTHING: Mapping[str, Any] = {}
+MOST_SPARE = 1024
+"""Rows without a piece that a model may have: tables are padded to a multiple of a few hundred at most."""
+
+log = logging.getLogger("xlnet_jax")
 
 
 class Source(NamedTuple):
@@ -49,6 +54,10 @@ class Source(NamedTuple):
         leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
         if bad := [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
+        if spare := self.config.model.spare_rows:
+            log.warning("tokenizer %s: has %d pieces, the model %d rows; the last %d are kept, and never predicted "
+                        "(model.spare_rows)", self.tokenizer.path, self.tokenizer.vocab_size,
+                        self.config.model.vocab_size, spare)  # fmt: skip
         return params
 
 
@@ -88,14 +97,29 @@ def configured(
     return config, [f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said]
 
 
+def fitted(config: Config, tokenizer: Tokenizer) -> Config:
+    """The configuration of a model that is read, whose last rows may have no piece.
+
+    Raises BadInput if there are fewer rows than pieces, or so many more that the tokenizer is that of another model.
+    """
+    spare = config.model.vocab_size - tokenizer.vocab_size
+    if not 0 <= spare <= MOST_SPARE:
+        raise _mismatch(tokenizer, config.model.vocab_size)
+    config = config.changed(model={"spare_rows": spare})
+    check_tokenizer(tokenizer, config)
+    return config
+
+
 def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if a tokenizer has not as many pieces as the model."""
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise BadInput(
-            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}; "
-            "use the one that it was trained with (`import --tokenizer=spiece.model`)"
-        )
+    """Raises BadInput if a tokenizer has not as many pieces as the model, or lacks one that it needs."""
+    if tokenizer.vocab_size != config.model.pieces:
+        raise _mismatch(tokenizer, config.model.pieces)
     check_pieces(tokenizer, config, f"tokenizer {tokenizer.path}")
+
+
+def _mismatch(tokenizer: Tokenizer, rows: int) -> BadInput:
+    return BadInput(f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {rows}; use the one "
+                    f"that it was trained with (`import --tokenizer={tokenizer.file_name}`)")  # fmt: skip
 
 
 def check_output(output: str) -> None:

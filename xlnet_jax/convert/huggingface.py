@@ -27,7 +27,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, formats, names, peers, sentence_transformers, tokenizer_files, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.peers import Peer
-from xlnet_jax.data import vocabulary
+from xlnet_jax.data import tokenizer_fields, vocabulary
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
@@ -178,18 +178,25 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
 @contextlib.contextmanager
 def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]:
     """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput without any."""
-    listed = files.listing(folder)
-    if not named and "spiece.model" not in listed and "tokenizer.json" in listed:
-        document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
-        if not isinstance(document.get("model"), dict) or not isinstance(document["model"].get("vocab"), dict):
-            with tempfile.TemporaryDirectory() as place:
-                made = os.path.join(place, "spiece.model")
-                files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
-                yield vocabulary.open_in(folder, listed, made)
-            return
-    if not named and not (named := vocabulary.file_in(folder, listed)):
-        raise BadInput(f"{folder} has no {', '.join(vocabulary.FOUND)}; name one with --tokenizer=spiece.model")
-    yield vocabulary.open_in(folder, listed, named)
+    listed, steps, made = files.listing(folder), None, ""
+    with tempfile.TemporaryDirectory() as place:
+        where = os.path.join(folder, "tokenizer.json")
+        document = files.read_json_object(where) if not named and "tokenizer.json" in listed else {}
+        if isinstance(document.get("model"), dict) and not isinstance(document["model"].get("vocab"), dict):
+            tokenizer_fields.check_file(document, where)
+            model = tokenizer_json.sentencepiece_model(document, where)
+            steps = tokenizer_json.normalization_of(document, model, where)
+            made = os.path.join(place, "spiece.model")
+            files.write(made, model)
+        named = named or vocabulary.file_in(folder, listed)
+        if not named:
+            raise BadInput(f"{folder} has no {', '.join(vocabulary.FOUND)}; name one with --tokenizer=spiece.model")
+        opened = vocabulary.open_in(folder, made if made and named == where else named, steps)
+        if made and Tokenizer(made).pieces != opened.pieces:
+            raise BadInput(f"{where}: its pieces are not those of {named}; remove the file that is wrong")
+        assert opened.content  # read before the file goes
+    opened.path = named
+    yield opened
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -210,8 +217,8 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
     with open_tokenizer(path, tokenizer) as own:
-        formats.check_tokenizer(own, config)
-        vocabulary.check_pieces(own, config, path)
+        config = formats.fitted(config, own)
+        tokenizer_files.check_frame(path, own, config)
         check_padding(own, config)
         sentence_transformers.check_case(path, modules, own)
         kept, lost = fields.read_kept(found, config, own.special)

@@ -71,7 +71,8 @@ SAME: dict[str, Any] = {"is_encoder_decoder": False, "pruned_heads": {}, "quanti
 IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "output_hidden_states", "output_attentions",
                   "chunk_size_feed_forward"})  # fmt: skip
 """Keys of config.json that change no function."""
-NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll"})
+NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll",
+                      "spare_rows"})  # fmt: skip
 """Keys of `ModelConfig` that config.json has a place for in no family."""
 
 

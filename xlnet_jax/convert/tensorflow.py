@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.convert import names
-from xlnet_jax.convert.formats import Source, check_tokenizer, configured
+from xlnet_jax.convert.formats import Source, configured, fitted
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -95,7 +95,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     """The SentencePiece model may be beside it."""
     config, assumed = configured(path, read_model(_folder(path)), overrides)
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
-    check_tokenizer(opened, config)
+    config = fitted(config, opened)
     convert = functools.partial(names.from_foreign, names.TENSORFLOW)
     yield Source(path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed)
 

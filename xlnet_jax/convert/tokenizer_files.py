@@ -10,7 +10,11 @@ The special pieces around a text are those of the model's family. `data.vocabula
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
+
+import tokenizers
+from tokenizers import models
 
 from xlnet_jax.config import Config
 from xlnet_jax.config.families import Family
@@ -29,6 +33,24 @@ def check(tokenizer: Tokenizer, config: Config) -> None:
         kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
         raise BadInput(f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; "
                        "use --format=orbax")  # fmt: skip
+
+
+def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
+    """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the model's family."""
+    path = os.path.join(folder, "tokenizer.json")
+    found = files.read_json_object(path) if "tokenizer.json" in files.listing(folder) else {}
+    ours, theirs = [*_frame(config.model.family, tokenizer), None][0], found.get("post_processor")
+    types = config.model.family.segments != 1
+    if theirs and _framed(theirs, types) != _framed(ours, types):
+        raise BadInput(f"{path}: its post_processor puts other special pieces around texts than a model of "
+                       f"{config.model.architecture} reads; only those can be used")  # fmt: skip
+
+
+def _framed(step: Any, types: bool) -> list[tuple[list[int], list[int]]]:
+    """The ids that a post-processor makes of one text and of two, each of one piece, and their types."""
+    usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
+    made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
+    return [(each.ids, each.type_ids if types else []) for each in (made.encode("a"), made.encode("a", "a"))]
 
 
 def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
@@ -62,7 +84,11 @@ def _settings(tokenizer: Tokenizer, family: Family, length: int) -> dict[str, An
     """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other number."""
     names = {f"{name}_token": tokenizer.pieces[index] for name, index in tokenizer.special._asdict().items()
              if index is not None and name not in ("eod", "eop")}  # fmt: skip
-    if isinstance(tokenizer, Subwords):
+    if tokenizer.level == "bytebpe":
+        # Version 4 takes it from here, also where tokenizer.json says otherwise.
+        step = json.loads(tokenizer.content)["pre_tokenizer"] or {}
+        switches = {"add_prefix_space": step.get("add_prefix_space", False)}
+    elif isinstance(tokenizer, Subwords):
         rules = json.loads(tokenizer.content)["normalizer"] or {}
         switches = {"do_lower_case": bool(rules.get("lowercase")), "strip_accents": rules.get("strip_accents"),
                     "tokenize_chinese_chars": rules.get("handle_chinese_chars", True)} if rules else {}  # fmt: skip

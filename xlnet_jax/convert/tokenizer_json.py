@@ -15,6 +15,8 @@ user-defined piece, such as `(`, into a special token). Remaining differences:
 from __future__ import annotations
 
 import base64
+import functools
+import itertools
 import unicodedata
 from typing import Any
 
@@ -107,8 +109,39 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     rule.name = "nmt_nfkc" if maps else "identity"
     rule.precompiled_charsmap = base64.b64decode(maps[0]) if maps else b""
     spaces = [step for step in _steps(document.get("pre_tokenizer")) if step["type"] == "Metaspace"]
-    rule.add_dummy_prefix = not spaces or spaces[0].get("prepend_scheme") != "never"
+    rule.add_dummy_prefix = not spaces or _prepends(spaces[0]) != "never"
     return made.SerializeToString()
+
+
+def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Normalization:
+    """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or `transformers` writes
+    them; `model` is `sentencepiece_model` of it. Raises BadInput for other steps."""
+    proto: Any = sentencepiece_model_pb2
+    rule = proto.ModelProto.FromString(model).normalizer_spec
+    # White space is that of the model, too: the pre-tokeniser splits at it.
+    blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
+    found = [step for step in _steps(document.get("normalizer")) if step not in blank]
+    cuts = _steps(document.get("pre_tokenizer"))
+    for lower, keep_accents, nfkc in itertools.product((False, True), repeat=3):
+        normalization = Normalization(lower, keep_accents, True, nfkc)
+        ours = [step for step in _normalizers(rule, normalization) if step != _SPACES]
+        theirs = [{"type": "NFKD"}, {"type": "StripAccents"}] * (not keep_accents) + [{"type": "Lowercase"}] * lower
+        if found in (ours, [*_QUOTES, *theirs, *[step for step in ours if step["type"] == "Precompiled"]]):
+            break
+    else:
+        kinds = ", ".join(step["type"] for step in found)
+        raise BadInput(f"{name}: its normalizer ({kinds}) is none of an XLNet or an ALBERT; name a SentencePiece model "
+                       "with --tokenizer")  # fmt: skip
+    if [step for step in cuts if step["type"] != "WhitespaceSplit" and _prepends(step) not in ("always", "never")]:
+        raise BadInput(f"{name}: its pre_tokenizer is not that of a SentencePiece model; name one with --tokenizer")
+    return normalization
+
+
+def _prepends(step: dict[str, Any]) -> str:
+    """Before which words a Metaspace puts its mark: always, first, never. Old files have a switch."""
+    if step["type"] != "Metaspace" or not step.get("split", True):
+        return ""
+    return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
 
 
 def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -116,16 +149,15 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
     if not step:
         return []
     inner = step.get("normalizers") or step.get("pretokenizers") or []
-    return [step, *(each for part in inner for each in _steps(part))]
+    return [step] * (step["type"] != "Sequence") + [each for part in inner for each in _steps(part)]
 
 
 def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]]:
     """The steps of `data.tokenizer.Normalization`, then the model's own rule, its `normalizer_spec`."""
     steps: list[dict[str, Any]] = []
     if normalization.remove_space:
-        # The four separators U+001C to U+001F are white space in Python, but not in Unicode.
-        steps.append(_replace({"Regex": "[\\s\u001c-\u001f]+"}, " "))
-    steps += [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
+        steps.append(_SPACES)
+    steps += _QUOTES
     if not normalization.keep_accents:
         # The library's StripAccents drops all marks, also those that are letters; the original only combining ones.
         steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
@@ -146,6 +178,12 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
+# The four separators U+001C to U+001F are white space in Python, but not in Unicode.
+_SPACES = _replace({"Regex": "[\\s\u001c-\u001f]+"}, " ")
+_QUOTES = [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
+
+
+@functools.cache
 def _combining_characters() -> str:
     """All characters with a canonical combining class, as the content of a regular expression's character class."""
     codes = [code for code in range(0x110000) if unicodedata.combining(chr(code))]

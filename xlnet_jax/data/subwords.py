@@ -23,7 +23,9 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from xlnet_jax.data import tokenizer_fields
 from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, starts_word
+from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -69,15 +71,20 @@ class Subwords(Tokenizer):
 
     file_name = "tokenizer.json"
 
-    def __init__(self, path: str, normalization: Normalization = AS_IS):
+    def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
         """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` also strips
-        accents unless `keep_accents`. Raises BadInput: no file, a damaged one, another kind, or it has rules itself."""
-        self.path, self.normalization, self._given = str(path), AS_IS, normalization
+        accents unless `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
+
+        Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that cannot be used."""
+        self.path, self.normalization, self._given = str(path), AS_IS, (normalization, folder)
         try:
-            document = _read(self.path, normalization)
+            settings = Settings(folder) if folder else None
+            document = _read(self.path, normalization, settings)
             self.content = files.to_json(document, None)
             self.backend: Any = tokenizers.Tokenizer.from_buffer(self.content)
             self._find()
+            if settings:
+                self._check(settings)
         except BadInput:
             raise
         except Exception as error:  # the library has no class for its errors
@@ -110,9 +117,18 @@ class Subwords(Tokenizer):
             self.word_start = np.array([piece.startswith("Ġ") for piece in self.pieces])
         self.word_start[self.special.there()] = True
 
+    def _check(self, settings: Settings) -> None:
+        """Raises BadInput if special pieces have other names here, or added tokens other ids."""
+        settings.check_names(self.special, self.pieces)
+        for text, token in settings.added.items():
+            if self.backend.token_to_id(text) != token["id"]:
+                raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is not the "
+                               "next one or that of its piece; correct it")  # fmt: skip
+
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()
-        return load, (kind, path, self._given, sha256)
+        normalization, folder = self._given
+        return load, (kind, path, normalization, sha256, folder)
 
     def normalized(self, text: str) -> str:
         """The text itself: its spaces, too, are those of the tokenizer."""
@@ -153,12 +169,26 @@ def _bytes() -> dict[str, int]:
 _BYTES = _bytes()
 
 
-def _read(path: str, normalization: Normalization) -> dict[str, Any]:
+def _read(path: str, normalization: Normalization, settings: Settings | None) -> dict[str, Any]:
     """The content of a `tokenizer.json`, from one of `FILES`."""
+    document = _document_of(path, normalization)
+    model = document.get("model")
+    if settings and isinstance(model, dict) and isinstance(model.get("vocab"), dict):
+        level = "bytebpe" if "merges" in model else "wordpiece"
+        usual = json.loads(_empty(level, AS_IS, path).to_str()) if path.endswith(FILES[0]) else None
+        settings.change(document, level, usual)
+        settings.add(document, {*_BERT, *_ROBERTA, *_GPT2})
+    return document
+
+
+def _document_of(path: str, normalization: Normalization) -> dict[str, Any]:
+    """The same, without the settings of its folder."""
     text, level = files.read(path).decode(), "wordpiece" if path.endswith(".txt") else "bytebpe"
     if path.endswith(FILES[0]):
         _check(path, normalization)
-        return files.json_object(text, path) | dict.fromkeys(_OUTSIDE)
+        document = files.json_object(text, path)
+        tokenizer_fields.check_file(document, path)
+        return document | dict.fromkeys(_OUTSIDE)
     made = _empty(level, normalization, path)
     if level == "wordpiece":
         return _document(made, text.replace("\r\n", "\n").removesuffix("\n").split("\n"))

@@ -233,9 +233,9 @@ class Tokenizer:
 
 
 @functools.lru_cache(1)
-def _load(kind: type[Tokenizer], path: str, normalization: Normalization, sha256: str) -> Tokenizer:
+def _load(kind: Any, path: str, normalization: Normalization, sha256: str, *more: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
-    return kind(path, normalization)
+    return kind(path, normalization, *more)
 
 
 def byte_of(piece: str) -> bytes:

@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -25,10 +26,13 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.config import Config
+from xlnet_jax.data import tokenizer_fields
 from xlnet_jax.data.subwords import FILES, LEVELS, Subwords
 from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
 
 END_OF_LINE = "<eos>"
 """The piece of a line end in a vocabulary of words."""
@@ -155,7 +159,7 @@ def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer
     if not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path)):
         listed = files.listing(path)
         if file := file_in(path, listed):
-            return open_tokenizer(file, normalization) if normalization != PLAIN else open_in(path, listed, file)
+            return open_tokenizer(file, normalization) if normalization != PLAIN else open_in(path, file)
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, normalization)
     return (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization)
@@ -166,15 +170,32 @@ def file_in(folder: str, listed: Collection[str]) -> str | None:
     return next((os.path.join(folder, name) for name in FOUND if name in listed), None)
 
 
-def open_in(folder: str, listed: Collection[str], path: str) -> Tokenizer:
-    """A tokenizer as the `tokenizer_config.json` of a folder wants it. Where that says nothing, BERT and ALBERT
-    lower-case, as they do there."""
-    rules = read_rules(folder, listed)
-    if path.endswith(".txt"):
-        return Subwords(path, Normalization(**{"lower": True} | rules))
-    opened = open_tokenizer(path) if path.endswith(".json") else Tokenizer(path, Normalization(**rules))
-    if opened.special == ALBERT and "lower" not in rules:
-        opened.normalization = dataclasses.replace(opened.normalization, lower=True)
+def open_in(folder: str, path: str, steps: Normalization | None = None) -> Tokenizer:
+    """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say nothing, BERT and
+    ALBERT lower-case, as they do there. `steps` are those of the folder's tokenizer.json, for a SentencePiece model.
+    Raises BadInput for a field that cannot be used."""
+    if path.endswith((*FILES, ".txt")):
+        return Subwords(path, folder=folder)
+    if path.endswith(".json"):
+        return Vocabulary(path)
+    settings, opened = tokenizer_fields.Settings(folder), Tokenizer(path)
+    settings.check(opened.level)
+    settings.check_names(opened.special, opened.pieces)
+    rules = {ours: settings.said[theirs] for ours, theirs in RULES.items() if settings.said.get(theirs) is not None}
+    usual = Normalization(lower=opened.special == ALBERT)
+    opened.normalization = dataclasses.replace(steps or usual, **rules)
+    if steps not in (None, opened.normalization):
+        raise BadInput(f"{settings.where}: {', '.join(RULES[name] for name in rules)} are not as the steps of "
+                       "tokenizer.json; correct one of the two files")  # fmt: skip
+    above = []
+    for text, token in settings.added.items():
+        if token["id"] >= opened.vocab_size:
+            above.append(f"{text!r:.60} ({token['id']})")
+        elif opened.pieces[token["id"]] != text:
+            raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is another piece")
+    if above:
+        log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
+                    "as any other: %s", folder, ", ".join(above))  # fmt: skip
     return opened
 
 
@@ -189,14 +210,6 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
         raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
                        "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
-
-
-def read_rules(folder: str, listed: Collection[str]) -> dict[str, bool]:
-    """The switches of a normalization that the `tokenizer_config.json` of a folder says, if it has one."""
-    path = os.path.join(folder, "tokenizer_config.json")
-    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
-    files.check_types(rules, dict.fromkeys(RULES.values(), bool) | {"model_max_length": float}, path)
-    return {ours: rules[theirs] for ours, theirs in RULES.items() if rules.get(theirs) is not None}
 
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:

@@ -236,7 +236,7 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         raise BadInput("checkpoint.init_from is empty; name a pretrained work directory, or for a run from scratch "
                        "finetune.tokenizer")  # fmt: skip
     tokenizer = _tokenizer(named)
-    return config.changed(model={"vocab_size": tokenizer.vocab_size}), tokenizer
+    return config.changed(model={"vocab_size": tokenizer.vocab_size, "spare_rows": 0}), tokenizer
 
 
 def _tokenizer(path: str) -> Tokenizer:

@@ -23,6 +23,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.infer.batching import program, read_by_host
+from xlnet_jax.infer.sampling import possible
 from xlnet_jax.model.cache import Cache, Kept, empty_cache
 from xlnet_jax.train.loss import LanguageModel
 
@@ -140,4 +141,4 @@ def _predict(
     batch = forward_text(tokens_NQ, rank_NQ.astype(jnp.int32), none_NQ, at_N[:, None])
     out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=position_NQ)
     logits_NPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
-    return logits_NPV[:, 0], out.memory
+    return possible(logits_NPV, model.transformer.config)[:, 0], out.memory

@@ -33,7 +33,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.infer.batching import program, read_by_host
-from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
+from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, possible, sample
 from xlnet_jax.model.cache import empty_cache, put
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
@@ -328,6 +328,7 @@ def _predict(
     out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, **cached)
     # Whole rows: a draw needs all of the vocabulary.
     logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
+    logits_BPV = possible(logits_BPV, model.transformer.config)
     calls_B = state.calls_B + (live_BP.any(axis=1) if counts else 0)
     cache = Reread(batch.tokens, batch.rank) if model.transformer.diffuses else out.memory
     return dataclasses.replace(state, cache=cache, logits_BPV=logits_BPV, calls_B=calls_B)

@@ -120,8 +120,8 @@ def checked(
             raise BadInput(f"{text}: {quantity(len(ids_N), 'token')}, but `known` has {len(known_N)}")
         if known_N.all():
             raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
-        if (wrong_N := (ids_N < 0) | (ids_N >= config.vocab_size)).any():
-            raise BadInput(f"{text}: id {ids_N[wrong_N][0]} is outside of the vocabulary of {config.vocab_size}")
+        if (wrong_N := (ids_N < 0) | (ids_N >= config.pieces)).any():
+            raise BadInput(f"{text}: id {ids_N[wrong_N][0]} is outside of the vocabulary of {config.pieces}")
         first = int(np.argmin(known_N))
         if model.transformer.left_to_right and known_N[first:].any():
             raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "

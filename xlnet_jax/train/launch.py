@@ -16,6 +16,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
@@ -28,6 +29,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import Plan, enter_phase, extend_plan, from_json
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.messages import quantity
@@ -299,6 +301,26 @@ def _rebuild(
     return memory
 
 
+def _by_piece(path: str, params: dict[str, Any], drawn: Any, abstract: Any, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Parameters of a run with another vocabulary: of the pieces that both have its rows, and else those `drawn`, which
+    may be packed."""
+    place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
+    trees: Any = (traverse_util.flatten_dict(tree, sep="/") for tree in (params, drawn, abstract))
+    found, fresh, forms = trees
+    both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
+    for name in {name.removeprefix("params/") for name in restore.OF_VOCABULARY} & found.keys():
+        # Of the rows there, and below them the drawn ones.
+        form = forms[name]
+        row_V = len(found[name]) + np.arange(form.shape[0])
+        row_V[both] = [place[tokenizer.pieces[row]] for row in both]
+        taken = jax.jit(lambda old, new, row_V: jnp.concatenate([old, new])[row_V], out_shardings=form.sharding)
+        found[name] = taken(found[name], meshes.like(fresh[name], form), row_V)
+    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
+                "those of %d other pieces are drawn", path, len(both),
+                tokenizer.vocab_size - len(both))  # fmt: skip
+    return traverse_util.unflatten_dict(found, sep="/")
+
+
 def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
     path = recipe.config.checkpoint.init_from
@@ -314,10 +336,9 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     if summary:
         origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
-    if origin["tokenizer_sha256"] != data.tokenizer.sha256:
-        log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
-    architecture = {name: theirs[name] for key in ARCHITECTURE if (name := f"model.{key}") in theirs}
+    architecture = {name: theirs[name] for key in ARCHITECTURE
+                    if (name := f"model.{key}") in theirs and key not in ("vocab_size", "spare_rows")}  # fmt: skip
     if other := changed_keys(recipe.config, architecture, FROZEN):
         log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
                     "%s", path, "; ".join(other))  # fmt: skip
@@ -328,6 +349,9 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     say("starting with the parameters of step %d of %s%s", origin["step"], path,
         "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
     state = create_state(recipe, built)
+    rows = recipe.config.model.vocab_size
+    if origin["tokenizer_sha256"] != data.tokenizer.sha256 or theirs.get("model.vocab_size", rows) != rows:
+        params = _by_piece(path, params, state.params, fresh, data.tokenizer)
     # Loaded parameters replace fresh ones; the other run may lack some.
     fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
     merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))

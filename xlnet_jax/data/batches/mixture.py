@@ -116,9 +116,11 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     splits = opened.corpora if opened else [None] * len(paths)
     corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
-        if corpus.tokenizer.vocab_size != config.model.vocab_size:
-            what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
-            raise BadInput(f"{what}; set --config.model.vocab_size={corpus.tokenizer.vocab_size}")
+        if corpus.tokenizer.vocab_size != config.model.pieces:
+            spare = f" without its model.spare_rows={config.model.spare_rows}" * bool(config.model.spare_rows)
+            what = f"model.vocab_size={config.model.vocab_size}{spare} is not that of the tokenizer of {corpus.path}"
+            needed = corpus.tokenizer.vocab_size + config.model.spare_rows
+            raise BadInput(f"{what}; set --config.model.vocab_size={needed}")
         check_pieces(corpus.tokenizer, config, corpus.path)
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
