@@ -11,12 +11,13 @@ around a text, which are the model's. A text's own "[MASK]" stays text.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,6 @@ class _AsIs(Normalization):
 
 
 AS_IS = _AsIs(keep_accents=True, remove_space=False)
-_SAYS_NOTHING = [vars(Normalization()), vars(AS_IS)]
 
 
 class Subwords(Tokenizer):
@@ -64,15 +64,16 @@ class Subwords(Tokenizer):
 
     Attributes:
       backend: the tokenizer of the library.
+      given: the normalisation that it was opened with.
       content: of a `tokenizer.json`, as a corpus keeps it.
     """
 
     file_name = "tokenizer.json"
 
     def __init__(self, path: str, normalization: Normalization = AS_IS):
-        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` also strips
-        accents unless `keep_accents`. Raises BadInput: no file, a damaged one, another kind, or it has rules itself."""
-        self.path, self.normalization, self._given = str(path), AS_IS, normalization
+        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` and
+        `keep_accents`. Raises BadInput: no file, a damaged one, another kind, or it has rules itself."""
+        self.path, self.normalization, self.given = str(path), AS_IS, normalization
         try:
             document = _read(self.path, normalization)
             self.content = files.to_json(document, None)
@@ -112,7 +113,12 @@ class Subwords(Tokenizer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()
-        return load, (kind, path, self._given, sha256)
+        return load, (kind, path, self.given, sha256)
+
+    @functools.cached_property
+    def rewrites(self) -> Callable[[str], str] | None:
+        """See `Tokenizer.rewrites`."""
+        return self.backend.normalizer and self.backend.normalizer.normalize_str
 
     def normalized(self, text: str) -> str:
         """The text itself: its spaces, too, are those of the tokenizer."""
@@ -171,15 +177,14 @@ def _read(path: str, normalization: Normalization) -> dict[str, Any]:
 
 
 def _check(path: str, normalization: Normalization) -> None:
-    if vars(normalization) not in _SAYS_NOTHING:
+    if normalization.lower or normalization.nfkc or not normalization.keep_accents:
         raise BadInput(
-            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --keep_accents and --nfkc"
+            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --strip_accents and --nfkc"
         )
 
 
 def _empty(level: str, normalization: Normalization, path: str) -> Any:
     """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that the kind has not."""
-    lower, accents = normalization.lower, normalization.lower and not normalization.keep_accents
     if normalization.nfkc or level == "bytebpe":
         _check(path, normalization)
     if level == "bytebpe":
@@ -188,7 +193,9 @@ def _empty(level: str, normalization: Normalization, path: str) -> Any:
         made.decoder = decoders.ByteLevel()
     else:
         made = tokenizers.Tokenizer(models.WordPiece(unk_token=_BERT.unk))
-        made.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
+        made.normalizer = normalizers.BertNormalizer(
+            lowercase=normalization.lower, strip_accents=not normalization.keep_accents
+        )
         made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     return made
 

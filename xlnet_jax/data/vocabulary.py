@@ -23,10 +23,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.subwords import FILES, LEVELS, Subwords
-from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
+from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
+from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, has_accents, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -37,6 +38,8 @@ LARGEST = 1_000_000
 """Pieces of any vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
 """Files of tokenizers; of several in a folder the first is taken."""
+_RECORDS = ("manifest.json", "normalization.json")
+"""Of a corpus and of a work directory: they hold the normalisation of the tokenizer beside them."""
 RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
@@ -148,17 +151,46 @@ def class_of(level: str) -> type[Tokenizer]:
     return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
 
 
-def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
+def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tokenizer:
     """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any other `.json` file, or a
-    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do."""
+    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do.
+
+    Without a normalisation it is that of the corpus or run whose file it is. Elsewhere a vocabulary that was made here
+    and has accents keeps them, and all others are the original's.
+    """
     path = str(path)
     if not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path)):
         listed = files.listing(path)
         if file := file_in(path, listed):
-            return open_tokenizer(file, normalization) if normalization != PLAIN else open_in(path, listed, file)
+            return open_in(path, listed, file) if normalization is None else open_tokenizer(file, normalization)
+    if normalization is None:
+        normalization = _recorded(os.path.dirname(path))
     if path.endswith((*FILES, ".txt")):
-        return Subwords(path, normalization)
-    return (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization)
+        return Subwords(path, normalization or AS_IS)
+    opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
+    if normalization is None and _made_here(opened) and has_accents(opened.pieces):
+        opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
+    return opened
+
+
+def _made_here(tokenizer: Tokenizer) -> bool:
+    """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name of its file."""
+    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+    is_counted = isinstance(tokenizer, Vocabulary)
+    return is_counted or not proto.ModelProto.FromString(tokenizer.content).trainer_spec.model_prefix
+
+
+def _recorded(folder: str) -> Normalization | None:
+    """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None elsewhere."""
+    for name in _RECORDS:
+        path = os.path.join(folder, name)
+        if (data := files.read_if_there(path)) is not None:
+            record = files.json_object(data, path)
+            rules = record.get("normalization") if name == _RECORDS[0] else record
+            if isinstance(rules, dict):
+                files.check_types(rules, dict.fromkeys(RULES, bool), path)
+                return Normalization(**{switch: rules[switch] for switch in RULES if switch in rules})
+    return None
 
 
 def file_in(folder: str, listed: Collection[str]) -> str | None:
@@ -169,9 +201,12 @@ def file_in(folder: str, listed: Collection[str]) -> str | None:
 def open_in(folder: str, listed: Collection[str], path: str) -> Tokenizer:
     """A tokenizer as the `tokenizer_config.json` of a folder wants it. Where that says nothing, BERT and ALBERT
     lower-case, as they do there."""
+    if not set(_RECORDS).isdisjoint(listed):
+        return open_tokenizer(path)
     rules = read_rules(folder, listed)
     if path.endswith(".txt"):
-        return Subwords(path, Normalization(**{"lower": True} | rules))
+        lower = rules.get("lower", True)
+        return Subwords(path, Normalization(**{"lower": lower, "keep_accents": not lower} | rules))
     opened = open_tokenizer(path) if path.endswith(".json") else Tokenizer(path, Normalization(**rules))
     if opened.special == ALBERT and "lower" not in rules:
         opened.normalization = dataclasses.replace(opened.normalization, lower=True)

@@ -136,7 +136,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
     Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written."""
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
-        reader = TextReader(request)
+        reader = TextReader(request, tokenizer.rewrites)
         paths = {split: os.path.join(folder, split) for split in SPLITS}
         writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
         splits = {}
