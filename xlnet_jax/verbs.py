@@ -66,9 +66,11 @@ VERBS = (
             option("--output", "folder of the corpus, also gs://", required=True),
             option("--tokenizer", "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
                     "vocabulary.json to use, or the folder of one; without it one is made"),
-            option("--vocabulary", "train a SentencePiece model (default), WordPiece or BPE of bytes, or count words, "
+            option("--vocabulary", "train a SentencePiece model, WordPiece or BPE of bytes, or count words, "
                     "characters or bytes",
                     choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
+            option("--family", "of the model: trains its kind of vocabulary (default: xlnet)",
+                    choices=tuple(configs.FAMILIES)),
             count("--vocab_size", "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that the "
                   "text gives), or the most to keep of those counted", None, 10,
                    10**6),
@@ -116,7 +118,7 @@ VERBS = (
             option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
             option("--minutes", "how long training may take (default 30)", 30.0),
             option("--output", "Python file to write (default: config.py)", "config.py"),
-            option("--family", "of the model (default: xlnet)", "xlnet",
+            option("--family", "of the model (default: that of the corpus, or xlnet)",
                     choices=tuple(configs.FAMILIES)),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",

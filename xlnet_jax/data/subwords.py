@@ -11,13 +11,12 @@ around a text, which are the model's. A text's own "[MASK]" stays text.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,10 +114,9 @@ class Subwords(Tokenizer):
         load, (kind, path, _, sha256) = super().__reduce__()
         return load, (kind, path, self.given, sha256)
 
-    @functools.cached_property
-    def rewrites(self) -> Callable[[str], str] | None:
-        """See `Tokenizer.rewrites`."""
-        return self.backend.normalizer and self.backend.normalizer.normalize_str
+    def cleaned(self, text: str) -> str:
+        """See `Tokenizer.cleaned`."""
+        return self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
 
     def normalized(self, text: str) -> str:
         """The text itself: its spaces, too, are those of the tokenizer."""

@@ -20,7 +20,7 @@ import io
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,10 +179,9 @@ class Tokenizer:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (type(self), self.path, self.normalization, self.sha256)
 
-    @property
-    def rewrites(self) -> Callable[[str], str] | None:
-        """What becomes of a text before it is cut into pieces, if marks may be taken off; else None."""
-        return None if self.normalization.keep_accents else self.normalization
+    def cleaned(self, text: str) -> str:
+        """What is left of a text before it is cut into pieces."""
+        return self.normalization(text)
 
     def normalized(self, text: str) -> str:
         """The text as `encode_normalized` takes it."""

@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -26,8 +27,18 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.config import Config
+from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
-from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, has_accents, starts_word
+from xlnet_jax.data.tokenizer import (
+    ALBERT,
+    SPECIAL_PIECES,
+    XLNET,
+    Normalization,
+    Tokenizer,
+    byte_of,
+    has_accents,
+    starts_word,
+)  # fmt: skip
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -43,6 +54,7 @@ _RECORDS = ("manifest.json", "normalization.json")
 RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
+_log = logging.getLogger("xlnet_jax")
 _FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
 # How a text becomes an array with one number for each character, or for each byte. Bytes that are not UTF-8 are in a
 # text as lone surrogates, which is how Python reads them.
@@ -224,6 +236,24 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
         raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
                        "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
+
+
+def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
+    """Why Hugging Face's class of a family cannot have a vocabulary, or None."""
+    row, pad, is_xlnet = FAMILIES[name].padding_row, tokenizer.special.pad, name == "xlnet"
+    if isinstance(tokenizer, Vocabulary) or (is_xlnet and tokenizer.special != XLNET):
+        kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
+        return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
+    # Its embedding is set apart there.
+    return None if row in (-1, pad) else f"its padding is piece {pad}, and that of {name} must be {row}"
+
+
+def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
+    """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging Face."""
+    name = config.model.architecture
+    if why := config.data.objective != "clm" and unexportable(tokenizer, name):
+        _log.warning("this model trains, but cannot be exported to Hugging Face: tokenizer %s: %s. `prepare "
+                     "--family=%s` makes a vocabulary for it", tokenizer.path, why, name)  # fmt: skip
 
 
 def read_rules(folder: str, listed: Collection[str]) -> dict[str, bool]:

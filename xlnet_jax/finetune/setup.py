@@ -24,9 +24,10 @@ import numpy as np
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
+from xlnet_jax.data import unknown
 from xlnet_jax.data.batches.stream import Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
+from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer, warn_of_export
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
@@ -74,6 +75,8 @@ class TaskData:
 def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
     """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
     rows = rows_of(task, examples)
+    ids = [np.concatenate(row.tokens) for row in rows]
+    unknown.warn_of_texts(task.tokenizer, path, ids, lambda row: " ".join(examples[rows[row].example].texts))
     digest = hashlib.sha256()
     for row in rows:
         for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
@@ -134,6 +137,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
+    warn_of_export(tokenizer, config)
     task, dev = kind(config, tokenizer), None
     train = encode(task, config.finetune.train, examples)
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):

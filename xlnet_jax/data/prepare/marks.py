@@ -23,32 +23,31 @@ LARGEST_SHARE = 0.005
 def said(dropped: Mapping[str, int]) -> tuple[str, bool]:
     """One line about `NAMES` and their counts, empty if nothing was taken off or apart; and whether it is a warning."""
     letters, lost, split = (dropped[name] for name in NAMES)
-    parts, advice = [], "--nfkc"
+    what, advice = list[str](), "--nfkc"
     if lost:
-        parts.append(f"takes {lost:,} of {letters:,} letters and marks off ({lost / letters:.2%}): accents, umlauts, vowel signs")
+        what.append(f"takes {lost:,} accents, umlauts, vowel signs and so on off ({lost / letters:.2%} of the letters)")
         advice = "a vocabulary that is trained here (no --tokenizer) without --strip_accents"
     if split:
-        parts.append(f"takes {split:,} Hangul syllables apart ({split / letters:.2%})")
-    if not (is_warning := max(lost, split) > LARGEST_SHARE * letters):
-        return f"normalisation {' and '.join(parts)}" if parts else "", False
-    return f"normalisation {' and '.join(parts)}. That changes words; to keep them, prepare in a new folder with {advice}", True
+        what.append(f"takes {split:,} Hangul syllables apart ({split / letters:.2%})")
+    line, changes = f"normalisation {' and '.join(what)}" if what else "", max(lost, split) > LARGEST_SHARE * letters
+    return line + f": that changes words; to keep them, prepare in a new folder with {advice}" * changes, changes
 
 
-def count(text: str, rewrites: Callable[[str], str] | None) -> dict[str, int]:
-    """The numbers of `NAMES` in a text; see `Tokenizer.rewrites`. A character costs a few ns, without it nothing."""
-    if rewrites is None:
+def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
+    """The numbers of `NAMES` in a text; see `Tokenizer.cleaned`. A character costs a few ns; without it none is counted."""
+    if cleaned is None:
         return {}
     # Every character counts as often as it occurs.
     times = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
     seen = np.flatnonzero(times)
-    each = [_of_character(chr(code), rewrites) for code in seen.tolist()]
+    each = [_of_character(chr(code), cleaned) for code in seen.tolist()]
     return dict(zip(NAMES, (times[seen] @ np.array(each, int).reshape(-1, len(NAMES))).tolist(), strict=True))
 
 
 @functools.cache
-def _of_character(character: str, rewrites: Callable[[str], str]) -> tuple[int, int, int]:
+def _of_character(character: str, cleaned: Callable[[str], str]) -> tuple[int, int, int]:
     """The numbers of `NAMES` for one character."""
-    left = rewrites(character)
+    left = cleaned(character)
     if "\uac00" <= character <= "\ud7a3":  # Hangul
         return 1, 0, int(len(left) > 1)
     before, after = (unicodedata.normalize("NFKD", each) for each in (character, left))

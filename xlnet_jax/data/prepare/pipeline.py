@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
@@ -29,7 +30,7 @@ from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
-from xlnet_jax.data.vocabulary import class_of, open_tokenizer
+from xlnet_jax.data.vocabulary import class_of, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
@@ -47,7 +48,7 @@ _log = logging.getLogger("xlnet_jax")
 
 def prepare(
     inputs: Sequence[str], output: str, *,
-    tokenizer: str | None = None, vocabulary: str | None = None, dataset: str | None = None,
+    tokenizer: str | None = None, vocabulary: str | None = None, family: str | None = None, dataset: str | None = None,
     vocab_size: int | None = None, sample_bytes: int = 100_000_000, seed: int = 0,
     document: str = "blank_line", sentences: str = "line", unwrap: bool = False, field: str = "text",
     uncased: bool = False, strip_accents: bool = False, nfkc: bool = False,
@@ -63,6 +64,7 @@ def prepare(
       vocabulary: what is made: `sentencepiece`, `wordpiece` and `bytebpe` train on a sample of the text that is not
         held out; `words`, `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or
         `sentencepiece`.
+      family: of the model that is to read the corpus, for its vocabulary and special pieces.
       dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
       vocab_size: pieces of the trained tokenizer (None = the most of `_PIECES` that the text gives), or at most of the
         counted vocabulary (None = a million words, all characters and bytes).
@@ -104,7 +106,7 @@ def prepare(
         # So 10 TB are 10,000 shards and not 156,250.
         shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
         model = None if tokenizer is None else _given(tokenizer, switches)
-        level = vocabulary or (model.level if model else "sentencepiece")
+        level = vocabulary or (model.level if model else FAMILIES[family or "xlnet"].vocabulary)
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
         trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
@@ -124,6 +126,7 @@ def prepare(
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
             **({} if level == "sentencepiece" else {"vocabulary": level}),
+            **({"family": family} if family else {}),
             # Only a trained tokenizer depends on these.
             **({} if model else trained if level in _TRAINED else {"vocab_size": vocab_size}),
             **rules,
@@ -160,6 +163,7 @@ def prepare(
                     engines.run(output, counted, None, request, workers, beam)
                     _write_vocabulary(path, output, counted, request, vocab_size)
             used = open_tokenizer(path, normalization)
+            _say_families(used, family)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
             engines.run(output, units, used, request, workers, beam)
@@ -180,8 +184,8 @@ def _given(path: str, switches: Mapping[str, bool]) -> Tokenizer:
     if not switches:
         return opened
     base = opened.given if isinstance(opened, subwords.Subwords) else opened.normalization
-    if opened.path.endswith(".txt"):  # uncased BERT strips
-        switches = {"keep_accents": "lower" not in switches} | switches
+    if opened.path.endswith(".txt") and "lower" in switches:  # uncased BERT
+        switches = {**switches, "keep_accents": False}
     return open_tokenizer(opened.path, dataclasses.replace(base, **switches))
 
 
@@ -193,7 +197,7 @@ def _train(
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(parts))
-    reader = TextReader(request, None if normalization.keep_accents else normalization)
+    reader = TextReader(request, normalization)
     sample: list[str] = []
     size = held_out = 0
     for document in (each for index in order for part in parts[index] for each in reader.documents(part)):
@@ -276,6 +280,7 @@ def _assemble(
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
     _say_marks(dropped)
+    unknown = [note.get("unknown", {"pieces": 0, "example": ""}) for note in notes]
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
@@ -286,8 +291,13 @@ def _assemble(
         "options": options,
         **counts,
         "dropped": dropped,
+        "unknown": {
+            "pieces": sum(each["pieces"] for each in unknown),
+            "example": next((each["example"] for each in unknown if each["example"]), ""),
+        },
         "sources": [part for note in notes for part in note["sources"]],
     }
+    manifests.warn_of_unknown(manifest, output)
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
         _log.warning("%s", warning)
     manifest["sha256"] = manifests.content_hash(manifest)
@@ -297,6 +307,15 @@ def _assemble(
         manifests.write_tfds_metadata(output, manifest)
     files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     return manifest
+
+
+def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
+    """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
+    refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
+    if refused:
+        level = logging.WARNING if family in refused else logging.INFO
+        _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
+                 "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
 
 
 def _say_marks(dropped: Mapping[str, int]) -> None:

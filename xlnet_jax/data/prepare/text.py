@@ -6,7 +6,8 @@
     sentences  line         every line that is not blank is a sentence (the original's rule)
                punctuation  lines are cut further, after what ends a sentence in Unicode (Sentence_Terminal) or `…`
 
-Either may be preceded by `unwrap`: the lines of a paragraph are joined to one. A record of JSON-lines, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
+Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always one document. Inside
+a document a blank line ends a paragraph.
 
 For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word by its space, all
 sentences but the first of a document start with one: so its pieces are those of the sentences joined by spaces. A part
@@ -90,8 +91,8 @@ class Request:
 class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
-    Attributes; those after `rewrites` are of what was read so far:
-      rewrites: `Tokenizer.rewrites`, whose losses are counted.
+    Attributes; those after `cleaned` are of what was read so far:
+      cleaned: `Tokenizer.cleaned`, whose losses are counted.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
       empty: documents without a sentence that were left out.
       dropped: what normalisation dropped, by `marks.NAMES`.
@@ -99,7 +100,7 @@ class TextReader:
     """
 
     rules: Request
-    rewrites: Callable[[str], str] | None = None
+    cleaned: Callable[[str], str] | None = None
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
     dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
@@ -177,7 +178,7 @@ class TextReader:
             raw = raw.removesuffix(b"\n")
             text = self._decode(raw, part, offset)
             if is_text:
-                self.dropped.update(marks.count(text, self.rewrites))
+                self.dropped.update(marks.count(text, self.cleaned))
             for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
                 yield offset, line
                 offset += len(raw_line) + 1
@@ -241,7 +242,7 @@ class TextReader:
         if count and self.rules.errors == "strict":
             raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        self.dropped.update(marks.count(text, self.rewrites))
+        self.dropped.update(marks.count(text, self.cleaned))
         paragraphs = self._paragraphs(part, ((number, line) for line in text.split("\n")), "file")
         return [sentences for sentences, _ in paragraphs if sentences]
 
@@ -277,7 +278,7 @@ def wrapped(sentences: Sequence[str]) -> str | None:
 
 
 def unwrapped(lines: Sequence[str]) -> str:
-    """One line of the lines of a paragraph, joined by spaces, but not between scripts that have none. A hyphen stays."""
+    """The lines of a paragraph as one, joined by a space except in scripts that have none. A hyphen stays."""
     joined = lines[0].strip()
     for line in map(str.strip, lines[1:]):
         ends = joined[-1] + line[0]
@@ -292,10 +293,8 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
     keep = normalizers.Replace(tokenizers.Regex(r"\P{Sentence_Terminal}"), "")
     # Beyond are ideographs.
     found = keep.normalize_str("".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000))
-    wide, others = [], []
-    for character in set(found).difference(_NEEDS_SPACE):
-        (wide if unicodedata.east_asian_width(character) in "FHW" else others).append(character)
-    wide, others = "".join(sorted(wide)), "".join(sorted(others))
+    wide = "".join(character for character in found if unicodedata.east_asian_width(character) in "FHW")
+    others = "".join(character for character in found if character not in wide + _NEEDS_SPACE)
     # Patterns start with a character class and never backtrack: otherwise scanning takes ten times as long, and a row
     # of dots quadratic time. A wide full stop may be a decimal point.
     ends = (
@@ -309,8 +308,8 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def split_sentences(line: str) -> Iterator[str]:
     """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other scripts, such as `。` or
-    `।`, anything may follow. There is no list of abbreviations: "Mr. Smith" is cut.
+    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other scripts, such as `。`
+    and `।`, anything may follow. There is no list of abbreviations: "Mr. Smith" is cut.
     """
     start = 0
     for end in _sentence_ends()[0].finditer(line):
