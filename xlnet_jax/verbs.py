@@ -83,7 +83,7 @@ VERBS = (
             option("--unwrap", "join the lines of each paragraph first", False),
             option("--uncased", "lower-case the text", False),
             option("--strip_accents", "take accents, umlauts and other marks off, as the released XLNet does", False),
-            option("--nfkc", "compose characters at the end (NFKC), as Hangul needs it", False),
+            option("--nfkc", "compose characters at the end (NFKC), which Hangul needs after --strip_accents", False),
             option("--heldout", "share of documents held out (default 0.01)", 0.01, key(0.01, "", lt=1)),
             option("--errors", "text that is not UTF-8, and empty documents: refuse, or replace and leave out",
                     "strict", choices=("strict", "replace")),

@@ -1,6 +1,7 @@
 """What a task takes from the run that it starts from: the whole architecture, and nothing of how it was trained."""
 
 import dataclasses
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -99,3 +100,14 @@ def test_a_label_that_cannot_be_a_name():
         with pytest.raises(BadInput, match=message):
             _joined({"b", label})
     assert _joined({"10", "9", "b"}) == "b,9,10"
+
+
+@pytest.mark.parametrize("word", ["Привет", "学校に行く", "🎉"])
+@pytest.mark.parametrize("which", ["train", "dev"])
+def test_examples_that_the_tokenizer_does_not_know_are_told(settings, examples, tmp_path, caplog, which, word):
+    for name, path in examples.items():
+        text = pathlib.Path(path).read_text("utf-8")
+        (tmp_path / f"{name}.tsv").write_text(text.replace("kiki", word) if name == which else text, "utf-8")
+    prepare(settings(finetune={name: str(tmp_path / f"{name}.tsv") for name in examples}), str(tmp_path / "run"))
+    (line,) = [line for line in caplog.messages if "does not know" in line]
+    assert line.startswith(f"{tmp_path / which}.tsv: the tokenizer does not know") and f"such as {word!r}" in line

@@ -143,7 +143,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
-                    "that keeps all, as of prepare --keep_accents", what, len(examples), *lost[0])  # fmt: skip
+                    "that keeps all, as `prepare` makes them", what, len(examples), *lost[0])  # fmt: skip
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
