@@ -16,7 +16,6 @@ from xlnet_jax.commands import configure as configuring
 from xlnet_jax.commands.configure import MOST_EPOCHS, Size, configure
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.vocabulary import unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.flops import step_flops
 from xlnet_jax.train.evaluation import open_heldout
@@ -208,6 +207,8 @@ def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
 @pytest.mark.usefixtures("speed")
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2"])
 def test_the_family_of_prepare_has_its_vocabulary_and_is_that_of_configure(tmp_path, capsys, family):
+    from xlnet_jax.data.vocabulary import unexportable
+
     text = str(tmp_path / "text")
     os.mkdir(text)
     data_fixtures.write(tmp_path / "text", a=data_fixtures.synthetic_text(7, 200))

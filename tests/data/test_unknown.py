@@ -7,7 +7,6 @@ import data_fixtures
 import pytest
 
 from xlnet_jax.cli import main
-from xlnet_jax.data import unknown
 
 KNOWN = "Bado kilu, menora. " * 3
 WORDPIECE = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nbado\nkilu\nmenora\n,\n.\n"
@@ -45,6 +44,8 @@ def test_prepare_and_info_say_what_is_unknown(tmp_path, capsys, kind, text, exam
 
 
 def test_it_begins_at_half_a_percent(caplog):
+    from xlnet_jax.data import unknown
+
     for unknown_pieces, pieces, warns in ((1, 200, True), (1, 201, False), (0, 0, False), (0, 200, False)):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "xlnet_jax"):

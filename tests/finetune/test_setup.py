@@ -102,7 +102,7 @@ def test_a_label_that_cannot_be_a_name():
     assert _joined({"10", "9", "b"}) == "b,9,10"
 
 
-@pytest.mark.parametrize("word", ["Привет", "学校に行く", "🎉"])
+@pytest.mark.parametrize("word", ["Привет", "学校に行く", "🎉"], ids=["cyrillic", "japanese", "emoji"])
 @pytest.mark.parametrize("which", ["train", "dev"])
 def test_examples_that_the_tokenizer_does_not_know_are_told(settings, examples, tmp_path, caplog, which, word):
     for name, path in examples.items():

@@ -44,6 +44,15 @@ def test_old_mac_lines_and_byte_order_mark(tmp_path):
         ("End. ", ["End."]),
         ("Ein. Éin. éin.", ["Ein.", " Éin. éin."]),
         ("a!.!)\u2003B", ["a!.!)", "\u2003B"]),
+    ],
+)
+def test_sentences_by_punctuation(line, sentences):
+    assert list(text.split_sentences(line)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
         ("पुल पुराना है। नदी चौड़ी है।लोग", ["पुल पुराना है।", " नदी चौड़ी है।", "लोग"]),
         ("वह बोला, “हाँ।” फिर गया॥", ["वह बोला, “हाँ।”", " फिर गया॥"]),
         ("یہ پل ہے۔ کہاں؟ وہاں", ["یہ پل ہے۔", " کہاں؟", " وہاں"]),
@@ -55,8 +64,9 @@ def test_old_mac_lines_and_byte_order_mark(tmp_path):
         ("長さは３．１４である．次に", ["長さは３．１４である．", "次に"]),
         ("ខ្ញុំ។ ទៅ", ["ខ្ញុំ។", " ទៅ"]),
     ],
+    ids=["hindi", "danda", "urdu", "arabic", "armenian", "ethiopic", "burmese", "halfwidth", "fullwidth", "khmer"],
 )
-def test_sentences_by_punctuation(line, sentences):
+def test_sentences_end_as_unicode_says(line, sentences):
     assert list(text.split_sentences(line)) == sentences
 
 
