@@ -198,8 +198,8 @@ def _recorded(folder: str) -> Normalization | None:
         path = os.path.join(folder, name)
         if (data := files.read_if_there(path)) is not None:
             record = files.json_object(data, path)
-            rules = record.get("normalization") if name == _RECORDS[0] else record
-            if isinstance(rules, dict):
+            rules = record.get("normalization", record)
+            if isinstance(rules, dict) and not RULES.keys().isdisjoint(rules):
                 files.check_types(rules, dict.fromkeys(RULES, bool), path)
                 return Normalization(**{switch: rules[switch] for switch in RULES if switch in rules})
     return None

@@ -42,8 +42,8 @@ def begun(output: str) -> dict[str, bool]:
     """The normalisation of the vocabulary for which a folder was begun; empty if nothing is there, or it is damaged."""
     if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
         return {}
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        options = json.loads(files.read_if_there(os.path.join(output, manifests.REQUEST)) or "{}").get("options", {})
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        options = files.read_json(os.path.join(output, manifests.REQUEST))["options"]
         return {**options["normalization"], **options}
     return {}
 
