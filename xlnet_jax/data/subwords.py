@@ -56,6 +56,7 @@ class _AsIs(Normalization):
 
 
 AS_IS = _AsIs(keep_accents=True, remove_space=False)
+_SAYS_NOTHING = [vars(Normalization()), vars(Normalization(keep_accents=True)), vars(AS_IS)]
 
 
 class Subwords(Tokenizer):
@@ -175,7 +176,7 @@ def _read(path: str, normalization: Normalization) -> dict[str, Any]:
 
 
 def _check(path: str, normalization: Normalization) -> None:
-    if normalization.lower or normalization.nfkc or not normalization.keep_accents:
+    if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
             f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --strip_accents and --nfkc"
         )

@@ -110,6 +110,8 @@ def prepare(
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
         trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
+        if level == "bytebpe" and switches:
+            raise BadInput("byte-level BPE reads a text as it is: leave out --uncased, --strip_accents and --nfkc")
         begun, rules = resume.begun(output), dict[str, bool]()
         given = Normalization(**{"keep_accents": begun.get("keep_accents", True)} | switches)
         normalization = model.normalization if model else given
@@ -312,7 +314,7 @@ def _assemble(
 def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
     """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
     refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
-    if refused:
+    if family in refused or 0 < len(refused) < len(FAMILIES):  # of counted ones nobody expects it
         level = logging.WARNING if family in refused else logging.INFO
         _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
                  "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
