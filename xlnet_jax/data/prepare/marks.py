@@ -1,7 +1,8 @@
 """Counts the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs and points.
 
 A vocabulary that is trained here keeps them unless it is told otherwise; the released ones of XLNet, ALBERT and uncased
-BERT were trained without. There `benötigt` becomes `benotigt`, and most words of Hindi, Thai or Arabic others. Hangul loses nothing by decomposition (NFKD), but stays in pieces without NFKC.
+BERT were trained without. There `benötigt` becomes `benotigt`, and most words of Hindi, Thai or Arabic others. Hangul
+loses nothing by decomposition (NFKD), but stays in pieces without NFKC.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def said(dropped: Mapping[str, int]) -> tuple[str, bool]:
 
 
 def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
-    """The numbers of `NAMES` in a text; see `Tokenizer.cleaned`, without which none is counted. A few ns a character."""
+    """The numbers of `NAMES` in a text; see `Tokenizer.cleaned`, without which none is counted."""
     if cleaned is None:
         return {}
     # Every character counts as often as it occurs.
