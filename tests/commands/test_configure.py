@@ -209,3 +209,43 @@ def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, 
     line = f"the held-out split has {tokens[0]:,} of {sum(tokens):,} tokens, and the loss of fewer than 2,000 is mostly"
     assert caplog.text.count(line) == (2 if advice else 0)
     assert not advice or caplog.text.count(advice) == 2
+
+
+@pytest.mark.usefixtures("speed")
+@pytest.mark.parametrize(("family", "row"), [("bert", 0), ("albert", 0), ("roberta", 1)])
+def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys, family, row):
+    output = str(tmp_path / "config.py")
+    said = f"its padding is piece 5, and that of {family} must be {row}"
+    words = ["configure", data_fixtures.corpus_path(), f"--output={output}", "--minutes=1", f"--family={family}"]
+    assert main([*words, "--json"]) == 0
+    assert said in capsys.readouterr().err
+    assert dry_run(output, tmp_path / "run") == 0
+    assert said in capsys.readouterr().err
+
+
+def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
+    data_fixtures.write(tmp_path, a="Bado kilu menora, kilu.\n" * 20)
+    words = ["prepare", f"--input={tmp_path}", "--heldout=0", "--workers=1"]
+    assert main([*words, f"--output={tmp_path}/c", f"--tokenizer={data_fixtures.tokenizer_path()}"]) == 0
+    assert "models of bert, roberta, albert train with this vocabulary, but cannot be" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("speed")
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2"])
+def test_the_family_of_prepare_has_its_vocabulary_and_is_that_of_configure(tmp_path, capsys, family):
+    from xlnet_jax.data.vocabulary import unexportable
+
+    text = str(tmp_path / "text")
+    os.mkdir(text)
+    data_fixtures.write(tmp_path / "text", a=data_fixtures.synthetic_text(7, 200))
+    words = ["prepare", f"--input={text}", f"--output={tmp_path}/c", f"--family={family}", "--vocab_size=300"]
+    assert main([*words, "--workers=1"]) == 0
+    made = manifests.read_manifest(f"{tmp_path}/c")
+    assert made["options"]["vocabulary"] == {"bert": "wordpiece", "albert": "wordpiece"}.get(family, "bytebpe")
+    result = configure(f"{tmp_path}/c", str(tmp_path / "config.py"), 1.0)
+    config = configs.load(result["output"])
+    assert config.model.architecture == family
+    tokenizer = open_mixture(config).tokenizer
+    assert unexportable(tokenizer, family) is None
+    err = capsys.readouterr().err
+    assert f"models of {family}" not in err and "cannot be exported to Hugging Face: tokenizer" not in err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -292,3 +293,14 @@ def test_a_run_whose_labels_mark_no_entities_says_so_once(tmp_path, settings, ca
     assert train.task.metric == dev.task.metric == metric
     said = [record.message for record in caplog.records if "F1 of entities" in record.message]
     assert len(said) == lines and all(line.endswith("accuracy ranks the checkpoints") for line in said)
+
+
+@pytest.mark.parametrize("word", ["Привет", "学校に行く", "🎉"], ids=["cyrillic", "japanese", "emoji"])
+@pytest.mark.parametrize("which", ["train", "dev"])
+def test_examples_that_the_tokenizer_does_not_know_are_told(settings, examples, tmp_path, caplog, which, word):
+    for name, path in examples.items():
+        text = pathlib.Path(path).read_text("utf-8")
+        (tmp_path / f"{name}.tsv").write_text(text.replace("kiki", word) if name == which else text, "utf-8")
+    setup.prepare(settings(finetune={name: str(tmp_path / f"{name}.tsv") for name in examples}), str(tmp_path / "run"))
+    (line,) = [line for line in caplog.messages if "does not know" in line]
+    assert line.startswith(f"{tmp_path / which}.tsv: the tokenizer does not know") and f"such as {word!r}" in line

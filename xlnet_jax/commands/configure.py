@@ -24,6 +24,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.manifest import read_manifest
+from xlnet_jax.data.vocabulary import warn_of_export
 from xlnet_jax.data.workers import cores
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
@@ -74,11 +75,11 @@ SIZES = (
 
 
 def configure(
-    corpus: str, output: str, minutes: float, family: str = "xlnet", objective: str | None = None
+    corpus: str, output: str, minutes: float, family: str | None = None, objective: str | None = None
 ) -> dict[str, Any]:
     """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
-    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included; the `objective` is
-    `mdm`, or the usual one of the `family`.
+    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included. `family` None is
+    that of `prepare --family`, or xlnet; the `objective` is `mdm`, or the usual one of the family.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in
@@ -95,11 +96,15 @@ def configure(
     there = BadInput(f"--output={output} is there already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
-    config = Config().changed(data={"corpus": workdirs.absolute(corpus)}, model={"architecture": family})
-    config = config.changed(data={"objective": objective or config.model.family.objectives[0]})
+    config = Config().changed(data={"corpus": workdirs.absolute(corpus)})
     if folders := [folder for folder in config.data.folders() if folder]:
-        config = config.changed(model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
+        manifest = read_manifest(folders[0])
+        family = family or manifest["options"].get("family")
+        config = config.changed(model={"vocab_size": manifest["tokenizer"]["vocab_size"]})
+    config = config.changed(model={"architecture": family or "xlnet"})
+    config = config.changed(data={"objective": objective or config.model.family.objectives[0]})
     mixture = open_mixture(config)
+    warn_of_export(mixture.tokenizer, config)
     config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes)
     config = with_length(config, mixture, 60 * minutes, speed)
     configs.check(config)

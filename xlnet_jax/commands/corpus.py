@@ -8,23 +8,19 @@ from typing import Any
 
 from xlnet_jax.data.corpus import verify as verifying
 from xlnet_jax.data.prepare import pipeline
-from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import printable
 
 
 def prepare(
-    input: list[str], tfds: list[str], uncased: bool, keep_accents: bool, nfkc: bool, beam_options: str,
-    output: str, **options: Any,
+    input: list[str], tfds: list[str], beam_options: str, output: str, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on with."""
     inputs = [*input, *(f"tfds:{name}" for name in tfds)]
     if not inputs:
         raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
-    manifest = pipeline.prepare(
-        inputs, output, beam_options=[option for option in beam_options.split(",") if option],
-        normalization=Normalization(lower=uncased, keep_accents=keep_accents, nfkc=nfkc), **options,
-    )  # fmt: skip
+    beam = [option for option in beam_options.split(",") if option]
+    manifest = pipeline.prepare(inputs, output, beam_options=beam, **options)
     tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
     return {
         "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],

@@ -13,6 +13,7 @@ import numpy as np
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, keep_shuffle
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.vocabulary import warn_of_export
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.infer import infill
 from xlnet_jax.infer.options import Fill
@@ -71,6 +72,7 @@ def train(
         for number in range(len(config.ends)):
             recipe(config.in_phase(number))  # refuses before the corpus is read
         mixture = open_mixture(config)
+        warn_of_export(mixture.tokenizer, config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         origin = branches.origin_of(config, workdir, branch)
         known = workdir if origin is None or workdirs.read_config(workdir) else origin.path

@@ -33,6 +33,8 @@ class Family(NamedTuple):
     padding_row: int = -1
     """Row of the word embedding for padding: 0 at the start, and a lookup gives it no gradient; -1 = none."""
 
+    vocabulary: str = "sentencepiece"
+    """The level that `prepare --family` makes for it. ALBERT's own SentencePiece model has other special pieces."""
     pairs: str = "next"
     """The usual `data.pairs`."""
     share_layers: bool = False
@@ -49,12 +51,14 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "xlnet": Family(("plm", "clm", "mlm", "mdm"), "last", 1, absolute=False),
-    "bert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0, activation="gelu_erf"),
+    "bert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0,
+                   vocabulary="wordpiece", activation="gelu_erf"),
     "roberta": Family(("mlm", "mdm"), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1,
-                      pairs="none", activation="gelu_erf", layer_norm_epsilon=1e-5),
-    "albert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0, pairs="order",
+                      vocabulary="bytebpe", pairs="none", activation="gelu_erf", layer_norm_epsilon=1e-5),
+    "albert": Family(("mlm", "mdm"), "first", 1, absolute=True, segments=2, padding_row=0,
+                     vocabulary="wordpiece", pairs="order",
                      share_layers=True),
-    "gpt2": Family(("clm",), "none", 0, absolute=True, norm="pre", layer_norm_epsilon=1e-5),
+    "gpt2": Family(("clm",), "none", 0, absolute=True, vocabulary="bytebpe", norm="pre", layer_norm_epsilon=1e-5),
     "transformer": Family(("clm",), "none", 0, absolute=True, scale_embedding=True, activation="relu",
                           layer_norm_epsilon=1e-5),
 }  # fmt: skip

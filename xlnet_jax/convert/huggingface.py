@@ -59,13 +59,6 @@ def check(config: Config) -> None:
         raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")
 
 
-def check_padding(tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if the piece of padding is not the one of the family, whose embedding is set apart there."""
-    row, pad, name = config.model.family.padding_row, tokenizer.special.pad, config.model.architecture
-    if row not in (-1, pad):
-        raise BadInput(f"tokenizer {tokenizer.path}: its padding is piece {pad}, and that of {name} must be {row}")
-
-
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
@@ -77,8 +70,8 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     check(config)
     formats.check_output(output)
     formats.check_tokenizer(tokenizer, config)
-    check_padding(tokenizer, config)
-    tokenizer_files.check(tokenizer, config)
+    if why := vocabulary.unexportable(tokenizer, config.model.architecture):
+        raise BadInput(f"tokenizer {tokenizer.path}: {why}")
     settings = fields.config_json(config, tokenizer.special, trained.kept)
     documents = {
         "config.json": settings,
@@ -219,8 +212,10 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     with open_tokenizer(path, tokenizer) as own:
         config = formats.fitted(config, own)
         tokenizer_files.check_frame(path, own, config)
-        check_padding(own, config)
         sentence_transformers.check_case(path, modules, own)
+        name = config.model.architecture
+        if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
+            raise BadInput(f"tokenizer {own.path}: {why}")
         kept, lost = fields.read_kept(found, config, own.special)
         with open_weights(path, row) as arrays:
             of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}

@@ -21,18 +21,9 @@ from xlnet_jax.config.families import Family
 from xlnet_jax.convert import tokenizer_json
 from xlnet_jax.data.subwords import Subwords
 from xlnet_jax.data.tokenizer import XLNET, Tokenizer
-from xlnet_jax.data.vocabulary import RULES, Vocabulary
+from xlnet_jax.data.vocabulary import RULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
-
-
-def check(tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput for a tokenizer that the library lacks, or that its class of the model cannot use."""
-    is_xlnet = config.model.architecture == "xlnet"
-    if isinstance(tokenizer, Vocabulary) or (is_xlnet and tokenizer.special != XLNET):
-        kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
-        raise BadInput(f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; "
-                       "use --format=orbax")  # fmt: skip
 
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:

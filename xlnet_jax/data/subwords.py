@@ -58,7 +58,7 @@ class _AsIs(Normalization):
 
 
 AS_IS = _AsIs(keep_accents=True, remove_space=False)
-_SAYS_NOTHING = [vars(Normalization()), vars(AS_IS)]
+_SAYS_NOTHING = [vars(Normalization()), vars(Normalization(keep_accents=True)), vars(AS_IS)]
 
 
 class Subwords(Tokenizer):
@@ -66,17 +66,19 @@ class Subwords(Tokenizer):
 
     Attributes:
       backend: the tokenizer of the library.
+      given: the normalisation that it was opened with.
+      folder: the folder whose settings count, or "".
       content: of a `tokenizer.json`, as a corpus keeps it.
     """
 
     file_name = "tokenizer.json"
 
     def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
-        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` also strips
-        accents unless `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
+        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` and
+        `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
 
         Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that cannot be used."""
-        self.path, self.normalization, self._given = str(path), AS_IS, (normalization, folder)
+        self.path, self.normalization, self.given, self.folder = str(path), AS_IS, normalization, folder
         try:
             settings = Settings(folder) if folder else None
             document = _read(self.path, normalization, settings)
@@ -127,8 +129,11 @@ class Subwords(Tokenizer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()
-        normalization, folder = self._given
-        return load, (kind, path, normalization, sha256, folder)
+        return load, (kind, path, self.given, sha256, self.folder)
+
+    def cleaned(self, text: str) -> str:
+        """See `Tokenizer.cleaned`."""
+        return self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
 
     def normalized(self, text: str) -> str:
         """The text itself: its spaces, too, are those of the tokenizer."""
@@ -203,13 +208,12 @@ def _document_of(path: str, normalization: Normalization) -> dict[str, Any]:
 def _check(path: str, normalization: Normalization) -> None:
     if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
-            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --keep_accents and --nfkc"
+            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --strip_accents and --nfkc"
         )
 
 
 def _empty(level: str, normalization: Normalization, path: str) -> Any:
     """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that the kind has not."""
-    lower, accents = normalization.lower, normalization.lower and not normalization.keep_accents
     if normalization.nfkc or level == "bytebpe":
         _check(path, normalization)
     if level == "bytebpe":
@@ -218,7 +222,9 @@ def _empty(level: str, normalization: Normalization, path: str) -> Any:
         made.decoder = decoders.ByteLevel()
     else:
         made = tokenizers.Tokenizer(models.WordPiece(unk_token=_BERT.unk))
-        made.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
+        made.normalizer = normalizers.BertNormalizer(
+            lowercase=normalization.lower, strip_accents=not normalization.keep_accents
+        )
         made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     return made
 

@@ -82,10 +82,10 @@ _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which S
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """The steps before SentencePiece; the original's `preprocess_text`.
+    """The steps before SentencePiece; the defaults are the original's `preprocess_text`, and so of its vocabularies.
 
-    NFKD and the removal of combining marks harm most scripts other than Latin; `keep_accents` turns both off. `nfkc`
-    recomposes characters that NFKD decomposed without a loss, such as Hangul.
+    NFKD and the removal of combining marks change words; `keep_accents` turns both off, as `prepare` does for what it
+    trains. `nfkc` recomposes characters that NFKD decomposed without a loss, such as Hangul.
     """
 
     lower: bool = False
@@ -113,6 +113,11 @@ class Normalization:
 
 def _without_accents(run: re.Match[str]) -> str:
     return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run[0])))
+
+
+def has_accents(pieces: Iterable[str]) -> bool:
+    """Whether one of them has a combining mark, in one character with a letter or alone."""
+    return any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(pieces))))
 
 
 class Tokenizer:
@@ -173,6 +178,10 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (type(self), self.path, self.normalization, self.sha256)
+
+    def cleaned(self, text: str) -> str:
+        """What is left of a text before it is cut into pieces."""
+        return self.normalization(text)
 
     def normalized(self, text: str) -> str:
         """The text as `encode_normalized` takes it."""
@@ -261,7 +270,12 @@ def starts_word(piece: str) -> bool:
     # The blocks of CJK punctuation and of full-width forms; their letters and digits are Latin.
     if category[0] in "PS" and ("\u3000" <= first <= "\u303f" or "\uff00" <= first <= "\uffef"):
         return True
-    return unicodedata.name(first, "").startswith(_WITHOUT_SPACES)
+    return without_spaces(first)
+
+
+def without_spaces(character: str) -> bool:
+    """Whether it is of a script that puts no space between words."""
+    return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
 
 
 def ends_in_digit_comma(piece: str) -> bool:

@@ -24,15 +24,24 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.config import Config
+from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import tokenizer_fields
-from xlnet_jax.data.subwords import FILES, LEVELS, Subwords
-from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
+from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
+from xlnet_jax.data.tokenizer import (
+    ALBERT,
+    SPECIAL_PIECES,
+    XLNET,
+    Normalization,
+    Tokenizer,
+    byte_of,
+    has_accents,
+    starts_word,
+)  # fmt: skip
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
-
-log = logging.getLogger("xlnet_jax")
 
 END_OF_LINE = "<eos>"
 """The piece of a line end in a vocabulary of words."""
@@ -41,9 +50,12 @@ LARGEST = 1_000_000
 """Pieces of any vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
 """Files of tokenizers; of several in a folder the first is taken."""
+_RECORDS = ("manifest.json", "normalization.json")
+"""Of a corpus and of a work directory: they hold the normalisation of the tokenizer beside them."""
 RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
+_log = logging.getLogger("xlnet_jax")
 _FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
 # How a text becomes an array with one number for each character, or for each byte. Bytes that are not UTF-8 are in a
 # text as lone surrogates, which is how Python reads them.
@@ -152,17 +164,46 @@ def class_of(level: str) -> type[Tokenizer]:
     return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
 
 
-def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
+def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tokenizer:
     """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any other `.json` file, or a
-    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do."""
+    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do.
+
+    Without a normalisation it is that of the corpus or run whose file it is. Elsewhere a vocabulary that was made here
+    and has accents keeps them, and all others are the original's.
+    """
     path = str(path)
     if not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path)):
         listed = files.listing(path)
         if file := file_in(path, listed):
-            return open_tokenizer(file, normalization) if normalization != PLAIN else open_in(path, file)
+            return open_in(path, file) if normalization is None else open_tokenizer(file, normalization)
+    if normalization is None:
+        normalization = _recorded(os.path.dirname(path))
     if path.endswith((*FILES, ".txt")):
-        return Subwords(path, normalization)
-    return (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization)
+        return Subwords(path, normalization or AS_IS)
+    opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
+    if normalization is None and _made_here(opened) and has_accents(opened.pieces):
+        opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
+    return opened
+
+
+def _made_here(tokenizer: Tokenizer) -> bool:
+    """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name of its file."""
+    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+    is_counted = isinstance(tokenizer, Vocabulary)
+    return is_counted or not proto.ModelProto.FromString(tokenizer.content).trainer_spec.model_prefix
+
+
+def _recorded(folder: str) -> Normalization | None:
+    """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None elsewhere."""
+    for name in _RECORDS:
+        path = os.path.join(folder, name)
+        if (data := files.read_if_there(path)) is not None:
+            record = files.json_object(data, path)
+            rules = record.get("normalization", record)
+            if isinstance(rules, dict) and not RULES.keys().isdisjoint(rules):
+                files.check_types(rules, dict.fromkeys(RULES, bool), path)
+                return Normalization(**{switch: rules[switch] for switch in RULES if switch in rules})
+    return None
 
 
 def file_in(folder: str, listed: Collection[str]) -> str | None:
@@ -174,6 +215,8 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
     """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say nothing, BERT and
     ALBERT lower-case, as they do there. `steps` are those of the folder's tokenizer.json, for a SentencePiece model.
     Raises BadInput for a field that cannot be used."""
+    if not set(_RECORDS).isdisjoint(files.listing(folder)):
+        return open_tokenizer(path)
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, folder=folder)
     if path.endswith(".json"):
@@ -194,7 +237,7 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
         elif opened.pieces[token["id"]] != text:
             raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is another piece")
     if above:
-        log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
+        _log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
                     "as any other: %s", folder, ", ".join(above))  # fmt: skip
     return opened
 
@@ -210,6 +253,24 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
         raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
                        "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
+
+
+def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
+    """Why Hugging Face's class of a family cannot have a vocabulary, or None."""
+    row, pad, is_xlnet = FAMILIES[name].padding_row, tokenizer.special.pad, name == "xlnet"
+    if isinstance(tokenizer, Vocabulary) or (is_xlnet and tokenizer.special != XLNET):
+        kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
+        return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
+    # Its embedding is set apart there.
+    return None if row in (-1, pad) else f"its padding is piece {pad}, and that of {name} must be {row}"
+
+
+def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
+    """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging Face."""
+    name = config.model.architecture
+    if why := config.data.objective != "clm" and unexportable(tokenizer, name):
+        _log.warning("this model trains, but cannot be exported to Hugging Face: tokenizer %s: %s. `prepare "
+                     "--family=%s` makes a vocabulary for it", tokenizer.path, why, name)  # fmt: skip
 
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:

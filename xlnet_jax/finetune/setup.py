@@ -27,9 +27,10 @@ import numpy as np
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config, TrainConfig
+from xlnet_jax.data import unknown
 from xlnet_jax.data.batches.stream import Stream, Windows, extend_plan
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer
+from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer, warn_of_export
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.recipe import task_recipe
@@ -78,6 +79,8 @@ class TaskData:
 def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
     """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
     rows = rows_of(task, examples)
+    ids = [np.concatenate(row.tokens) for row in rows]
+    unknown.warn_of_texts(task.tokenizer, path, ids, lambda row: " ".join(examples[rows[row].example].texts))
     digest = hashlib.sha256()
     for row in rows:
         for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
@@ -157,6 +160,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
+    warn_of_export(tokenizer, config)
     task = kind(config, tokenizer)
     train = encode(task, source, examples)
     if config.finetune.epochs and config.train.steps == TrainConfig().steps:
@@ -165,7 +169,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
         what = quantity(len(lost), "target")
         log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
-                    "that keeps all, as of prepare --keep_accents", what, len(examples), *lost[0])  # fmt: skip
+                    "that keeps all, as `prepare` makes them", what, len(examples), *lost[0])  # fmt: skip
     if isinstance(task, TokenClassification) and task.no_entities:
         log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
     if len(train.rows) < config.train.batch_size:

@@ -15,7 +15,6 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.prepare.pipeline import prepare
-from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 
@@ -84,7 +83,7 @@ def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights
 def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
     other = str(tmp_path / "other")
     prepare([data_fixtures.text_folder()], other, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2,
-            normalization=Normalization(lower=True), page_tokens=64, workers=1)  # fmt: skip
+            uncased=True, page_tokens=64, workers=1)  # fmt: skip
     with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
         open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
 

@@ -107,7 +107,7 @@ def test_no_json():
         ("options.more", float("nan"), "options cannot be printed"),
         ("options.more", "\ud800", "options cannot be printed"),
         ("sources.1.end", -1, "sources[1].end is -1"),
-        ("unknown", 5, "it has an unknown key 'unknown'"),
+        ("other", 5, "it has an unknown key 'other'"),
     ],
 )  # fmt: skip
 def test_everything_in_it_is_checked(path, value, words):

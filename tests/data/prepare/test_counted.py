@@ -80,7 +80,7 @@ def test_an_unseen_character_is_one_line_with_its_file(tmp_path, capsys):
     prepare([str(tmp_path / "a.txt")], str(tmp_path / "c"), vocabulary="characters", heldout=0, workers=1)
     (tmp_path / "b.txt").write_text("plain\n\nnaïve\n", encoding="utf-8")
     words = ["prepare", f"--input={tmp_path / 'b.txt'}", f"--output={tmp_path / 'd'}", "--heldout=0", "--workers=1",
-             "--keep_accents", f"--tokenizer={tmp_path / 'c' / 'vocabulary.json'}"]  # fmt: skip
+             f"--tokenizer={tmp_path / 'c' / 'vocabulary.json'}"]  # fmt: skip
     assert main(words) == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert f"{tmp_path / 'b.txt'}: character '\\xef' (U+00EF) is not in the vocabulary" in line

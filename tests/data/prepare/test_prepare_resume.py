@@ -12,7 +12,7 @@ import pytest
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import pipeline as module
-from xlnet_jax.data.tokenizer import Normalization, train_tokenizer
+from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
@@ -109,7 +109,7 @@ def test_what_is_damaged_in_a_begun_folder_is_told_and_made_anew(tmp_path, monke
         ({"heldout": 0.3}, "was begun with heldout=0.2, not 0.3"),
         ({"page_tokens": 128}, "was begun with page_tokens=64, not 128"),
         ({"tokenizer": None}, "was begun with tokenizer="),
-        ({"normalization": Normalization(lower=True)}, "was begun with normalization="),
+        ({"uncased": True}, "was begun with normalization="),
     ],
 )
 def test_other_options_are_refused(tmp_path, change, message):

@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from xlnet_jax.cli import main
 from xlnet_jax.data.prepare import sources, text
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -49,17 +50,55 @@ def test_sentences_by_punctuation(line, sentences):
     assert list(text.split_sentences(line)) == sentences
 
 
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("पुल पुराना है। नदी चौड़ी है।लोग", ["पुल पुराना है।", " नदी चौड़ी है।", "लोग"]),
+        ("वह बोला, “हाँ।” फिर गया॥", ["वह बोला, “हाँ।”", " फिर गया॥"]),
+        ("یہ پل ہے۔ کہاں؟ وہاں", ["یہ پل ہے۔", " کہاں؟", " وہاں"]),
+        ("أين أنت؟! هنا.", ["أين أنت؟!", " هنا."]),
+        ("Այո։ ոչ։", ["Այո։", " ոչ։"]),
+        ("ሰላም። ደህና፧ አዎ", ["ሰላም።", " ደህና፧", " አዎ"]),
+        ("ဟုတ်တယ်။ မဟုတ်ဘူး။", ["ဟုတ်တယ်။", " မဟုတ်ဘူး။"]),
+        ("ｱﾒ｡｢ﾊﾚ｡｣ﾕｷ", ["ｱﾒ｡", "｢ﾊﾚ｡｣", "ﾕｷ"]),
+        ("長さは３．１４である．次に", ["長さは３．１４である．", "次に"]),
+        ("ខ្ញុំ។ ទៅ", ["ខ្ញុំ។", " ទៅ"]),
+    ],
+    ids=["hindi", "danda", "urdu", "arabic", "armenian", "ethiopic", "burmese", "halfwidth", "fullwidth", "khmer"],
+)
+def test_sentences_end_as_unicode_says(line, sentences):
+    assert list(text.split_sentences(line)) == sentences
+
+
 def test_wrapped_lines_are_told_from_paragraphs_on_one_line():
     whole = [sentence.strip() for sentence in text.split_sentences("One and two. “Three?” Four (and 5). Heading")]
     assert len(whole) == 4 and text.wrapped(whole) is None
     assert text.wrapped(["「はい。」", "One", "सच है।", "two"]) is None
     line = text.wrapped(["One", "and two.", "Three", "and four", "“or"])
-    assert line and line.startswith("only 20% of the sentences end with punctuation") and "one line" in line
+    assert line and line.startswith("only 20% of the sentences end with punctuation") and "--unwrap" in line
+
+
+def test_wrapped_lines_of_many_files_are_joined(tmp_path):
+    rules = Request("blank_line", "punctuation", Normalization(keep_accents=True), 0.0, "strict", 64, unwrap=True)
+    content = "One and\n  two. Three\r\nfour.\n\n今日は\n雨だ。「ﾊﾚ」\nと言う\n\nKlein-\nstadt 1\nund 2\n"
+    (tmp_path / "a.txt").write_bytes(content.encode())
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": content}) + "\n")
+    sentences = [["One and two.", "Three four."], ["今日は雨だ。", "「ﾊﾚ」と言う"], ["Klein- stadt 1 und 2"]]
+    for name, documents in (("a.txt", [[each] for each in sentences]), ("b.jsonl", [sentences])):
+        size = (tmp_path / name).stat().st_size
+        assert list(TextReader(rules).documents(Part(str(tmp_path / name), 0, size))) == documents
+    options = ["--document=line"], ["--dataset=text8"]
+    for words in options:
+        assert main(["prepare", f"--input={tmp_path}", f"--output={tmp_path}/c", "--unwrap", *words]) == 2
+    assert main(["prepare", f"--input={tmp_path / 'a.txt'}", f"--output={tmp_path}/c", "--unwrap", "--heldout=0",
+                 "--vocabulary=words", "--workers=1"]) == 0  # fmt: skip
+    assert json.loads((tmp_path / "c" / "manifest.json").read_text())["splits"]["train"]["sentences"] == 3
 
 
 def test_sentences_take_linear_time():
     # In each of these a slower rule looks at everything again and again.
-    for line in ("." * 300_000, ".'" * 150_000, "A. " * 100_000, ". " * 100_000 + "a", "A." + " " * 300_000):
+    for line in ("." * 300_000, ".'" * 150_000, "A. " * 100_000, ". " * 100_000 + "a", "A." + " " * 300_000,
+                 "।" * 300_000, "।\"" * 150_000, "。」" * 150_000, "॥!" * 150_000):  # fmt: skip
         assert sum(map(len, text.split_sentences(line))) > 0
 
 

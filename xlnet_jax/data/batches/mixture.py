@@ -15,6 +15,7 @@ from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
 from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.manifest import warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
@@ -122,6 +123,8 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
             needed = corpus.tokenizer.vocab_size + config.model.spare_rows
             raise BadInput(f"{what}; set --config.model.vocab_size={needed}")
         check_pieces(corpus.tokenizer, config, corpus.path)
+        if opened is None:
+            warn_of_unknown(corpus.manifest, corpus.path)
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
             what = f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation"

@@ -10,6 +10,7 @@
     options              of `prepare`
     replaced, empty      number of places that were not UTF-8; number of documents without text
     dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
+    unknown              may be absent: pieces (their number in all splits), example (of a word)
     sources              a list of: path, start, end, sha256; every range of text that was read
 
 Format 1 had no paragraphs and no hash of the token counts, and did not count empty documents: these are null.
@@ -27,6 +28,7 @@ from typing import Any
 
 from etils import epath
 
+from xlnet_jax.data import unknown
 from xlnet_jax.data.corpus.pages import features
 from xlnet_jax.data.subwords import Subwords
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer
@@ -66,9 +68,10 @@ _MANIFEST = {
     "replaced": _NUMBER,
     "empty": (None, _NUMBER),
     "dropped": {"letters": _NUMBER, "marks": _NUMBER, "hangul": _NUMBER},
+    "unknown": {"pieces": _NUMBER, "example": str},
     "sources": [{"path": str, "start": _NUMBER, "end": _NUMBER, "sha256": _SHA256}],
 }
-_MAY_BE_ABSENT = {"heldout", "dropped"}
+_MAY_BE_ABSENT = {"heldout", "dropped", "unknown"}
 
 
 def shard_name(split: str, index: int, count: int) -> str:
@@ -250,6 +253,13 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
     _check_value(split["paragraphs"], f"{where}.paragraphs", (None, range(documents, split["sentences"] + 1)))
     file = counts_name(name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
+
+
+def warn_of_unknown(manifest: dict[str, Any], path: str) -> None:
+    """See `unknown.warn`. The words that published data sets leave out are meant to be unknown."""
+    if (found := manifest.get("unknown")) and not manifest["options"].get("dataset"):
+        tokens = sum(split["tokens"] for split in manifest["splits"].values())
+        unknown.warn(found["pieces"], tokens, path, lambda: found["example"])
 
 
 FEW_DOCUMENTS = 20

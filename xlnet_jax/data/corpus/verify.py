@@ -11,7 +11,7 @@ import numpy as np
 
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
-from xlnet_jax.data.corpus.manifest import open_folder, read_manifest
+from xlnet_jax.data.corpus.manifest import open_folder, read_manifest, warn_of_unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
@@ -28,6 +28,8 @@ _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SE
 def info(path: str) -> dict[str, Any]:
     """The manifest's figures, in total and per split; None where its format had no such count. Raises BadInput."""
     manifest = read_manifest(path)
+    warn_of_unknown(manifest, path)
+    found = manifest.get("unknown")
     splits = {
         name: {
             **{counted: split[counted] for counted in _COUNTED},
@@ -41,6 +43,7 @@ def info(path: str) -> dict[str, Any]:
     return {
         **{counted: None if None in values else sum(values) for counted, values in counts.items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
+        "unknown": found and {**found, "example": found["example"] or None},
         "sha256": manifest["sha256"],
         # The version on disk: `read_manifest` converts a manifest to the newest.
         "format_version": manifest["options"].get("format_version"),

@@ -1,62 +1,55 @@
-"""Counts the marks that normalisation drops from scripts other than Latin, Greek and Cyrillic.
+"""Counts the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs and points.
 
-By default text is decomposed (NFKD) and loses its combining marks: the original's accent stripping. That is meant for
-`é` -> `e`. In Hindi, Thai, Hebrew, Arabic or Japanese the same rule drops viramas, tones, vowels and voicing: other
-words. So a dropped mark counts as lost unless it is one of the accents that scripts share, which are the blocks that
-Unicode calls Combining Diacritical Marks, and Cyrillic's own. Hangul loses nothing, but stays in pieces without NFKC.
+A vocabulary that is trained here keeps them unless it is told otherwise; the released ones of XLNet, ALBERT and uncased
+BERT were trained without. There `benötigt` becomes `benotigt`, and most words of Hindi, Thai or Arabic others. Hangul
+loses nothing by decomposition (NFKD), but stays in pieces without NFKC.
 """
 
 from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import Normalization
-
 NAMES = ("letters", "marks", "hangul")
 """What is counted: letters and marks seen, in decomposed form, where a Hangul syllable is one; of these, the marks that
-were dropped, shared accents left out; and Hangul syllables that stay in pieces."""
+were taken off; and Hangul syllables that stay in pieces."""
 LARGEST_SHARE = 0.005
-"""Of letters and marks; above it `warning` has something to say."""
-
-# Accents of Latin, Greek and Cyrillic.
-_SHARED = ((0x300, 0x36F), (0x483, 0x487), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F))
+"""Of letters and marks; above it `said` speaks of changed words."""
 
 
-def warning(dropped: Mapping[str, int]) -> str | None:
-    """One line with the option to set, if more than `LARGEST_SHARE` is lost or in pieces; takes `NAMES` and counts."""
+def said(dropped: Mapping[str, int]) -> tuple[str, bool]:
+    """One line about `NAMES` and their counts, empty if nothing was taken off or apart; and whether it is a warning."""
     letters, lost, split = (dropped[name] for name in NAMES)
-    most = LARGEST_SHARE * letters
-    if lost <= most and split <= most:
-        return None
-    what, option = f"takes {split:,} Hangul syllables apart ({split / letters:.1%} of the letters)", "--nfkc"
-    if lost > most:
-        accents = "not counting accents of Latin, Greek and Cyrillic"
-        what = f"drops {lost:,} of {letters:,} letters and marks ({lost / letters:.1%}), {accents}"
-        option = "--keep_accents"
-    return f"normalisation {what}: that changes words; prepare in a new folder with {option}"
+    what, advice = list[str](), "--nfkc"
+    if lost:
+        what.append(f"takes {lost:,} accents, umlauts, vowel signs and so on off ({lost / letters:.2%} of the letters)")
+        advice = "a vocabulary that is trained here (no --tokenizer) without --strip_accents"
+    if split:
+        what.append(f"takes {split:,} Hangul syllables apart ({split / letters:.2%})")
+    line, changes = f"normalisation {' and '.join(what)}" if what else "", max(lost, split) > LARGEST_SHARE * letters
+    return line + f": that changes words; to keep them, prepare in a new folder with {advice}" * changes, changes
 
 
-def count(text: str, normalization: Normalization) -> dict[str, int]:
-    """The numbers of `NAMES` in a text. A character costs a few ns; `keep_accents` nothing."""
-    if normalization.keep_accents:
+def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
+    """The numbers of `NAMES` in a text; see `Tokenizer.cleaned`, without which none is counted."""
+    if cleaned is None:
         return {}
     # Every character counts as often as it occurs.
     times = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
     seen = np.flatnonzero(times)
-    found = times[seen] @ np.array([_of_character(chr(code)) for code in seen.tolist()], int).reshape(-1, len(NAMES))
-    return dict(zip(NAMES, (found * [1, 1, not normalization.nfkc]).tolist(), strict=True))
+    each = [_of_character(chr(code), cleaned) for code in seen.tolist()]
+    return dict(zip(NAMES, (times[seen] @ np.array(each, int).reshape(-1, len(NAMES))).tolist(), strict=True))
 
 
 @functools.cache
-def _of_character(character: str) -> tuple[int, int, int]:
+def _of_character(character: str, cleaned: Callable[[str], str]) -> tuple[int, int, int]:
     """The numbers of `NAMES` for one character."""
+    left = cleaned(character)
     if "\uac00" <= character <= "\ud7a3":  # Hangul
-        return 1, 0, 1
-    parts = unicodedata.normalize("NFKD", character)
-    dropped = filter(unicodedata.combining, parts)
-    lost = sum(not any(first <= ord(mark) <= last for first, last in _SHARED) for mark in dropped)
-    return sum(unicodedata.category(part)[0] in "LM" for part in parts), lost, 0
+        return 1, 0, int(len(left) > 1)
+    before, after = (unicodedata.normalize("NFKD", each) for each in (character, left))
+    marks = [sum(unicodedata.category(part)[0] == "M" for part in parts) for parts in (before, after)]
+    return sum(unicodedata.category(part)[0] in "LM" for part in before), marks[0] - marks[1], 0

@@ -15,11 +15,12 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
@@ -29,12 +30,12 @@ from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
-from xlnet_jax.data.vocabulary import PLAIN, class_of, open_tokenizer
+from xlnet_jax.data.vocabulary import class_of, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
-_BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
+_BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False}
 # The tokenizer's sample consists of parts of this size, larger if the text has more parts than this: cutting a file in
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
@@ -47,9 +48,10 @@ _log = logging.getLogger("xlnet_jax")
 
 def prepare(
     inputs: Sequence[str], output: str, *,
-    tokenizer: str | None = None, vocabulary: str | None = None, dataset: str | None = None,
+    tokenizer: str | None = None, vocabulary: str | None = None, family: str | None = None, dataset: str | None = None,
     vocab_size: int | None = None, sample_bytes: int = 100_000_000, seed: int = 0,
-    document: str = "blank_line", sentences: str = "line", field: str = "text", normalization: Normalization = PLAIN,
+    document: str = "blank_line", sentences: str = "line", unwrap: bool = False, field: str = "text",
+    uncased: bool = False, strip_accents: bool = False, nfkc: bool = False,
     heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int | None = None,
     data_dir: str | None = None, workers: int | None = None, engine: str = "local", beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
@@ -62,12 +64,15 @@ def prepare(
       vocabulary: what is made: `sentencepiece`, `wordpiece` and `bytebpe` train on a sample of the text that is not
         held out; `words`, `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or
         `sentencepiece`.
+      family: of the model that is to read the corpus, for its vocabulary and special pieces.
       dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
       vocab_size: pieces of the trained tokenizer (None = the most of `_PIECES` that the text gives), or at most of the
         counted vocabulary (None = a million words, all characters and bytes).
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
-      document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
+      document, sentences, unwrap, field, heldout, errors, page_tokens: see `text.Request`.
+      uncased, strip_accents, nfkc: steps of `tokenizer.Normalization` beside those that `tokenizer` was made with; or,
+        of a vocabulary that is made here, beside none. A folder that was begun strips accents if it did so.
       shard_bytes: source text of a work unit, a shard per split; None = 64 MB, or 1 GB from 1 TB of text on.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
       engine, beam_options: `local`, or `beam`, an Apache Beam pipeline with options such as `runner=DataflowRunner`.
@@ -87,30 +92,43 @@ def prepare(
     if published:
         if vocabulary not in (None, published.vocabulary):
             raise BadInput(f"--dataset={dataset} has a vocabulary of {published.vocabulary}; leave --vocabulary out")
-        if normalization != PLAIN:
-            raise BadInput(f"--dataset={dataset} is read as it is: leave out --uncased, --keep_accents and --nfkc")
-        vocabulary, normalization = published.vocabulary, Normalization(keep_accents=True, remove_space=False)
+        if uncased or strip_accents or nfkc or unwrap:
+            raise BadInput(
+                f"--dataset={dataset} is read as it is: leave out --uncased, --strip_accents, --nfkc and --unwrap"
+            )
+        vocabulary = published.vocabulary
+    if unwrap and document == "line":
+        raise BadInput("--unwrap joins lines, and --document=line makes a document of each; leave one of both out")
+    asked = {"lower": uncased or None, "keep_accents": False if strip_accents else None, "nfkc": nfkc or None}
+    switches = {name: value for name, value in asked.items() if value is not None}
     with files.translate_errors(output):
         found = published.find(inputs) if published else find_sources(inputs, data_dir)
         # So 10 TB are 10,000 shards and not 156,250.
         shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
-        model = None if tokenizer is None else open_tokenizer(tokenizer, normalization)
-        level = vocabulary or (model.level if model else "sentencepiece")
+        model = None if tokenizer is None else _given(tokenizer, switches)
+        level = vocabulary or (model.level if model else FAMILIES[family or "xlnet"].vocabulary)
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
         trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
-        given, rules = normalization, dict[str, bool]()
-        if level in subwords.LEVELS:
+        if level == "bytebpe" and switches:
+            raise BadInput("byte-level BPE reads a text as it is: leave out --uncased, --strip_accents and --nfkc")
+        begun, rules = resume.begun(output), dict[str, bool]()
+        given = Normalization(**{"keep_accents": begun.get("keep_accents", True)} | switches)
+        normalization = model.normalization if model else given
+        if published:
+            normalization = Normalization(keep_accents=True, remove_space=False)
+        elif level in subwords.LEVELS:
             # The tokenizer normalises itself, and training one makes a part of it of these.
             normalization = subwords.AS_IS
             rules = {} if model else {"uncased": given.lower, "keep_accents": given.keep_accents}
-        elif model:
-            normalization = model.normalization
-        request = Request(document, sentences, normalization, heldout, errors, page_tokens, field, level, dataset or "")
+        request = Request(
+            document, sentences, normalization, heldout, errors, page_tokens, field, level, dataset or "", unwrap
+        )
         options = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
             **({} if level == "sentencepiece" else {"vocabulary": level}),
+            **({"family": family} if family else {}),
             # Only a trained tokenizer depends on these.
             **({} if model else trained if level in _TRAINED else {"vocab_size": vocab_size}),
             **rules,
@@ -147,6 +165,7 @@ def prepare(
                     engines.run(output, counted, None, request, workers, beam)
                     _write_vocabulary(path, output, counted, request, vocab_size)
             used = open_tokenizer(path, normalization)
+            _say_families(used, family)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
             engines.run(output, units, used, request, workers, beam)
@@ -161,6 +180,20 @@ def prepare(
             return manifest
 
 
+def _given(path: str, switches: Mapping[str, bool]) -> Tokenizer:
+    """The tokenizer of `prepare --tokenizer` with further steps of normalisation. Raises BadInput if it takes none."""
+    opened = open_tokenizer(path)
+    if not switches:
+        return opened
+    if isinstance(opened, subwords.Subwords) and opened.folder:
+        raise BadInput(f"tokenizer {path}: the files of this folder say what becomes of a text; leave out --uncased, "
+                       "--strip_accents and --nfkc")  # fmt: skip
+    base = opened.given if isinstance(opened, subwords.Subwords) else opened.normalization
+    if opened.path.endswith(".txt") and "lower" in switches:  # uncased BERT
+        switches = {**switches, "keep_accents": False}
+    return open_tokenizer(opened.path, dataclasses.replace(base, **switches))
+
+
 def _train(
     path: str, sources: Sequence[Source], request: Request, normalization: Normalization, vocab_size: int | None,
     sample_bytes: int, seed: int,
@@ -169,7 +202,7 @@ def _train(
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(parts))
-    reader = TextReader(request)
+    reader = TextReader(request, normalization)
     sample: list[str] = []
     size = held_out = 0
     for document in (each for index in order for part in parts[index] for each in reader.documents(part)):
@@ -183,9 +216,9 @@ def _train(
             break
     _check_any(len(sample), held_out)
     # After a minute already: the corpus may take a day.
-    for warning in (marks.warning(reader.dropped), request.sentences == "punctuation" and wrapped(sample)):
-        if warning:
-            _log.warning("%s", warning)
+    _say_marks(reader.dropped)
+    if request.sentences == "punctuation" and not request.unwrap and (warning := wrapped(sample)):
+        _log.warning("%s", warning)
     *larger, least = _PIECES if vocab_size is None else (vocab_size,)
 
     def train(pieces: int) -> None:
@@ -251,8 +284,8 @@ def _assemble(
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
-    if warning := marks.warning(dropped):
-        _log.warning("%s", warning)
+    _say_marks(dropped)
+    unknown = [note.get("unknown", {"pieces": 0, "example": ""}) for note in notes]
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
@@ -263,8 +296,13 @@ def _assemble(
         "options": options,
         **counts,
         "dropped": dropped,
+        "unknown": {
+            "pieces": sum(each["pieces"] for each in unknown),
+            "example": next((each["example"] for each in unknown if each["example"]), ""),
+        },
         "sources": [part for note in notes for part in note["sources"]],
     }
+    manifests.warn_of_unknown(manifest, output)
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
         _log.warning("%s", warning)
     manifest["sha256"] = manifests.content_hash(manifest)
@@ -274,6 +312,21 @@ def _assemble(
         manifests.write_tfds_metadata(output, manifest)
     files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     return manifest
+
+
+def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
+    """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
+    refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
+    if family in refused or 0 < len(refused) < len(FAMILIES):  # of counted ones nobody expects it
+        level = logging.WARNING if family in refused else logging.INFO
+        _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
+                 "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
+
+
+def _say_marks(dropped: Mapping[str, int]) -> None:
+    line, is_warning = marks.said(dropped)
+    if line:
+        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", line)
 
 
 def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], vocab_size: int) -> dict[str, Any]:

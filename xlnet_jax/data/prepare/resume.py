@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -35,6 +36,16 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> No
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in names or not files.write_new(path, files.to_json(now)):
         _compare(output, now, finished=manifests.MANIFEST in names)
+
+
+def begun(output: str) -> dict[str, bool]:
+    """The normalisation of the vocabulary for which a folder was begun; empty if nothing is there, or it is damaged."""
+    if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
+        return {}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        options = files.read_json(os.path.join(output, manifests.REQUEST))["options"]
+        return {**options["normalization"], **options}
+    return {}
 
 
 def _compare(output: str, now: dict[str, Any], finished: bool) -> None:

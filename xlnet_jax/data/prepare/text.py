@@ -4,9 +4,10 @@
                file         a file is one document
                line         every line is a document
     sentences  line         every line that is not blank is a sentence (the original's rule)
-               punctuation  lines are cut further, after sentence-final punctuation
+               punctuation  lines are cut further, after what ends a sentence in Unicode (Sentence_Terminal) or `…`
 
-A record of JSON-lines, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
+Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always one document. Inside
+a document a blank line ends a paragraph.
 
 For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word by its space, all
 sentences but the first of a document start with one: so its pieces are those of the sentences joined by spaces. A part
@@ -16,17 +17,22 @@ of a published data set (see `datasets`) is one document of its lines exactly as
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import tokenizers
+from tokenizers import normalizers
 
 from xlnet_jax.data.prepare import datasets, marks, records, sources
 from xlnet_jax.data.prepare.sources import Part
-from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.data.tokenizer import Normalization, without_spaces
 
 Document = list[list[str]]
 """Paragraphs, each a list of normalised sentences; neither is ever empty."""
@@ -34,13 +40,7 @@ Document = list[list[str]]
 LONGEST_DOCUMENT = 256_000_000
 """Characters. A document is held in memory: whether it is held out depends on all of it."""
 
-# It starts with a character class and never backtracks: otherwise scanning takes ten times as long, and a row of dots
-# quadratic time.
-_SENTENCE_END = re.compile(
-    r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
-    r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
-)
-_ENDED = re.compile(r"[.!?…。！？।॥۔؟։።។။][\"'”’»)\]」』）]*$")
+_NEEDS_SPACE = ".!?…"  # they end a sentence only before white space
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
@@ -58,6 +58,7 @@ class Request:
       field: of a record, the one that holds the text.
       vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
       dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not apply.
+      unwrap: see the module's docstring.
     """
 
     document: str
@@ -69,6 +70,7 @@ class Request:
     field: str = "text"
     vocabulary: str = "sentencepiece"
     dataset: str = ""
+    unwrap: bool = False
 
     def split_of(self, document: Document, part: Part) -> str:
         """`train` or `heldout`."""
@@ -89,7 +91,8 @@ class Request:
 class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
-    Attributes, of what was read so far:
+    Attributes; those after `cleaned` are of what was read so far:
+      cleaned: `Tokenizer.cleaned`, whose losses are counted.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
       empty: documents without a sentence that were left out.
       dropped: what normalisation dropped, by `marks.NAMES`.
@@ -97,6 +100,7 @@ class TextReader:
     """
 
     rules: Request
+    cleaned: Callable[[str], str] | None = None
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
     dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
@@ -174,7 +178,7 @@ class TextReader:
             raw = raw.removesuffix(b"\n")
             text = self._decode(raw, part, offset)
             if is_text:
-                self.dropped.update(marks.count(text, self.rules.normalization))
+                self.dropped.update(marks.count(text, self.cleaned))
             for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
                 yield offset, line
                 offset += len(raw_line) + 1
@@ -188,17 +192,19 @@ class TextReader:
         ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
         for is_blank, run in itertools.groupby(ended, lambda each: not each[1] or each[1].isspace()):
             for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
-                sentences, start = list[str](), None
+                read, start = list[str](), None
                 size = size if document == "file" else 0
                 for place, line in paragraph:
                     start = place if start is None else start
-                    cut = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
-                    sentences += filter(None, map(self.rules.normalization, cut))
+                    read.append(line)
                     size += len(line)
                     if size > LONGEST_DOCUMENT:
                         message = f"a document of more than {LONGEST_DOCUMENT} characters"
                         raise part.bad(place, f"{message}; use --document=line, or put blank lines between documents")
-                yield sentences, start or 0
+                cut = [unwrapped(read)] if self.rules.unwrap else read
+                if self.rules.sentences == "punctuation":
+                    cut = itertools.chain.from_iterable(map(split_sentences, cut))
+                yield list(filter(None, map(self.rules.normalization, cut))), start or 0
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for offset, line in self._lines(part, is_text=False):
@@ -236,7 +242,7 @@ class TextReader:
         if count and self.rules.errors == "strict":
             raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        self.dropped.update(marks.count(text, self.rules.normalization))
+        self.dropped.update(marks.count(text, self.cleaned))
         paragraphs = self._paragraphs(part, ((number, line) for line in text.split("\n")), "file")
         return [sentences for sentences, _ in paragraphs if sentences]
 
@@ -262,24 +268,52 @@ class TextReader:
 
 def wrapped(sentences: Sequence[str]) -> str | None:
     """One line with what to do if most sentences cut by punctuation end without any: lines end inside of them."""
-    ended = sum(_ENDED.search(sentence) is not None for sentence in sentences)
+    ended = sum(_sentence_ends()[1].search(sentence) is not None for sentence in sentences)
     if 2 * ended >= len(sentences):
         return None
     return (
         f"only {ended / len(sentences):.0%} of the sentences end with punctuation, and the end of a line always ends "
-        "one: if your lines are wrapped, put each paragraph on one line and prepare in a new folder"
+        "one: if your lines are wrapped, prepare in a new folder with --unwrap"
     )
+
+
+def unwrapped(lines: Sequence[str]) -> str:
+    """The lines of a paragraph as one, joined by a space except in scripts that have none. A hyphen stays."""
+    joined = lines[0].strip()
+    for line in map(str.strip, lines[1:]):
+        ends = joined[-1] + line[0]
+        together = any(map(without_spaces, ends)) and not any(map(str.isascii, ends))
+        joined += line if together else f" {line}"
+    return joined
+
+
+@functools.cache
+def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The ends of sentences in a line, and one at its end. `tokenizers` knows Unicode's property; Python does not."""
+    keep = normalizers.Replace(tokenizers.Regex(r"\P{Sentence_Terminal}"), "")
+    # Beyond are ideographs.
+    found = keep.normalize_str("".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000))
+    wide = "".join(character for character in found if unicodedata.east_asian_width(character) in "FHW")
+    others = "".join(character for character in found if character not in wide + _NEEDS_SPACE)
+    # Patterns start with a character class and never backtrack: otherwise scanning takes ten times as long, and a row
+    # of dots quadratic time. A wide full stop may be a decimal point.
+    ends = (
+        rf"[.!?…{wide}{others}](?:(?<=[{wide}])(?<!\d[﹒．](?=\d))[{wide}]*+[」』”’）｣]*+"
+        rf"|(?<=[{others}])[{others}!?]*+[\"'”’»)\]]*+"
+        r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
+    )
+    return re.compile(ends), re.compile(rf"[.!?…{wide}{others}][\"'”’»)\]」』）｣]*$")
 
 
 def split_sentences(line: str) -> Iterator[str]:
     """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    After `. ! ? …` white space must follow, and then no lower-case letter; after `。！？` anything may follow.
-    There is no list of abbreviations: "Mr. Smith" is cut.
+    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other scripts, such as `。`
+    and `।`, anything may follow. There is no list of abbreviations: "Mr. Smith" is cut.
     """
     start = 0
-    for end in _SENTENCE_END.finditer(line):
-        after = _VISIBLE.search(line, end.end()) if line[end.start()] not in "。！？" else None
+    for end in _sentence_ends()[0].finditer(line):
+        after = _VISIBLE.search(line, end.end()) if line[end.start()] in _NEEDS_SPACE else None
         if after is None or not after[0].islower():
             yield line[start : end.end()]
             start = end.end()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data import vocabulary
+from xlnet_jax.data import unknown, vocabulary
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import marks
 from xlnet_jax.data.prepare.sources import Part
@@ -55,7 +55,8 @@ class _SplitWriter:
         self._waiting: list[Document] = []
         self._characters = 0
         self.counted = dict.fromkeys(COUNTED, 0)
-        self.empty = 0
+        self.empty = self.unknown = 0
+        self.example = ""
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
 
     def add(self, document: Document) -> None:
@@ -69,7 +70,13 @@ class _SplitWriter:
         """Writes the waiting documents. D documents, P paragraphs, S sentences, K of them with a piece, N tokens."""
         waiting, self._waiting, self._characters = self._waiting, [], 0
         paragraphs = list(itertools.chain.from_iterable(waiting))
-        pieces, length_S = self._tokenizer.encode_normalized(list(itertools.chain.from_iterable(paragraphs)))
+        sentences = list(itertools.chain.from_iterable(paragraphs))
+        pieces, length_S = self._tokenizer.encode_normalized(sentences)
+        unknown_U = np.flatnonzero(pieces == self._tokenizer.special.unk)
+        self.unknown += len(unknown_U)
+        if len(unknown_U) and not self.example:
+            first = np.searchsorted(np.cumsum(length_S), unknown_U[0], "right")
+            self.example = unknown.example(self._tokenizer, sentences[first])
         document_P = np.repeat(np.arange(len(waiting)), [len(document) for document in waiting])
         paragraph_S = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
         # A sentence of zero-width characters only leaves no piece, and does not count.
@@ -136,7 +143,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
     Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written."""
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
-        reader = TextReader(request)
+        reader = TextReader(request, tokenizer.cleaned)
         paths = {split: os.path.join(folder, split) for split in SPLITS}
         writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
         splits = {}
@@ -156,6 +163,8 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
                    "replaced": reader.replaced,
                    "empty": reader.empty + sum(writer.empty for writer in writers.values()),
+                   "unknown": {"pieces": sum(writer.unknown for writer in writers.values()),
+                               "example": next((each.example for each in writers.values() if each.example), "")},
                    "dropped": {name: reader.dropped[name] for name in marks.NAMES}}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
