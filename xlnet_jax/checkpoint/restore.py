@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
@@ -149,25 +148,6 @@ def run_of(path: str) -> tuple[str, int | None]:
     workdir = path.rstrip("/")
     above, _, name = workdir.rpartition("/checkpoints/")
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
-
-
-def saved_parameters(workdir: str, step: int | None = None, averaged: bool = False) -> tuple[dict[str, Any], int]:
-    """All parameters of a checkpoint as they were saved, on the first device here, and its step. See `_params`.
-
-    For a reader that does not build the model, so that the head may be of any kind.
-    """
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-
-    def trees_of(step: int, record: dict[str, Any]) -> Trees:
-        leaves = {}
-        for name, form in _forms(record).items():
-            if parts := re.fullmatch(r"(\w+)\[([\d,]*)\]", form):
-                shape = tuple(map(int, parts[2].split(","))) if parts[2] else ()
-                leaves[name] = jax.ShapeDtypeStruct(shape, np.dtype(parts[1]), sharding=device)
-        return traverse_util.unflatten_dict(leaves, sep="/")
-
-    with Checkpoints(workdir) as checkpoints:
-        return _params(checkpoints, trees_of, Session(), step, averaged)
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -141,7 +141,7 @@ def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any],
         for index in range(len(dispatches)):
             batch = hooks.take(batches)
             with contextlib.nullcontext() if index else hooks.compiling():
-                last, sent = sent, send(batch)
+                last, sent = sent, meshes.settled(send(batch))
             # Read the last dispatch while this one runs.
             if last is not None:
                 yield jax.device_get(last)

@@ -292,7 +292,7 @@ def _rebuild(
     # A collective operation waits less time for a late process than compiling takes.
     processes.barrier("rebuilding the memory")
     for step in steps:
-        memory = compiled(memory, *inputs(step))
+        memory = meshes.settled(compiled(memory, *inputs(step)))
     jax.block_until_ready(memory)
     seconds = time.perf_counter() - began
     log.info("memory rebuilt from steps %d to %d in %.1f s", steps[0] + 1, steps[-1] + 1, seconds)

@@ -66,9 +66,8 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np
             for first in range(0, count, size):
                 # Past the end the last window is computed again, and cut off below.
                 number_B = np.minimum(first + local, count - 1)
-                parts.append(run(params, meshes.place(windows_NX[None, number_B], mesh, size)))
-                # Not all at once: a CPU's collectives give up if too many programs wait.
-                jax.block_until_ready(parts[-2:-1])
+                parts.append(meshes.settled(run(params, meshes.place(windows_NX[None, number_B], mesh, size))))
+                jax.block_until_ready(parts[-2:-1])  # not all at once
                 bar.update(bar.task_ids[0], completed=first)
                 if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
                     log.info("evaluated %d of %s", first + size, quantity(count, "token"))

@@ -181,4 +181,4 @@ def create_state(recipe: Recipe, built: BuiltStep) -> State:
     """The state before the first step; every device makes its own part."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, built.rows)), out_shardings=out_shardings)()
-    return meshes.like(drawn, built.abstract_state)
+    return meshes.like(meshes.settled(drawn), built.abstract_state)
