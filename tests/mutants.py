@@ -320,7 +320,7 @@ MUTANTS = (
     Mutant("an_average_has_zeros_in_it", OPTIMIZER, "(1 - decay) / -jnp.expm1(n * math.log(decay))",
            "jnp.float32(1 - decay)", one("train/optimizer", "test_an_average_by_hand_and_the_digits_of_its_first_steps")),
     Mutant("an_export_takes_the_parameters_for_their_average", "xlnet_jax/infer/opened.py",
-           "stored.step(step), stored.config.evaluation.averaged)", "stored.step(step))",
+           "stored.step(step), config.evaluation.averaged)", "stored.step(step))",
            one("commands/export", "test_the_average_that_a_run_keeps_is_read_where_it_is_asked_for")),
     Mutant("an_evaluation_is_smoothed", "xlnet_jax/train/loss.py", "0.0 if dropout_key is None else self.label_smoothing", "self.label_smoothing",
            one("train/objectives", "test_labels_are_smoothed_in_training_alone")),

@@ -65,7 +65,7 @@ def export(
     share = evaluated.get("heldout_share", 1)
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
-        "held-out" + f", first {share:.1%} of the split" * (share < 1): workdirs.heldout_loss(evaluated),
+        "held-out" + f", {share:.1%} of the split" * (share < 1): workdirs.heldout_loss(evaluated),
     }
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}

@@ -71,8 +71,8 @@ class Mixture:
         return Stream(blocks, data.bidirectional, cycle, config.compat.on("both_directions"))
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
-        """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
-        `streams` rows, by default at most as many as in training."""
+        """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each corpus in `streams` rows,
+        by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
         if not data.left_to_right:
