@@ -210,6 +210,31 @@ def test_a_dry_run_writes_nothing(tmp_path, pytestconfig):
     assert result["parameters"] > 0 and not os.path.exists(workdir)
 
 
+@pytest.mark.parametrize(
+    ("model", "where", "line"),
+    [
+        ({}, "/elsewhere", "checkpoint.init_from=.*/elsewhere.*"),
+        ({}, "/checkpoints/9", "checkpoint.init_from=.*no checkpoint of step 9; there are 3"),
+        ({"d_ff": 48}, "", r"step 3\): .* there and .* here.*; set the same `model` keys"),
+    ],
+)
+def test_a_dry_run_looks_at_the_parameters_that_a_run_would_start_with(tmp_path, pytestconfig, model, where, line):
+    source, settings = str(tmp_path / "source"), config(pytestconfig)
+    other = settings.changed(model=model)
+    tiny.save_run(source, other, tiny.random_params(other))
+    asked = settings.changed(checkpoint={"init_from": source + where})
+    with pytest.raises(BadInput, match=line):
+        train(asked, str(tmp_path / "new"), dry_run=True)
+
+
+def test_a_dry_run_says_what_a_run_would_start_with(tmp_path, pytestconfig, caplog):
+    source, settings = str(tmp_path / "source"), config(pytestconfig)
+    tiny.save_run(source, settings, tiny.random_params(settings))
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        train(settings.changed(checkpoint={"init_from": source}), str(tmp_path / "new"), dry_run=True)
+    assert f"starting with the parameters of step 3 of {source}" in caplog.text
+
+
 def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, pytestconfig, monkeypatch, caplog):
     build = examples.build
 

@@ -202,7 +202,7 @@ class HeldoutLoss:
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
-        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a model that has no memory
+        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a model without memory
         has no `loss_without_memory`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))

@@ -50,8 +50,8 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.
     """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
     It takes parameters placed on the mesh, and int32 [N, X], equal in all processes, with the numbers of those that are
-    scored (None = all); it returns float32 [N], and compiles for every X. Requires the mesh in use (`jax.set_mesh`), over whose rows each `batch_size` windows (0 = as
-    configured) are split.
+    scored (None = all); it returns float32 [N], and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
+    over whose rows each `batch_size` windows (0 = as configured) are split.
     """
     size = rows_at_once(recipe.config, mesh, batch_size)
     local = meshes.rows_here(size, mesh)

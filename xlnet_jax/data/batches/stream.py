@@ -143,6 +143,8 @@ class ShuffledBlocks:
     """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
     shuffle_len: int = 0
     """Number of tokens, of whole blocks, that stay together; 0 = a block."""
+    first_window: int = 0
+    """The window of the first phase: blocks of the same length are then the same in every phase; 0 = this one."""
 
     @property
     def block_len(self) -> int:
@@ -172,7 +174,7 @@ class ShuffledBlocks:
         block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
-        offset_B = (epoch_B * self.window) % (most + 1)
+        offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
         if self.shuffle_len:  # of all windows the same, and spread evenly whatever is left out
             offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
