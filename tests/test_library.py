@@ -212,6 +212,25 @@ def test_the_page_names_everything_that_is_public():
         inspect.signature(getattr(xj, call.func.attr)).bind(*call.args, **{word.arg: 0 for word in call.keywords})
 
 
+@pytest.mark.parametrize("case", ["gpt2", "transformer", "phases"])
+def test_a_run_whose_head_has_no_parameters_answers(case, tmp_path):
+    """Those of GPT-2 and of Transformer, also between phases: a checkpoint has no array of `lm_head`."""
+    config = tiny.family(case if case in configs.FAMILIES else "gpt2")
+    params = tiny.random_params(config, 0.1)
+    assert params["lm_head"] == {}
+    phases = ({"steps": 3}, {"steps": 37, "optimizer": {"learning_rate": 1e-4}}) if case == "phases" else ()
+    tiny.save_run(str(tmp_path), config, params, phases)
+    ours, theirs = xj.load(str(tmp_path)), xj.Model(config, data_fixtures.tokenizer(), params, 16)
+    scores = [model.score(TEXTS[:1])[0].joint_K for model in (ours, theirs)]
+    assert scores[0] == pytest.approx(scores[1]) and scores[0][0] < -1
+    ids = ours.tokenizer.encode(TEXTS[0])
+    known = [[number == 0 for number in range(len(ids))]]
+    likelihoods = [model.log_prob([ids], known)[0].joint_K for model in (ours, theirs)]
+    assert likelihoods[0] == pytest.approx(likelihoods[1])
+    written = [model.generate(TEXTS[:1], tokens=3, temperature=0) for model in (ours, theirs)]
+    assert written[0] == written[1]
+
+
 def test_what_is_no_model(tmp_path):
     with pytest.raises(BadInput, match="no config.json; give the --workdir of a training run"):
         xj.load(str(tmp_path))

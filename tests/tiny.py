@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import data_fixtures
@@ -24,6 +25,7 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds, Tokenizer
 from xlnet_jax.finetune.setup import any_recipe
+from xlnet_jax.infer.opened import find, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -147,10 +149,15 @@ def params(config: Config) -> Any:
     return jax.jit(lambda: nn.meta.unbox(init_params(make_recipe(config))))()
 
 
-def save_run(workdir: str, config: Config, params: Any) -> None:
+def saved_parameters(workdir: str) -> tuple[Any, int]:
+    """The parameters of the newest checkpoint of a work directory, and its step."""
+    return on_one_device(find(workdir))
+
+
+def save_run(workdir: str, config: Config, params: Any, phases: Sequence[dict[str, Any]] = ()) -> None:
     """A work directory with these parameters, as a run leaves it at step 3."""
     tokenizer = data_fixtures.tokenizer()
-    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256)
+    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256, phases)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
         checkpoints.save(3, {"params": params}, identity)
     workdirs.write_tokenizer(workdir, tokenizer)

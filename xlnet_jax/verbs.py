@@ -204,7 +204,7 @@ VERBS = (
          lazily("commands.evaluate", "run"), (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
-            count("--blocks", "score only the first blocks (default: all)", ge=0),
+            count("--blocks", "score only so many blocks, evenly spread (default: all)", ge=0),
             count("--streams", "left to right: rows of text, which start without memory (default: few)"),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),

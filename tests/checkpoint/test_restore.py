@@ -436,7 +436,7 @@ def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytest
         state, *_ = restore_or_init(settings, [BuiltPhase(recipe, built)], mixture, checkpoints, Session())
         drawn = create_state(recipe, built).params["word_embedding"]
     with Checkpoints(str(run)) as checkpoints:
-        theirs = restore.saved_parameters(str(run))[0]["word_embedding"]
+        theirs = tiny.saved_parameters(str(run))[0]["word_embedding"]
     known = {piece: row for row, piece in enumerate(data_fixtures.tokenizer().pieces)}
     ours, table = mixture.tokenizer.pieces, np.asarray(state.params["word_embedding"])
     both = [piece in known for piece in ours]

@@ -293,7 +293,7 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
     first, last = ((out / f"step_{step}" / "README.md").read_text() for step in result["steps"])
     tokens = (4 * 8 + 4 * 16) * config.data.reuse_len
     for line in ("exported at step 8.", f"| fresh tokens | {tokens:,} |", f"| steps | 8 of {config.train.steps} |",
-                 "| held-out, first 12.5% of the split | 4.2500 nats per target |"):  # fmt: skip
+                 "| held-out, 12.5% of the split | 4.2500 nats per target |"):  # fmt: skip
         assert line in last and line not in first
     for options, said in (
         ({"step": 3}, "--every exports all checkpoints, and --step=3 one"),

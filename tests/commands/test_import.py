@@ -19,7 +19,6 @@ from oracle import xl_replay
 from safetensors.numpy import load_file, save_file
 
 from xlnet_jax import config as configs
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
@@ -41,7 +40,7 @@ NORMALIZATION = Normalization(lower=True, nfkc=True)
 
 
 def imported_params(workdir):
-    params, step = restore.saved_parameters(str(workdir))
+    params, step = tiny.saved_parameters(str(workdir))
     assert step == 0
     return params
 

@@ -17,9 +17,9 @@ import tiny
 from flax import traverse_util
 from oracle import families
 from safetensors.numpy import load_file, save_file
+from tiny import saved_parameters
 
 import xlnet_jax
-from xlnet_jax.checkpoint.restore import saved_parameters
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from flax import traverse_util
 from oracle import xl_replay
 from oracle.xl_replay import CASES, SEGMENTS, B, T, batch_of
 
 from xlnet_jax import config as configs
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.cli import main
 from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.convert import tensorflow, transformer_xl
@@ -318,6 +318,6 @@ def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch,
     assert workdirs.load_config(second).model == workdirs.load_config(first).model
     assert workdirs.tokenizer(second).sha256 == workdirs.tokenizer(first).sha256
     for path in (first, second):
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(restore.saved_parameters(path)[0]), params)
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(tiny.saved_parameters(path)[0]), params)
     assert main(["export", f"--workdir={first}", f"--output={tmp_path}/other"]) == 2
     assert "data.objective=clm" in capsys.readouterr().err

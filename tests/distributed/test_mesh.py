@@ -1,5 +1,9 @@
 """Mesh sizes, logical axes, refusals that explain themselves."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import pytest
 from jax.sharding import PartitionSpec
@@ -47,3 +51,33 @@ def test_logical_axes_become_mesh_axes_and_none_is_used_twice():
         ShardingRules(ff="fsdp").spec(("batch", "ff"))
     with pytest.raises(AttributeError):
         RULES.spec(("embd",))
+
+
+COLLECTIVES = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.distributed import mesh as meshes
+
+mesh = meshes.make_mesh(MeshConfig(data=1, fsdp=4))
+split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["fsdp"], []))
+packed = {n: jax.ShapeDtypeStruct((44,), jnp.float32, sharding=split) for n in range(20)}
+logical = {n: jax.ShapeDtypeStruct((6, 7), jnp.float32, sharding=whole) for n in range(20)}
+tree = jax.device_put({n: jnp.arange(42.0).reshape(6, 7) for n in range(20)}, whole)
+for _ in range(100):
+    tree = meshes.like(meshes.like(tree, packed), logical)
+assert all((x == jnp.arange(42.0).reshape(6, 7)).all() for x in tree.values())
+"""
+
+
+@pytest.mark.parametrize("starts", [1, pytest.param(200, marks=pytest.mark.prove)])
+def test_arrays_are_packed_on_virtual_devices_without_a_deadlock(starts):
+    """20 programs with collective operations, none of which needs another; XLA ends a process in which they wait."""
+    limit = "--xla_cpu_collective_call_{}_timeout_seconds={}".format
+    flags = f"--xla_force_host_platform_device_count=4 {limit('warn_stuck', 5)} {limit('terminate', 9)}"
+    for _ in range(starts):
+        child = subprocess.run(
+            [sys.executable, "-c", COLLECTIVES], env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Termination timeout" not in child.stderr and child.returncode == 0, child.stderr[-2000:]

@@ -59,6 +59,15 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     assert {name.split("/")[1] for name in origin["left_over"]} == {"lm_head"}
 
 
+def test_a_dry_run_looks_at_the_step_of_its_source(tmp_path, settings):
+    source = str(tmp_path / "run")
+    config = tiny.config()
+    tiny.save_run(source, config, tiny.random_params(config))
+    asked = settings(checkpoint={"init_from": f"{source}/checkpoints/4"}, finetune={"tokenizer": ""})
+    with pytest.raises(BadInput, match="no checkpoint of step 4; there are 3"):
+        finetune(asked, str(tmp_path / "task"), dry_run=True)
+
+
 def test_a_model_that_no_task_can_have_is_refused_in_one_line(tmp_path, settings):
     source = str(tmp_path / "run")
     clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}

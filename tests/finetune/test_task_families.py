@@ -10,7 +10,6 @@ import pytest
 import tiny
 import traced
 
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
@@ -126,7 +125,7 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
         optimizer={"learning_rate": 1e-12}, train={"steps": 4},
     )  # fmt: skip
     finetune(asked, str(tmp_path / "task"))
-    found, _ = restore.saved_parameters(str(tmp_path / "task"))
+    found, _ = tiny.saved_parameters(str(tmp_path / "task"))
     np.testing.assert_allclose(found["head"]["summary"]["kernel"], params["pooler"]["kernel"], atol=1e-9)
     np.testing.assert_allclose(found["position_embedding"], params["position_embedding"], atol=1e-9)
     assert "pooler" not in found and "lm_head" not in found

@@ -118,7 +118,8 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
 
 def test_few_programs_for_prompts_of_any_length():
     """Three read, one of them nothing; one writes."""
-    programs, model = (decode.read, decode.write), decoder(2, objective="clm", memory_len=3, compute_dtype="float32")
+    programs = (decode.read.__wrapped__, decode.write.__wrapped__)
+    model = decoder(2, objective="clm", memory_len=3, compute_dtype="float32")
     model = dataclasses.replace(model, segment_len=20)
     before = [program._cache_size() for program in programs]
     for length in (1, 2, 15, 16, 17, 19, 20, 21, 40, 57, 90):

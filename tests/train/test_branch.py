@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import logging
 import os
+import re
 import shutil
 
 import pytest
@@ -138,15 +140,47 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize(("origin", "changes", "line"), REFUSED)
 def test_what_cannot_be_branched_is_one_line_and_leaves_no_run(
-    parent, whole, tmp_path, pytestconfig, origin, changes, line
+    parent, whole, tmp_path, pytestconfig, origin, changes, line, dry_run
 ):
     folders, workdir = {"parent": parent, "whole": whole}, tmp_path / "new"
     config = settings(pytestconfig, **{"steps": 20 if "phases" not in changes else 10} | changes)
     with pytest.raises(BadInput, match=line.format(**folders)) as raised:
-        train(config, str(workdir), branch=origin.format(**folders))
+        train(config, str(workdir), branch=origin.format(**folders), dry_run=dry_run)
     assert "\n" not in str(raised.value) and not (workdir / "config.json").exists()
+
+
+def test_a_dry_run_of_a_branch_says_where_it_would_start_and_writes_nothing(parent, tmp_path, pytestconfig, caplog):
+    before = contents(parent)
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        found = train(settings(pytestconfig, 10), str(tmp_path / "new"), branch=f"{parent}@{FALLS}", dry_run=True)
+    assert found["step"] == FALLS and f"dry run: it would branch at step {FALLS}" in caplog.text
+    assert contents(parent) == before and not (tmp_path / "new").exists()
+
+
+RISES = [
+    # A finished run: the rate of its last update, and that of the next one if the end is later.
+    (20, {}, "rises from 0.0025, to which it has decayed at step 10 of train.steps=10, to 0.01 with train.steps=20"),
+    (12, {}, "rises from 0.0025, .*, to 0.004 with train.steps=12"),
+    (20, {"schedule": "cosine"}, "rises from 0.0025, .* to 0.00587 with train.steps=20"),
+    (20, {"learning_rate": 1e-3}, None),
+    (10, {}, None),
+]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(("steps", "optimizer", "line"), RISES)
+def test_a_finished_run_that_is_extended_is_warned_of_its_rate(
+    whole, pytestconfig, caplog, steps, optimizer, line, dry_run
+):
+    config = settings(pytestconfig, steps, optimizer=optimizer)
+    train(config, str(whole), stop_at=10, dry_run=dry_run)
+    assert ("the learning rate rises" in caplog.text) == (line is not None)
+    if line:
+        assert re.search(line, caplog.text) and f"--branch={whole}@STEP" in caplog.text
+        assert "optimizer.schedule=wsd" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
@@ -263,6 +264,9 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, t
         return shared.steps(tmp_path / name)
 
     whole = run("whole")
+    for line in read_jsonl(str(tmp_path / "whole" / "metrics.jsonl")):  # `loss` is of the tokens, as `heldout_loss` is
+        assert "loss_tokens" not in line and line["perplexity"] == pytest.approx(np.exp(line["loss"]))
+        assert family != "albert" or line["total_loss"] == pytest.approx(line["loss"] + line["loss_sentences"])
     run("killed", 6)
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
     assert run("killed") == whole and len({line["loss"] for line in whole}) == 8

@@ -210,6 +210,31 @@ def test_a_dry_run_writes_nothing(tmp_path, pytestconfig):
     assert result["parameters"] > 0 and not os.path.exists(workdir)
 
 
+@pytest.mark.parametrize(
+    ("model", "where", "line"),
+    [
+        ({}, "/elsewhere", "checkpoint.init_from=.*/elsewhere.*"),
+        ({}, "/checkpoints/9", "checkpoint.init_from=.*no checkpoint of step 9; there are 3"),
+        ({"d_ff": 48}, "", r"step 3\): .* there and .* here.*; set the same `model` keys"),
+    ],
+)
+def test_a_dry_run_looks_at_the_parameters_that_a_run_would_start_with(tmp_path, pytestconfig, model, where, line):
+    source, settings = str(tmp_path / "source"), config(pytestconfig)
+    other = settings.changed(model=model)
+    tiny.save_run(source, other, tiny.random_params(other))
+    asked = settings.changed(checkpoint={"init_from": source + where})
+    with pytest.raises(BadInput, match=line):
+        train(asked, str(tmp_path / "new"), dry_run=True)
+
+
+def test_a_dry_run_says_what_a_run_would_start_with(tmp_path, pytestconfig, caplog):
+    source, settings = str(tmp_path / "source"), config(pytestconfig)
+    tiny.save_run(source, settings, tiny.random_params(settings))
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        train(settings.changed(checkpoint={"init_from": source}), str(tmp_path / "new"), dry_run=True)
+    assert f"starting with the parameters of step 3 of {source}" in caplog.text
+
+
 def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, pytestconfig, monkeypatch, caplog):
     build = examples.build
 
@@ -326,18 +351,18 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(
         result = train(settings, workdir)
         scores = evaluate(workdir, blocks=8)
     # A part of the split must not pass for all of it, and minutes must not pass in silence.
-    assert re.search(r"step 2: held-out loss \d.* over the first 8 of \d+ blocks in 1 batch\b", caplog.text)
-    assert "evaluating step 2 over the first 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
+    assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks, evenly spread, in 1 batch\b", caplog.text)
+    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
     # The same keys and values, wherever the loss of a checkpoint is.
     (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     assert scores == {name: value for name, value in line.items() if name != "seconds"}
     assert {name: result[name] for name in KEYS - {"picture"}} == {name: scores[name] for name in KEYS - {"picture"}}
     assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
-    shown = re.search(r"over the first 8 of (\d+) blocks", caplog.text)
+    shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
     assert shown and scores["heldout_share"] == 8 / int(shown[1])
     show(result)
     share = re.escape(f"{scores['heldout_share']:.3g}")
-    assert re.search(rf"^heldout_share +{share}, from its start; `xlnet-jax evaluate`", capsys.readouterr().out, re.M)
+    assert re.search(rf"^heldout_share +{share}, evenly spread; `xlnet-jax evaluate`", capsys.readouterr().out, re.M)
     assert result["picture"] == os.path.join(workdir, progress.PICTURE)
     with open(result["picture"], "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
@@ -400,10 +425,12 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
 
 @pytest.mark.parametrize(
     ("every", "final", "due", "blocks"),
-    [(0, True, [2], 32 * 8), (0, False, [], 32 * 8), (1, True, [1, 2], 0), (1, False, [1, 2], 0)],
+    [(0, True, [2], 512), (0, False, [], 512), (1, True, [1, 2], 0), (1, False, [1, 2], 0)],
 )
 def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final, due, blocks):
     settings = settings.changed(evaluation={"every": every, "final": final, "blocks": 0})
     assert [step for step in range(3) if evaluation.due(settings, step)] == due
-    assert evaluation.blocks_of(settings) == blocks
+    for batch_size in (2, 64):  # a share is of blocks, whatever the batch
+        assert evaluation.blocks_of(settings.changed(evaluation={"batch_size": batch_size})) == blocks
+        assert evaluation.blocks_of(settings.changed(train={"batch_size": batch_size})) == blocks
     assert evaluation.blocks_of(settings.changed(evaluation={"blocks": 5})) == 5

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import random
 import shutil
@@ -207,9 +208,10 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
     config = configs.from_dict(values.to_dict())
     data = [config.in_phase(number).data for number in (0, 1)]
     before, after = (
-        Stream((ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, shuffle_len=each.shuffle_len),), True)
+        Stream((ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, first_window=16),), True)
         for each in data
     )
+    assert {each.shuffle_len for each in data} == {0}, "they are the blocks of a run without phases"
     seen, border = np.zeros((2, tokens), int), 8 * 7
     plan = enter_phase(extend_plan((), 0, 3, 8), border, 3, before, after)
     for stream, steps in ((before, range(border)), (after, range(border, border + 2 * 3))):
@@ -218,6 +220,22 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
             for epoch, start, direction in zip(where.epoch_B, where.cursor_B, where.direction_B, strict=True):
                 seen[epoch, start + direction * np.arange(stream.corpora[0].window)] += 1
     assert seen.max() == 1 and seen.sum(axis=1).tolist() == [15 * 128, 15 * 128]
+
+
+@pytest.mark.parametrize("shape", [(128, 4), (32, 16), (512, 1), (256, 4)])
+def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
+    """64 x 8 tokens of a block; 256 x 4 are two of them, which its shuffle does not keep together."""
+    plain = configs.override(configs.Config(), ["--config.data.segment_len=128", "--config.data.reuse_len=64",
+                                                "--config.data.num_predict=21"])  # fmt: skip
+    started = {"config": configs.flat(plain)}
+    longer = {"segment_len": 2 * shape[0], "reuse_len": shape[0], "num_predict": 21, "windows_per_block": shape[1]}
+    config = dataclasses.replace(plain, phases=({"steps": 4}, {"steps": 4, "data": longer}))
+    if math.prod(shape) != 64 * plain.data.windows_per_block:
+        with pytest.raises(BadInput, match="shuffles with data.shuffle_len=0"):
+            configs.keep_shuffle(config, started, "run")
+        return
+    kept = configs.keep_shuffle(config, started, "run")
+    assert [kept.in_phase(number).data.shuffle_len for number in (0, 1)] == [0, 0]
 
 
 def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
@@ -287,6 +305,22 @@ def test_keys_that_no_phase_uses_need_not_fit_each_other():
     values["data"]["reuse_len"] = 510  # no room for B with the length of the whole run
     values["phases"] = ({"steps": 90_000, "data": {"segment_len": 600}},)
     assert configs.from_dict(values).in_phase(0).data.segment_len == 600
+
+
+@pytest.mark.parametrize("words", [[], ["--config.phases[0].steps=90002"]])
+def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_path, caplog, words):
+    """A file cannot take back the value of another one that it starts from."""
+    (tmp_path / "base.py").write_text(
+        "from xlnet_jax.config import default\n\ndef get_config():\n    config = default()\n"
+        "    config.train.steps = 1234\n    return config\n"
+    )
+    (tmp_path / "phased.py").write_text(
+        "from xlnet_jax.config import start_from\n\ndef get_config():\n    config = start_from(__file__, 'base.py')\n"
+        "    with config.unlocked():\n        config.phases = (dict(steps=90_000), dict(steps=7))\n    return config\n"
+    )
+    config = configs.load(str(tmp_path / "phased.py"), words)
+    assert config.train.steps == 90_007 + 2 * len(words)
+    assert f"train.steps=1234 is not used: the phases have {config.train.steps} steps together" in caplog.text
 
 
 def test_an_override_names_a_phase_and_steps_are_their_sum():

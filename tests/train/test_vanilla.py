@@ -205,7 +205,7 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
         with jax.set_mesh(mesh):
             built = build_step(recipe, mesh)
             _, metrics = built.jitted(create_state(recipe, built), meshes.place(batches, mesh))
-        np.testing.assert_allclose(metrics["loss"], metrics["loss_tokens"] + metrics["loss_auxiliary"], rtol=1e-6)
+        np.testing.assert_allclose(metrics["total_loss"], metrics["loss"] + metrics["loss_auxiliary"], rtol=1e-6)
         losses.append(metrics["loss"])
     assert losses[0][0] > losses[0][-1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from xlnet_jax.distributed import mesh as meshes
+
 SALTS = tuple(np.uint32(salt) for salt in (0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4))
 _PART = 2**18  # elements
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
@@ -33,7 +35,8 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
     on_devices = {name: array for name, array in arrays.items() if name not in in_memory}
     sums, finite = {}, {}
     if on_devices:
-        sums, finite = jax.device_get(_compiled(_everywhere(on_devices), tuple(shapes.items()))(on_devices))
+        compiled = _compiled(_everywhere(on_devices), tuple(shapes.items()))
+        sums, finite = jax.device_get(meshes.settled(compiled(on_devices)))
     for name, array in in_memory.items():
         sums[name], finite[name] = sums_in_memory(_first(array, shapes.get(name)))
     digits = {name: "".join(f"{word:08x}" for word in words.tolist()) for name, words in sums.items()}

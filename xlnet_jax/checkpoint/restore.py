@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -62,8 +61,12 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> R
     return restored
 
 
-def newest(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None = None) -> Restored:
+def newest(
+    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None = None, arrays: bool = True
+) -> Restored:
     """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one of `step`.
+
+    Without its `arrays` only its record is read and checked: what is damaged in them is not found.
 
     Raises BadInput if there is none, or Damaged if the one of `step` is damaged.
     """
@@ -71,7 +74,7 @@ def newest(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step
     if steps and step not in (None, *steps):
         known = ", ".join(map(str, sorted(steps)))
         raise BadInput(f"{checkpoints.path}: no checkpoint of step {step}; there are {known}")
-    restored = _newest_undamaged(checkpoints, trees_of, processes, step) if steps else None
+    restored = _newest_undamaged(checkpoints, trees_of, processes, step, arrays) if steps else None
     if restored is None:
         raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
     for why in restored.damaged.values():
@@ -154,27 +157,11 @@ def run_of(path: str) -> tuple[str, int | None]:
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
 
 
-def saved_parameters(workdir: str, step: int | None = None, averaged: bool = False) -> tuple[dict[str, Any], int]:
-    """All parameters of a checkpoint as they were saved, on the first device here, and its step. See `_params`.
-
-    For a reader that does not build the model, so that the head may be of any kind.
-    """
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-
-    def trees_of(step: int, record: dict[str, Any]) -> Trees:
-        leaves = {}
-        for name, form in _forms(record).items():
-            if parts := re.fullmatch(r"(\w+)\[([\d,]*)\]", form):
-                shape = tuple(map(int, parts[2].split(","))) if parts[2] else ()
-                leaves[name] = jax.ShapeDtypeStruct(shape, np.dtype(parts[1]), sharding=device)
-        return traverse_util.unflatten_dict(leaves, sep="/")
-
-    with Checkpoints(workdir) as checkpoints:
-        return _params(checkpoints, trees_of, Session(), step, averaged)
-
-
-def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+def foreign_parameters(
+    path: str, abstract_params: Any, processes: Session, arrays: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
+    Without `arrays` there are no parameters, and all else is checked.
 
     Those of `OF_VOCABULARY` have the number of rows that they have there.
 
@@ -201,11 +188,11 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     try:
         with Checkpoints(workdir) as checkpoints:
-            restored = newest(checkpoints, trees_of, processes, step)
+            restored = newest(checkpoints, trees_of, processes, step, arrays)
     except BadInput as error:
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
     saved = _forms(restored.record).keys()
-    return restored.trees["params"], {
+    return restored.trees.get("params", {}), {
         "path": path, "step": restored.step,
         **{name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")},
         "fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys()),
@@ -227,7 +214,7 @@ def _forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
 
 
 def _newest_undamaged(
-    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, only: int | None = None
+    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, only: int | None = None, arrays: bool = True
 ) -> Restored | None:
     damaged: dict[int, str] = {}
     while True:
@@ -242,13 +229,13 @@ def _newest_undamaged(
         try:
             record = checkpoints.record(step)
             abstract = trees_of(step, record)
-            trees = checkpoints.read(step, abstract)
+            trees = checkpoints.read(step, abstract) if arrays else {}
         except Damaged as error:
             why = str(error)
         fault = processes.broadcast(_fault(processes.collect(why)))
         if not fault:
             try:
-                trees = checkpoints.gather(step, trees, abstract, record)
+                trees = checkpoints.gather(step, trees, abstract, record) if arrays else {}
                 return Restored(step, record, trees, {newer: why for newer, why in damaged.items() if newer > step})
             except Damaged as error:
                 fault = str(error)

@@ -249,7 +249,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         All processes must call it together, after each has read without an error. Raises Damaged in all processes.
         """
         where = self.path / str(step)
-        trees = jax.device_put(trees, jax.tree.map(lambda leaf: leaf.sharding, abstract))
+        trees = meshes.placed(trees, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         sums, _ = sums_of(trees, record)
         wrong = [name for name, checksum in sums.items() if record["checksums"].get(name) != checksum]
         if wrong:

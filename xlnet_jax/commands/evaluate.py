@@ -58,7 +58,7 @@ def evaluate(
 
     Args:
       step, batch_size: None = the newest good checkpoint, and as many rows at a time as configured.
-      blocks: score only the first blocks; 0 = the whole split.
+      blocks: score only so many blocks, evenly spread, as `evaluation.blocks` does in training; 0 = the whole split.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
       sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       factorization_order: of a permutation model: the order law of the targets; None = as in training.

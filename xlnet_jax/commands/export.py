@@ -64,7 +64,7 @@ def export(
         identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
     evaluated = workdirs.line_of(workdir, "evaluations", at)
     share, task = evaluated.get("heldout_share", 1), config.finetune.task
-    held_out = "dev" if task != "none" else "held-out" + f", first {share:.1%} of the split" * (share < 1)
+    held_out = "dev" if task != "none" else "held-out" + f", {share:.1%} of the split" * (share < 1)
     losses = {
         "training": workdirs.line_of(workdir, "metrics", at).get("loss"), held_out: workdirs.heldout_loss(evaluated),
     }  # fmt: skip

@@ -88,7 +88,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     names = ("heldout_loss", "loss_without_memory", "unigram_cross_entropy", "targets", "heldout_share", "workdir",
              "picture")  # fmt: skip
     return {
-        **{name: known[name] for name in names},
+        **{name: known[name] for name in names if name in known},
         **result,
         "seconds": time.perf_counter() - began,
         "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),

@@ -127,7 +127,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
 def show(result: dict[str, Any]) -> None:
     """As lines, which say if the held-out loss is of a part of its split, and the command to go on with."""
     if (share := result.get("heldout_share")) and share < 1:
-        result = result | {"heldout_share": f"{share:.3g}, from its start; `xlnet-jax evaluate` scores all of it"}
+        result = result | {"heldout_share": f"{share:.3g}, evenly spread; `xlnet-jax evaluate` scores all of it"}
     print_lines(result | {"command": _next(result["workdir"], result["step"])})
 
 

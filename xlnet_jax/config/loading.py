@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import glob
+import logging
 import os
 import re
 import runpy
@@ -23,6 +24,8 @@ from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.config.whole import Config, check, fields, flat
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import quantity, suggest, suggest_file
+
+log = logging.getLogger("xlnet_jax")
 
 
 def default() -> ConfigDict:
@@ -162,7 +165,15 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
-    return from_dict(values.to_dict())
+    found = values.to_dict()
+    if found.get("phases") and not any(word.startswith("--config.train.steps=") for word in overrides):
+        inherited = found.get("train", {}).pop("steps", TrainConfig().steps)
+        config = from_dict(found)
+        if inherited not in (config.train.steps, TrainConfig().steps):
+            log.warning("%s: train.steps=%s is not used: the phases have %d steps together", where, inherited,
+                        config.train.steps)  # fmt: skip
+        return config
+    return from_dict(found)
 
 
 def _check_section(section: Any, values: Any) -> None:

@@ -109,10 +109,9 @@ def apply(config: Config, number: int) -> Config:
     a length that is not much longer than the blocks: what one phase has read the next does not read again.
     """
     every = [config.changed(**_changes(phase)) for phase in config.phases]
-    shapes = {(one.data.reuse_len, one.data.windows_per_block) for one in every}
-    blocks = [window * windows for window, windows in shapes]
+    blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
     shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
-    if not shuffle_len and len(shapes) > 1 and common <= LONGEST * max(blocks):
+    if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
     return dataclasses.replace(every[number].changed(data={"shuffle_len": shuffle_len}), phases=())
 

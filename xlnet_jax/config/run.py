@@ -112,7 +112,7 @@ class EvaluationConfig:
     """Held-out loss: of a permutation LM with fixed orders, of a left-to-right model with carried memory."""
 
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
-    blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
+    blocks: int = key(0, "blocks of the held-out split scored in training, evenly spread; 0 = all", FREE)
     batch_size: int = key(0, "rows per step; 0 = train.batch_size (never changes the result)", FREE, le=2**22)
     final: bool = key(True, "after the last step, evaluate if there is a held-out split, and plot the losses", FREE)
     averaged: bool = key(

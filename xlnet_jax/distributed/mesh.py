@@ -231,9 +231,31 @@ def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
     return jax.jit(every, out_shardings=sharding)
 
 
+def settled(arrays: Any) -> Any:
+    """The same, computed before the host goes on if the devices are several CPUs.
+
+    Every program over a mesh goes through here. XLA (jaxlib 0.10.2) runs the parts of a program there on as many
+    threads as there are devices. Of two programs in flight, neither of which needs the other, each may hold some of the
+    threads while its collective operations wait for the rest; after 40 seconds XLA ends the process ("Termination
+    timeout for `all gather`").
+    """
+    if jax.default_backend() == "cpu" and jax.device_count() > 1:
+        jax.block_until_ready(arrays)
+    return arrays
+
+
+def placed(tree: Any, shardings: Any) -> Any:
+    """`jax.device_put` of a tree, which sends a program for each array whose parts move between devices."""
+    return jax.tree.map(lambda x, sharding: settled(jax.device_put(x, sharding)), tree, shardings)
+
+
 def like(tree: Any, abstract: Any) -> Any:
     """The same arrays, those that are packed in only one of the two trees with the shape and sharding of `abstract`."""
-    return jax.tree.map(lambda x, y: x if x.shape == y.shape else _reshaping(y.shape, y.sharding)(x), tree, abstract)
+
+    def one(x: Any, y: Any) -> Any:
+        return x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x))
+
+    return jax.tree.map(one, tree, abstract)
 
 
 def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:

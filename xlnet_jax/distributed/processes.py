@@ -29,7 +29,7 @@ from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
 from xlnet_jax.distributed.links import ProcessInfo, find_process_info
-from xlnet_jax.distributed.mesh import available_devices
+from xlnet_jax.distributed.mesh import available_devices, settled
 from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
 
@@ -134,12 +134,12 @@ def _client() -> Any:
 
 
 def _largest(value: int) -> jax.Array:
-    """Sends a maximum over all processes to the devices, and returns it without waiting."""
+    """Sends a maximum over all processes to the devices, and returns it; only CPUs wait for it (`mesh.settled`)."""
     mesh = Mesh(np.array(available_devices()), ("devices",))
     spread, whole = NamedSharding(mesh, PartitionSpec("devices")), NamedSharding(mesh, PartitionSpec())
     values = jax.make_array_from_callback((mesh.size,), spread, lambda _: np.full(1, value, np.int32))
     with jax.set_mesh(mesh):
-        return jax.jit(jnp.max, out_shardings=whole)(values)
+        return settled(jax.jit(jnp.max, out_shardings=whole)(values))
 
 
 def _values(config: Config, me: ProcessInfo) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-from flax import traverse_util
 from jax.sharding import Mesh
 
 from xlnet_jax.checkpoint import restore
@@ -127,18 +126,18 @@ def opened(
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters, or their average, as they are stored, on the first device of this process, and their step; see
-    `Stored.step`."""
+    """The parameters, or their average, on the first device of this process, and their step; see `Stored.step`."""
     meshes.available_devices(local=True)
     if stored.params is not None:
         return jax.device_put(stored.params), 0
-    params, at = restore.saved_parameters(stored.path, stored.step(step), stored.config.evaluation.averaged)
-    if (workdirs.read_config(stored.path) or {}).get("phases"):
-        recipe = any_recipe(stored.config, stored.tokenizer)
-        own = traverse_util.flatten_dict(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))))
-        every = traverse_util.flatten_dict(params)
-        params = traverse_util.unflatten_dict({name: every[name] for name in own})  # without those of other phases
-    return jax.device_put(params), at
+    config = stored.config.changed(model={"compute_dtype": "float32"})  # parameters are float32, whatever computes
+    recipe = any_recipe(config, stored.tokenizer)
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
+        jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))),
+    )
+    return restore.parameters(stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged)
 
 
 def on_host(config: Config) -> int:

@@ -65,7 +65,7 @@ class Reporter:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
-        by_row: Any = values.pop("rows_B", {})
+        by_row: Any = values.pop("rows_B", ())
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
         row: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class Reporter:
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.finetune.task == "none":
                 row["perplexity"] = perplexity(row["loss"])
-            row |= self._by_corpus(step, [(sum_KB[i], weight_KB[i]) for sum_KB, weight_KB in by_row.values()])
+            row |= self._by_corpus(step, [x_KB[i] for x_KB in by_row])
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.write("metrics", row)
@@ -100,8 +100,8 @@ class Reporter:
         finally:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
-    def _by_corpus(self, step: int, by_row: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-        """The epoch; with several corpora, of each its epoch and its mean loss, from sums and weights by row."""
+    def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> dict[str, Any]:
+        """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and weight of each row."""
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
@@ -110,9 +110,9 @@ class Reporter:
         corpus_B, _ = self.stream.deal(step, np.arange(B), self.plan)
         for index, name in enumerate(self.data.names):
             of_it_B = corpus_B == index
-            sums = [[x_B[:B][of_it_B].sum(dtype=np.float64) for x_B in pair] for pair in by_row]
-            loss = np.float64(sum(total / weight if weight else math.nan for total, weight in sums))
-            row |= {f"epoch/{name}": epochs[index], f"loss/{name}": number(loss)}
+            total, weight = (x_B[:B][of_it_B].sum(dtype=np.float64) for x_B in by_row)
+            loss = number(total / weight) if weight else None
+            row |= {f"epoch/{name}": epochs[index], f"loss/{name}": loss}
         return row
 
 

@@ -7,6 +7,7 @@ afterwards. A second start before that reads it again.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.optimizer import schedule
+
+log = logging.getLogger("xlnet_jax")
 
 
 class Origin(NamedTuple):
@@ -65,21 +68,22 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
 
 
 def restored(
-    origin: Origin, config: Config, wanted: Callable[[Any, int, dict[str, Any]], Trees], processes: Session
-) -> Restored:
-    """The state of the other run. `wanted`: `restore.TreesOf` of a folder of checkpoints.
+    origin: Origin, config: Config, wanted: Callable[[Any, int, dict[str, Any]], Trees], processes: Session,
+    arrays: bool = True,
+) -> Restored:  # fmt: skip
+    """The state of the other run. `wanted`: `restore.TreesOf` of a folder of checkpoints; `arrays`: `restore.newest`.
 
     Raises BadInput if it does not belong to this configuration, or is from the decay of the other run's schedule.
     """
     try:
         with Checkpoints(origin.path) as checkpoints:
             trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
-            found = restore.newest(checkpoints, trees_of, processes, origin.step)
+            found = restore.newest(checkpoints, trees_of, processes, origin.step, arrays)
     except BadInput as error:
         raise type(error)(f"--branch={origin}: {error}") from error
     name = f"--branch={Origin(origin.path, found.step)}"
-    theirs = configs.from_dict(configs.nested(configs.renamed(found.record["config"])))
-    if (rate := rate_left(theirs, found.step - int(found.trees["counters"]["skipped"]))) is not None:
+    theirs, updates = _before(found)
+    if (rate := rate_left(theirs, updates)) is not None:
         raise BadInput(
             f"{name}: the learning rate has decayed there, from {theirs.optimizer.learning_rate:.3g} to {rate:.3g} "
             f"(optimizer.schedule={theirs.optimizer.schedule}); name an earlier step, from before the decay"
@@ -87,6 +91,28 @@ def restored(
     if found.step >= config.train.steps:
         raise BadInput(f"{name}: train.steps={config.train.steps} leaves no step to train; give more")
     return found
+
+
+def _before(found: Restored) -> tuple[Config, int]:
+    """The configuration that a checkpoint was trained with, and its updates: without its arrays, all of its steps."""
+    config = configs.from_dict(configs.nested(configs.renamed(found.record["config"])))
+    return config, found.step - int(found.trees.get("counters", {}).get("skipped", 0))
+
+
+def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
+    """A warning, with both rates, if a run goes on at a higher rate than the one to which its schedule has fallen."""
+    theirs, updates = _before(found)
+    left = rate_left(theirs, updates)
+    next_one: Any = schedule(config.optimizer, config.train.steps)(updates)
+    if left is None or next_one < 1.1 * left or updates >= config.train.steps:
+        return
+    log.warning(
+        "the learning rate rises from %.3g, to which it has decayed at step %d of train.steps=%d, to %.3g with "
+        "train.steps=%d: the loss will rise, too, and the first decay is lost. To train for longer, start from a "
+        "checkpoint before the decay: --branch=%s@STEP with another --workdir. optimizer.schedule=wsd decays in the "
+        "last steps only, so that it has such a checkpoint", left, found.step, theirs.train.steps, float(next_one),
+        config.train.steps, workdir,
+    )  # fmt: skip
 
 
 def rate_left(config: Config, updates: int) -> float | None:

@@ -43,8 +43,8 @@ from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
 
-FINAL_BATCHES = 32
-"""Batches of blocks in the evaluation after the last step, if the configuration sets no number of blocks."""
+FINAL_BLOCKS = 512
+"""Blocks in the evaluation after the last step, if the configuration sets no number of them."""
 
 
 def scores(
@@ -141,7 +141,7 @@ def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any],
         for index in range(len(dispatches)):
             batch = hooks.take(batches)
             with contextlib.nullcontext() if index else hooks.compiling():
-                last, sent = sent, send(batch)
+                last, sent = sent, meshes.settled(send(batch))
             # Read the last dispatch while this one runs.
             if last is not None:
                 yield jax.device_get(last)
@@ -158,11 +158,12 @@ class HeldoutLoss:
 
     Args:
       mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train splits.
-      blocks: number of blocks to score of each corpus; 0 = all.
+      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. A left-to-right model scores whole
+        streams that hold so many.
       streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `SinglePass`.
 
     Attributes:
-      scope: for the log, such as `the first 512 of 1,024 blocks in 32 batches`.
+      scope: for the log, such as `512 of 1,024 blocks, evenly spread, in 32 batches`.
     """
 
     def __init__(
@@ -179,14 +180,15 @@ class HeldoutLoss:
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
-            scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}, "
+            scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}"
         else:
             scored, total = self._rows, len(whole.rows_S3)
-            scope = f"{quantity(total, 'block')} in "
+            scope = quantity(total, "block")
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
-        part = f"the first {scored:,} of " if scored < total else "all "
-        self.scope, self._share = part + scope + quantity(len(self._dispatches), "batch"), scored / total
+        part, spread = (f"{scored:,} of ", ", evenly spread,") if scored < total else ("all ", "")
+        self.scope = f"{part}{scope}{spread} in {quantity(len(self._dispatches), 'batch')}"
+        self._share = scored / total
         self._batch_size = batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
@@ -200,7 +202,8 @@ class HeldoutLoss:
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
-        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
+        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a model without memory
+        has no `loss_without_memory`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size)
@@ -221,6 +224,8 @@ class HeldoutLoss:
                 others[name] = others.get(name, 0) + sum_2B.sum(axis=1, dtype=np.float64)
         scored = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
         scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
+        if not self._config.model.memory_len:
+            del scored["loss_without_memory"]
         data = self._config.data
         if data.left_to_right or data.factorization_order != "spans" or data.objective == "mdm":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
@@ -230,9 +235,9 @@ class HeldoutLoss:
 
     def described(self, scores: dict[str, Any]) -> str:
         """The losses, and what was scored."""
-        losses = (shown(scores[name]) for name in ("heldout_loss", "loss_without_memory", "unigram_cross_entropy"))
-        text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
-        return text % (*losses, self.scope)
+        known = {"loss_without_memory": "%s without memory", "unigram_cross_entropy": "unigram cross-entropy %s"}
+        others = "; ".join(text % shown(scores[name]) for name, text in known.items() if name in scores)
+        return f"held-out loss {shown(scores['heldout_loss'])} ({others}) over {self.scope}"
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
@@ -248,10 +253,12 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 
     def window(memory: Any, batch: Batch) -> tuple[Any, tuple]:
         carried = recipe.model.row_losses(params, batch, memory)
-        fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone_B, _ = recipe.model.row_losses(params, fresh, bare).sums[recipe.first_loss]
         others = dict(carried.sums)
         loss_B, weight_B = others.pop(recipe.first_loss)
+        alone_B = loss_B
+        if recipe.config.model.memory_len:
+            fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
+            alone_B, _ = recipe.model.row_losses(params, fresh, bare).sums[recipe.first_loss]
         of_others = {name: jnp.stack(pair) for name, pair in others.items()}
         return carried.memory, (jnp.stack([loss_B, alone_B, weight_B]), of_others)
 
@@ -286,9 +293,8 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
 
 
 def blocks_of(config: Config) -> int:
-    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has `FINAL_BATCHES`."""
-    some = FINAL_BATCHES * (config.evaluation.batch_size or config.train.batch_size)
-    return config.evaluation.blocks or (0 if config.evaluation.every else some)
+    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has `FINAL_BLOCKS`."""
+    return config.evaluation.blocks or (0 if config.evaluation.every else FINAL_BLOCKS)
 
 
 def due(config: Config, step: int) -> bool:

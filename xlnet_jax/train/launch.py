@@ -120,7 +120,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                     plan = enter_phase(plan, start, recipe.config.train.batch_size, *(
                         job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
                     state = enter(state, recipe, built)
-                    log.info("phase %d of %d from step %d on", number + 1, len(phases), start)
+                    log.info("phase %d of %d from step %d on, with batches of %d", number + 1, len(phases), start,
+                             recipe.config.train.batch_size)  # fmt: skip
                 loop = Run(
                     recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                     request, goodput, watchdog, evaluators[number], job.sample, config.phases, executables[number],
@@ -134,13 +135,15 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 
 
 def dry_run(job: Job, processes: Session) -> dict[str, Any]:
-    """Builds the first batch and traces the step; neither compiles nor writes."""
+    """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
+    arrays; neither compiles nor writes."""
     mesh, phases = build(job.config, job.make_recipe, processes)
     recipe, built = phases[0]
     with jax.set_mesh(mesh):
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
         out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
+        start = _found(job, phases, processes)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
     stream = job.data.stream(phases[-1].recipe.config)
     read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
@@ -152,7 +155,27 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
         "dry run: %s, mesh %s, first batch with %s, %s", quantity(parameters, "parameter"), dict(mesh.shape),
         quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"), quantity(len(out[1]), "metric"),
     )  # fmt: skip
-    return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
+    return {"step": start, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
+
+
+def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
+    """The step that a run would start from, whose checkpoint is here and fits as far as its record says."""
+    wanted = functools.partial(_wanted, job.config, phases, job.data)
+    at, what = -1, ""
+    if files.listing(os.path.join(job.workdir, "checkpoints")):
+        with Checkpoints(job.workdir) as checkpoints:
+            if checkpoints.steps():
+                trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
+                found = restore.newest(checkpoints, trees_of, processes, arrays=False)
+                at, what = found.step, "resume"
+                branch.warn_of_rise(found, phases[job.config.phase_before(at)].recipe.config, job.workdir)
+    if at < 0 and job.origin:
+        at, what = branch.restored(job.origin, job.config, wanted, processes, arrays=False).step, "branch"
+    if at < 0:
+        _initial(*phases[0], job.data, processes, arrays=False)
+        return 0
+    log.info("dry run: it would %s at step %d", what, at)
+    return at
 
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
@@ -198,6 +221,22 @@ def _evaluated(
     return answers[0] == "True", answers[1] == "True"
 
 
+def _wanted(
+    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, folder: Any, step: int, record: dict[str, Any]
+) -> Trees:
+    """The trees of the checkpoint of a step, from a folder of checkpoints; BadInput if it does not fit."""
+    recipe, built = phases[config.phase_before(step)]
+    where = str(folder / str(step))
+    check_past(config, record.get("phases", ()), step, where)
+    if config.phases != (*record.get("phases", ()),):
+        check_parameters(built, record, where)
+    workdirs.check_resume(record, recipe.config, data, where, told=True)
+    # With another batch size the rows are other rows: the saved memory is useless.
+    same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
+    usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
+    return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
+
+
 def restore_or_init(
     config: Config,
     phases: Sequence[BuiltPhase],
@@ -211,19 +250,7 @@ def restore_or_init(
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
     the first step of a branch `branch`.
     """
-
-    def wanted(folder: Any, step: int, record: dict[str, Any]) -> Trees:
-        recipe, built = phases[config.phase_before(step)]
-        where = str(folder / str(step))
-        check_past(config, record.get("phases", ()), step, where)
-        if config.phases != (*record.get("phases", ()),):
-            check_parameters(built, record, where)
-        workdirs.check_resume(record, recipe.config, data, where, told=True)
-        # With another batch size the rows are other rows: the saved memory is useless.
-        same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
-        usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
-        return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
-
+    wanted = functools.partial(_wanted, config, phases, data)
     restored = restore.resume(checkpoints, functools.partial(wanted, checkpoints.path), processes)
     begins = origin if restored is None else None
     if begins:
@@ -236,7 +263,9 @@ def restore_or_init(
     number = config.phase_before(restored.step)
     begin = memory_since(config, phases, number)
     recipe, built = phases[number]
-    config = recipe.config
+    ends, config = config.ends, recipe.config
+    if not begins:
+        branch.warn_of_rise(restored, config, checkpoints.workdir)
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
@@ -247,7 +276,7 @@ def restore_or_init(
         memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
         rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
-    if plan != old:
+    if plan != old and restored.step < ends[number]:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
     log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
              begins.path if begins else checkpoints.path)  # fmt: skip
@@ -294,7 +323,7 @@ def _rebuild(
     # A collective operation waits less time for a late process than compiling takes.
     processes.barrier("rebuilding the memory")
     for step in steps:
-        memory = compiled(memory, *inputs(step))
+        memory = meshes.settled(compiled(memory, *inputs(step)))
     jax.block_until_ready(memory)
     seconds = time.perf_counter() - began
     log.info("memory rebuilt from steps %d to %d in %.1f s", steps[0] + 1, steps[-1] + 1, seconds)
@@ -323,16 +352,37 @@ def _by_piece(path: str, params: dict[str, Any], drawn: Any, abstract: Any, toke
 
 def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
+    params, origin = _initial(recipe, built, data, processes)
+    state = create_state(recipe, built)
+    if not params:
+        return state, {"rebuilt": []}
+    found, forms = (traverse_util.flatten_dict(tree) for tree in (params, built.logical.params))
+    other_rows = any(array.shape != forms[name].shape for name, array in found.items())
+    if other_rows or origin["tokenizer_sha256"] != data.tokenizer.sha256:
+        path = recipe.config.checkpoint.init_from
+        params = _by_piece(path, params, state.params, built.logical.params, data.tokenizer)
+    # Loaded parameters replace fresh ones; the other run may lack some.
+    fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
+    merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))
+    state = dataclasses.replace(state, params=meshes.like(merged, built.abstract_state.params))
+    return state, {"init_from": origin, "rebuilt": []}
+
+
+def _initial(
+    recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session, arrays: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
+    to say of them; both empty if there is none."""
     path = recipe.config.checkpoint.init_from
     if not path:
-        return create_state(recipe, built), {"rebuilt": []}
+        return {}, {}
     # The head of another task predicts something else, even where the shapes agree.
     fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
     # But the first layer of a classifier may be pretrained, as the pooler of a loss of sentences.
     if summary := fresh.get("head", {}).get("summary"):
         wanted["pooler"] = summary
-    params, origin = restore.foreign_parameters(path, wanted, processes)
+    params, origin = restore.foreign_parameters(path, wanted, processes, arrays)
     if summary:
         origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
@@ -348,12 +398,4 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     lists = (("new", origin["fresh"] + head), ("not used", origin["left_over"]))
     say("starting with the parameters of step %d of %s%s", origin["step"], path,
         "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
-    state = create_state(recipe, built)
-    rows = recipe.config.model.vocab_size
-    if origin["tokenizer_sha256"] != data.tokenizer.sha256 or theirs.get("model.vocab_size", rows) != rows:
-        params = _by_piece(path, params, state.params, fresh, data.tokenizer)
-    # Loaded parameters replace fresh ones; the other run may lack some.
-    fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
-    merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))
-    state = dataclasses.replace(state, params=meshes.like(merged, built.abstract_state.params))
-    return state, {"init_from": origin, "rebuilt": []}
+    return params, origin

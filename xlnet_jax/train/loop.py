@@ -147,7 +147,7 @@ class Run:
                 if not self.report.clock:
                     self._begin()
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
-                    state, metrics = self.executables[shape](state, batch)
+                    state, metrics = meshes.settled(self.executables[shape](state, batch))
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
                         jax.block_until_ready(metrics)

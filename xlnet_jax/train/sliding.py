@@ -33,6 +33,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import forward_text
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.stream import SinglePass
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
@@ -45,12 +46,12 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 
-def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np.ndarray], np.ndarray]:
+def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.ndarray]:
     """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
-    It takes parameters placed on the mesh, and int32 [N, X], equal in all processes; it returns float32 [N], and
-    compiles for every X. Requires the mesh in use (`jax.set_mesh`), over whose rows each `batch_size` windows (0 = as
-    configured) are split.
+    It takes parameters placed on the mesh, and int32 [N, X], equal in all processes, with the numbers of those that are
+    scored (None = all); it returns float32 [N], and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
+    over whose rows each `batch_size` windows (0 = as configured) are split.
     """
     size = rows_at_once(recipe.config, mesh, batch_size)
     local = meshes.rows_here(size, mesh)
@@ -60,15 +61,15 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
-    def nll(params: Any, windows_NX: np.ndarray) -> np.ndarray:
-        count, parts, logged = len(windows_NX), [], time.monotonic()
+    def nll(params: Any, windows_NX: np.ndarray, which_N: np.ndarray | None = None) -> np.ndarray:
+        which_N = np.arange(len(windows_NX)) if which_N is None else which_N
+        count, parts, logged = len(which_N), [], time.monotonic()
         with progress_bar("tokens", count) as bar:
             for first in range(0, count, size):
                 # Past the end the last window is computed again, and cut off below.
-                number_B = np.minimum(first + local, count - 1)
-                parts.append(run(params, meshes.place(windows_NX[None, number_B], mesh, size)))
-                # Not all at once: a CPU's collectives give up if too many programs wait.
-                jax.block_until_ready(parts[-2:-1])
+                number_B = which_N[np.minimum(first + local, count - 1)]
+                parts.append(meshes.settled(run(params, meshes.place(windows_NX[None, number_B], mesh, size))))
+                jax.block_until_ready(parts[-2:-1])  # not all at once
                 bar.update(bar.task_ids[0], completed=first)
                 if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
                     log.info("evaluated %d of %s", first + size, quantity(count, "token"))
@@ -107,9 +108,17 @@ class SlidingLoss:
         mixture.check(config)
         self._context = context = config.data.segment_len
         self._mixture, self._train_counts_V = mixture, train_counts_V
-        limit = blocks * config.data.windows_per_block * context + 1
-        self._tokens = [min(corpus.tokens, limit) if blocks else corpus.tokens for corpus in mixture.corpora]
-        self.scope = f"{quantity(sum(self._tokens), 'window')} of {quantity(context, 'token')}"
+        W, predicted = config.data.windows_per_block, [corpus.tokens - 1 for corpus in mixture.corpora]
+        rows_S3 = SinglePass.of_blocks(tuple(predicted), context, W, blocks * W).rows_S3
+        # Of every token after the first of a split whether it is scored.
+        self._scored = [np.zeros(-(-count // context), bool) for count in predicted]
+        for corpus, first, length in rows_S3:
+            self._scored[corpus][first : first + length] = True
+        self._scored = [by.repeat(context)[:n] for by, n in zip(self._scored, predicted, strict=True)]
+        scored = sum(int(each.sum()) for each in self._scored)
+        self._share = scored / sum(predicted)
+        part = f", {self._share:.1%} of the split, evenly spread" if self._share < 1 else ""
+        self.scope = f"{quantity(scored, 'window')} of {quantity(context, 'token')}{part}"
         self._last = scorer(recipe, mesh)
 
         @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
@@ -121,18 +130,18 @@ class SlidingLoss:
 
     def __call__(self, params: Any) -> dict[str, Any]:
         """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""
-        totals_C3 = np.zeros((len(self._tokens), 3))
+        totals_C3 = np.zeros((len(self._scored), 3))
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
-        for number, (corpus, length) in enumerate(zip(self._mixture.corpora, self._tokens, strict=True)):
-            tokens_N = corpus.read(np.zeros(1, np.int64), length)[0][0]
+        for number, (corpus, scored_N) in enumerate(zip(self._mixture.corpora, self._scored, strict=True)):
+            tokens_N = corpus.read(np.zeros(1, np.int64), corpus.tokens)[0][0]
             first_NX, windows_NX = np.split(np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1), [1])
-            losses = [jax.device_get(self._first(params, first_NX[0]))]
-            if len(windows_NX):
-                losses.append(self._last(params, windows_NX))
-            totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, length - 1
-            counts_V += np.bincount(tokens_N[1:], minlength=len(counts_V))
-        share = sum(self._tokens) / sum(corpus.tokens for corpus in self._mixture.corpora)
-        scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, share)
+            in_first_X, in_others_N = np.split(scored_N, [self._context])
+            losses = [jax.device_get(self._first(params, first_NX[0]))[in_first_X]]
+            if in_others_N.any():
+                losses.append(self._last(params, windows_NX, np.flatnonzero(in_others_N)))
+            totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, scored_N.sum()
+            counts_V += np.bincount(tokens_N[1:][scored_N], minlength=len(counts_V))
+        scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, self._share)
         del scored["loss_without_memory"]
         bits = bits_of_text(totals_C3[:, 0].sum(), counts_V, self._mixture.tokenizer)
         return scored | bits | {"context": self._context}

@@ -67,23 +67,24 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         consecutive_bad=state.consecutive_bad + 1,
     )
     new_state = jax.tree.map(lambda a, b: jnp.where(is_good, a, b), good, bad)
+    sums = aux.sums
     metrics = {
         "loss": loss,
         "grad_norm": grad_norm,
         "learning_rate": jnp.asarray(recipe.learning_rate(_good_steps(state)), jnp.float32),
-        "targets": aux.sums[recipe.first_loss][1].sum(),
+        "targets": sums[recipe.first_loss][1].sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
     }
-    if len(aux.sums) > 1:
+    if len(sums) > 1:
         divisors = model.divisors(batch)
-        means = {name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in aux.sums.items()}
+        means = {name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()}
+        # `loss` is everywhere the one that is evaluated.
+        metrics |= {"total_loss": loss, "loss": means.pop(recipe.first_loss)}
         metrics |= {f"loss_{name}": mean for name, mean in means.items()}
     if len(config.data.folders()) > 1:
         # The host knows the corpus of each row, and sums by corpus.
-        metrics["rows_B"] = {
-            name: (model.coefficients[name] * sum_B, weight_B) for name, (sum_B, weight_B) in aux.sums.items()
-        }
+        metrics["rows_B"] = sums[recipe.first_loss]
     return new_state, metrics
 
 
@@ -181,4 +182,4 @@ def create_state(recipe: Recipe, built: BuiltStep) -> State:
     """The state before the first step; every device makes its own part."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, built.rows)), out_shardings=out_shardings)()
-    return meshes.like(drawn, built.abstract_state)
+    return meshes.like(meshes.settled(drawn), built.abstract_state)

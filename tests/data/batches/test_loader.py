@@ -96,6 +96,18 @@ def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus
     assert (three["target_weights"].sum(axis=-1) > 0).sum() == -(-heldout.corpora[0].tokens // 16)
 
 
+def test_a_block_of_a_share_is_read_as_in_an_evaluation_of_all(corpus):
+    """Tokens, targets and orders: a share of 3 blocks has the same losses as these 3 among all."""
+    heldout, config = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),)), tiny.config()
+    whole, some = (heldout.single_pass(config, limit=limit) for limit in (0, 3))
+    places = [whole.rows_S3.tolist().index(row) for row in some.rows_S3.tolist()]
+    assert len(places) == 3 and places[0] > 0, "not the first ones"
+    batch = loader.HeldoutDispatches(heldout, config, some, 3, np.arange(3))(0)
+    for number, place in enumerate(places):
+        alone = loader.HeldoutDispatches(heldout, config, whole, 1, np.arange(1))(place)
+        jax.tree.map(lambda a, b, n=number: np.testing.assert_array_equal(a[:, n], b[:, 0]), batch, alone)
+
+
 def with_workers(path, workers=2):
     config = tiny.config(data={"corpus": path, "workers": workers, "prefetch": 1})
     plan = extend_plan((), 0, 8, config.data.windows_per_block)

@@ -123,6 +123,17 @@ def test_a_single_pass_reads_every_token_whatever_the_batch_size():
     assert read[3] == read[7] == set(range(205))
 
 
+@pytest.mark.parametrize("share", [1, 2, 3, 5, 25])
+def test_a_share_of_a_single_pass_is_spread_evenly_over_whole_blocks(share):
+    """The fault: the first blocks of the split, which are the first documents."""
+    whole, some = (SinglePass.of_blocks((50 * R * W, 3 * R * W - 1), R, W, limit).rows_S3 for limit in (0, share * W))
+    first = some[some[:, 0] == 0][:, 1] // W
+    assert len(first) == share and abs(first.mean() - 24.5) <= 1, "a part has the middle of the whole"
+    assert set(np.diff(first)) <= {50 // share, -(-50 // share)}
+    assert (some[:, 0] == 1).sum() == min(share, 3)
+    assert {*map(tuple, some.tolist())} <= {*map(tuple, whole.tolist())}
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 200))
 def test_every_corpus_gets_its_blocks_in_order_and_its_share(counts, start):

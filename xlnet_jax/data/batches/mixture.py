@@ -32,6 +32,8 @@ class Mixture:
     corpora: tuple[Corpus, ...]
     names: tuple[str, ...] = ("",)
     cycle: Cycle = ONE
+    first_window: int = 0
+    """See `ShuffledBlocks`."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -67,14 +69,14 @@ class Mixture:
         """The training stream."""
         data = config.data
         static = config.compat.on("static_targets") or config.compat.on("static_copies")
-        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static, data.shuffle_len
+        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static, data.shuffle_len, self.first_window
         blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
         return Stream(blocks, data.bidirectional, cycle, config.compat.on("both_directions"))
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
-        """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
-        `streams` rows, by default at most as many as in training."""
+        """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each corpus in `streams`
+        rows, by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
         if not data.left_to_right:
@@ -136,7 +138,10 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
         if part.weights and len(part.weight_list()) != len(corpora):
             has = f"{quantity(len(part.weight_list()), 'number')} for {len(corpora)} corpora"
             raise BadInput(f"data.weights={part.weights} has {has}; give one each")
-    return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
+    parts = [config.in_phase(number).data for number in range(len(config.ends))]
+    equal = len({part.reuse_len * part.windows_per_block for part in parts}) == 1
+    cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
+    return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if equal else 0)
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:

@@ -144,6 +144,8 @@ class ShuffledBlocks:
     """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
     shuffle_len: int = 0
     """Number of tokens, of whole blocks, that stay together; 0 = a block."""
+    first_window: int = 0
+    """The window of the first phase: blocks of the same length are then the same in every phase; 0 = this one."""
 
     @property
     def block_len(self) -> int:
@@ -173,7 +175,7 @@ class ShuffledBlocks:
         block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
-        offset_B = (epoch_B * self.window) % (most + 1)
+        offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
         if self.shuffle_len:  # of all windows the same, and spread evenly whatever is left out
             offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
@@ -275,19 +277,23 @@ class Stream:
 class SinglePass:
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
+    With a limit it has some of the rows of the whole, evenly spread: those that hold at least so many windows of each
+    split.
+
     Attributes:
       tokens, window: those in the split of each corpus, and the fresh tokens R of an example.
       rows_S3: int64: of every row its corpus, its first window, and its number of windows.
+      number_S: int64: of every row its number among those of the whole split; it keys the draws.
     """
 
     tokens: tuple[int, ...]
     window: int
     rows_S3: np.ndarray
+    number_S: np.ndarray
 
     @classmethod
     def of_blocks(cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0) -> SinglePass:
-        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read, or
-        with a `limit` that many first windows of each split."""
+        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read."""
         windows = [-(-each // window) for each in tokens]
         return cls._cut(tokens, window, windows, lambda _: windows_per_block, limit)
 
@@ -313,23 +319,27 @@ class SinglePass:
     def _cut(
         cls, tokens: tuple[int, ...], window: int, windows: list[int], length: Callable[[int], int], limit: int
     ) -> SinglePass:
-        rows = []
+        rows, numbers = [], []
         for corpus, count in enumerate(windows):
-            count = min(count, limit or count)
-            rows += [(corpus, first, min(length(count), count - first)) for first in range(0, count, length(count))]
-        return cls(tokens, window, np.array(rows, np.int64))
+            each = length(count)
+            whole = -(-count // each)
+            kept = min(-(-limit // each) or whole, whole)
+            numbers += [(2 * n + 1) * whole // (2 * kept) for n in range(kept)]
+            rows += [(corpus, n * each, min(each, count - n * each)) for n in numbers[-kept:]]
+        return cls(tokens, window, np.array(rows, np.int64), np.array(numbers, np.int64))
 
     def locate(self, rows: np.ndarray, window: int) -> Windows:
         """Window number `window` of each row; those past the end do not exist (`exists_B`)."""
         # Rows past the end read the last one; their weight is 0.
-        corpus_B, first_B, length_B = self.rows_S3[np.minimum(rows, len(self.rows_S3) - 1)].T
+        there_B = np.minimum(rows, len(self.rows_S3) - 1)
+        corpus_B, first_B, length_B = self.rows_S3[there_B].T
         return Windows(
             cursor_B=(first_B + window) * self.window % np.array(self.tokens)[corpus_B],
             direction_B=np.ones(len(rows), np.int32),
             continues_B=np.full(len(rows), window > 0),
             exists_B=(window < length_B) & (rows < len(self.rows_S3)),
             corpus_B=corpus_B,
-            block_B=rows - np.searchsorted(self.rows_S3[:, 0], corpus_B),
+            block_B=self.number_S[there_B],
             epoch_B=np.zeros(len(rows), np.int64),
             window=window,
         )
