@@ -123,7 +123,7 @@ def examples(corpus: str) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
-def from_bucket(corpus: str) -> dict[str, float]:
+def from_bucket(corpus: str, cache_bytes: int) -> dict[str, float]:
     """Batches of 16 rows from a bucket that answers each request after 50 ms, with few pages in memory."""
     import fake_gcs
 
@@ -133,7 +133,7 @@ def from_bucket(corpus: str) -> dict[str, float]:
         for name in os.listdir(corpus):
             with open(os.path.join(corpus, name), "rb") as file:
                 server.objects[f"bucket/corpus/{name}"] = file.read()
-        built, config = dispatches("gs://bucket/corpus", 16, cache_bytes=2_000_000)
+        built, config = dispatches("gs://bucket/corpus", 16, cache_bytes=cache_bytes)
         server.delay = 0.05
         seconds = []
         for read in (lambda: [built(step) for step in range(STEPS)], lambda: list(prefetched(built, config))):
@@ -236,7 +236,7 @@ def main() -> None:
         }
         sharded = os.path.join(folder, "sharded")
         prepare(text, sharded, tokenizer, shard_bytes=2_000_000 // share)
-        result |= from_bucket(sharded)  # in two threads at least: the bucket is one of them
+        result |= from_bucket(sharded, 2_000_000 // share)  # in two threads at least: the bucket is one of them
         for name, size in (("10mb", 10_000_000), ("200mb", 200_000_000)):
             path = text_of(folder, name, size // share, args.tiny)
             result[f"peak_rss_bytes_{name}"] = peak_memory(path, os.path.join(folder, "memory"), tokenizer)
