@@ -356,7 +356,8 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     state = create_state(recipe, built)
     if not params:
         return state, {"rebuilt": []}
-    found, forms = (traverse_util.flatten_dict(tree) for tree in (params, built.logical.params))
+    trees: Any = (traverse_util.flatten_dict(tree) for tree in (params, built.logical.params))
+    found, forms = trees
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != data.tokenizer.sha256:
         path = recipe.config.checkpoint.init_from
