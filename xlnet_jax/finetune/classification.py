@@ -61,8 +61,8 @@ class MultiLabelClassification(Task):
     """Any number of the classes in `finetune.labels`, also none."""
 
     read, usual = staticmethod(readers.multi_labelled), staticmethod(readers.usual)
-    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
-    export = Export("ForSequenceClassification", "multi_label_classification", FinetuneConfig.label_list)
+    options, dropped = Classification.options, Classification.dropped
+    export = Classification.export._replace(problem_type="multi_label_classification")
     ranking = ("f1_micro", "f1_macro")
 
     def target(self, example: Example) -> Labels:
@@ -92,7 +92,7 @@ class Regression(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"segments"}), frozenset({"roberta"})
+    options, dropped = frozenset({"segments"}), Classification.dropped
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
