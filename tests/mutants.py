@@ -784,7 +784,7 @@ MUTANTS = (
            one("finetune/readers", "test_squad_answers_are_found_again")),
     Mutant("tags_are_in_the_second_column", "xlnet_jax/finetune/readers.py", 'else ["0", "-1"])', 'else ["0", "1"])',
            one("finetune/readers", "test_tags")),
-    Mutant("labels_by_the_letters_of_their_numbers", "xlnet_jax/convert/fields.py", "sorted(labels, key=int)", "sorted(labels)",
+    Mutant("labels_by_the_letters_of_their_numbers", "xlnet_jax/convert/fields.py", "for i in range(len(labels))]", "for i in sorted(range(len(labels)), key=str)]",
            one("convert/fields", "test_labels_come_back_by_their_numbers")),
     Mutant("a_feed_forward_part_twice_as_wide", "xlnet_jax/convert/fields.py", 'values["d_ff"] = 4 * width', 'values["d_ff"] = 2 * width',
            one("convert/fields", "test_a_null_of_config_json_is_the_usual_value")),

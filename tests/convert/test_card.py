@@ -38,7 +38,7 @@ def test_the_page_has_the_program_of_the_card():
         ("classification", "text-classification", "together 1"),
         ("multi_label_classification", "text-classification", "those above 0.5"),
         ("regression", "text-classification", "The score is the number"),
-        ("multiple_choice", "multiple-choice", "AutoModelForMultipleChoice"),
+        ("multiple_choice", "multiple-choice", "XLNetForMultipleChoice"),
         ("question_answering", "question-answering", "XLNetForQuestionAnswering"),
         ("token_classification", "token-classification", "is_split_into_words=True"),
         ("embeddings", "sentence-similarity", "from sentence_transformers import"),

@@ -212,9 +212,9 @@ HEADS = [
     ("albert", "multiple_choice", dict(classifier_dropout_prob=0.0), "classifier_dropout_prob=0.0; only 0.1"),
     ("bert", "classification", dict(problem_type="regression"), "problem_type=regression with 3 labels in id2label"),
     ("bert", "regression", dict(problem_type="single_label_classification"), "classification with 1 label in id2label"),
-    ("gpt2", "classification", dict(problem_type="ordinal"), "problem_type='ordinal' is not one of single_label"),
+    ("gpt2", "classification", dict(problem_type="ordinal"), "problem_type=ordinal with 3 labels in id2label"),
     ("bert", "classification", dict(id2label={"0": "a", "1": "b", "3": "c"}), "does not name the label of each number"),
-    ("bert", "multi_label_classification", dict(id2label=LABELS | {"2": "a"}), "has a name twice; give each label its"),
+    ("bert", "multi_label_classification", dict(id2label=LABELS | {"2": "a"}), "or has a name twice"),
 ]  # fmt: skip
 
 

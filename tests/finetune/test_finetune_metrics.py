@@ -82,7 +82,7 @@ def test_the_scheme_is_that_of_all_labels_of_a_run():
     assert metrics.entity_f1(sentences, sentences, ["B-PER", "I-PER", "E-PER", "S-PER", "O"]) == 0
 
 
-@pytest.mark.parametrize("odd", ["Q-PER", "NN", "b-PER", "_", "", "M-PER", "BI-PER", "L-PER", "B:PER", "B_PER"])
+@pytest.mark.parametrize("odd", ["Q-PER", "NN", "b-PER", "_", "", "M-PER", "BI-PER", "L-PER", "B:PER", "B.PER"])
 def test_labels_of_no_scheme_have_no_f1(odd):
     """Mixed schemes are none either."""
     with pytest.raises(BadInput, match="F1 of entities needs tags of BIO, IOE, BIOES or BILOU"):

@@ -135,7 +135,7 @@ REFUSED = [
      "pooling_mode is ['cls', 'mean']"),
     ("bert", "mean", POOLING, {"include_prompt": False}, "include_prompt=false may make other vectors; only true"),
     ("bert", "mean", POOLING, {"pooling_mod": "cls"}, 'pooling_mod="cls" may make other vectors; only null'),
-    ("bert", "mean", TEXT, {"do_lower_case": True}, "do_lower_case=true beside a tokenizer that keeps the case"),
+    ("bert", "mean", TEXT, {"do_lower_case": True}, "do_lower_case=true may make other vectors; only false"),
     ("bert", "mean", TEXT, {"transformer_task": "fill-mask"}, 'transformer_task="fill-mask" may make other vectors'),
     ("bert", "mean", TEXT, {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
      "modality_config="),
@@ -181,7 +181,7 @@ def test_all_fields_of_that_library_are_in_a_table():
     from xlnet_jax.convert import sentence_transformers as tables
 
     empty = {"processing_kwargs", "query_length", "document_length", "query_expansion"}
-    assert {*Transformer.config_keys} <= {*tables._ONLY, "unpad_inputs", *empty}
+    assert {*Transformer.config_keys} <= {*tables._ONLY, *tables._CARRIED, *empty}
     assert {*Pooling.config_keys} == {"embedding_dimension", "pooling_mode", "include_prompt"}
     assert {*Normalize.config_keys} == {"module_input_name", "module_output_name"}
     assert {*Pooling.POOLING_MODES} == {*tables._OF_POOLING.values()}

@@ -192,30 +192,29 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises BadInput if its head computes in another way than ours.
     """
-    path, name, pools = os.path.join(folder, "config.json"), _class_in(found), MODULES in files.listing(folder)
+    path, name, listed = os.path.join(folder, "config.json"), _class_in(found), files.listing(folder)
     row, family = PEERS[found["model_type"]], FAMILIES[found["model_type"]]
-    if pools and name in ("", *(row.prefix + rest for rest in row.pretraining)):
+    if MODULES in listed and name in ("", *(row.prefix + rest for rest in row.pretraining)):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, kind in TASKS.items() if row.prefix + kind.export.name == name]
     # A bare model lacks what predicts pieces; if there are no parameters for that, it lacks nothing.
     complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
-    if not tasks or (tasks == ["embeddings"] and complete and not pools):
+    if not tasks or (tasks == ["embeddings"] and complete and MODULES not in listed):
         paired = name in [row.prefix + rest for rest in row.pretraining[1:]]
         check_only(found, row.summary if paired else {}, path)
         return {"data.sentence_loss": paired}
     check_only(found, row.summary, path)
     labels = found.get("id2label") or {str(i): f"LABEL_{i}" for i in range(found.get("num_labels") or 2)}
-    if {*labels} != {str(i) for i in range(len(labels))} or not all(isinstance(x, str) for x in labels.values()):
-        raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number")
-    names_of = [labels[key] for key in sorted(labels, key=int)]
+    names_of: list[Any] = [labels.get(str(i)) for i in range(len(labels))]
+    if not all(isinstance(name, str) for name in names_of) or len({*names_of}) < len(names_of):
+        raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number, or has a name "
+                       "twice")  # fmt: skip
     task = tasks[0] if len(tasks) == 1 else _of_problem(found.get("problem_type"), len(names_of), tasks, path)
-    if "labels" in TASKS[task].options and len({*names_of}) < len(names_of):
-        raise BadInput(f"{path}: id2label={str(labels)[:60]!r} has a name twice; give each label its own")
     theirs, default = row.named.get("max_positions", ("", math.inf))
     longest = (found.get(theirs) or default) - family.first_position
-    name = "tokenizer_config.json"
-    settings = files.read_json_object(os.path.join(folder, name)) if name in files.listing(folder) else {}
-    length = settings.get("model_max_length")
+    settings = "tokenizer_config.json"
+    own = files.read_json_object(os.path.join(folder, settings)) if settings in listed else {}
+    length = own.get("model_max_length")
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
@@ -227,15 +226,13 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
-    """The one of several `tasks` of a class. Raises BadInput for a number of outputs that it cannot have."""
+    """The one of several `tasks` of a class. Raises BadInput for another problem or number of outputs."""
     problem = given or ("regression" if outputs == 1 else "single_label_classification")
     by_problem = {TASKS[task].export.problem_type: task for task in tasks}
-    if problem not in by_problem:
-        raise BadInput(f"{path}: problem_type={problem!r} is not one of {', '.join(by_problem)}")
-    if problem != "multi_label_classification" and (problem == "regression") != (outputs == 1):
-        raise BadInput(
-            f"{path}: problem_type={problem} with {quantity(outputs, 'label')} in id2label cannot be imported"
-        )
+    other_number = problem != "multi_label_classification" and (problem == "regression") != (outputs == 1)
+    if problem not in by_problem or other_number:
+        what = f"problem_type={problem} with {quantity(outputs, 'label')} in id2label"
+        raise BadInput(f"{path}: {what} cannot be imported")
     return by_problem[problem]
 
 

@@ -203,16 +203,15 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     found = fields.read_config_json(path)
     model, of_run = fields.read_model(path, found), fields.read_own(path, found["model_type"])
     known = fields.read_lengths(found) | of_run | model | fields.read_task(path, found)
-    listed, modules = files.listing(path), sentence_transformers.Modules()
+    listed, asked = files.listing(path), []
     if fields.MODULES in listed and known.get("finetune.task") == "embeddings":
-        modules = sentence_transformers.read(path, listed, model)
-        known |= modules.keys
+        of_modules, asked = sentence_transformers.read(path, listed, model)
+        known |= of_modules
     config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
     with open_tokenizer(path, tokenizer) as own:
         config = formats.fitted(config, own)
         tokenizer_files.check_frame(path, own, config)
-        sentence_transformers.check_case(path, modules, own)
         name = config.model.architecture
         if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
             raise BadInput(f"tokenizer {own.path}: {why}")
@@ -225,5 +224,5 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
             # Many a folder has the pooler that its class does not read.
             spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
             used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
-            convert, lost = functools.partial(names.from_foreign, table), [*lost, *modules.lost, *sorted(spare)]
+            convert, lost = functools.partial(names.from_foreign, table), [*lost, *asked, *sorted(spare)]
             yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)

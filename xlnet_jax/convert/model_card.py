@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
@@ -19,9 +18,9 @@ tags:
 - {tag}
 ---
 
-# {title}
+# {name}
 
-{article} {name} {trained} with xlnet_jax {version}, exported at step {step}.
+{name}, {trained} with xlnet_jax {version}, exported at step {step}.
 
 """
 
@@ -64,14 +63,12 @@ classify = pipeline("text-classification", model="FOLDER", truncation=True, top_
 print(classify([{"text": "A sentence."}]))
 ```
 
-Two texts are `{"text": "One.", "text_pair": "Two."}`. {scores}
-
-"""
+Two texts are `{"text": "One.", "text_pair": "Two."}`. """
 _LOAD = """\
 import torch
-from transformers import {auto}, AutoTokenizer
+from transformers import AutoTokenizer, {architecture}
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {auto}.from_pretrained("FOLDER").eval()
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
 """
 _WORDS = """\
 words = "A sentence in words .".split()
@@ -143,41 +140,23 @@ windows: `stride` and `return_overflowing_tokens=True`.
 """
 
 
-class _Card(NamedTuple):
-    """What the card of a task says."""
-
-    pipeline: str
-    program: str
-    auto: str = ""
-    """The class that `_LOAD` opens before the program."""
-    scores: str = ""
-    library: str = "transformers"
-
-
 _CARDS = {
-    "classification": _Card("text-classification", _CLASSIFY, scores="The scores are probabilities, together 1."),
-    "multi_label_classification": _Card("text-classification", _CLASSIFY, scores="Each label has a probability of its "
-                                        "own; a text has those above 0.5."),
-    "regression": _Card("text-classification", _CLASSIFY, scores="The score is the number."),
-    "multiple_choice": _Card("multiple-choice", _CHOOSE, "AutoModelForMultipleChoice"),
-    "question_answering": _Card("question-answering", _ANSWER, "AutoModelForQuestionAnswering"),
-    "token_classification": _Card("token-classification", _WORDS, "AutoModelForTokenClassification"),
-    "embeddings": _Card("sentence-similarity", _EMBED, library="sentence-transformers"),
+    "classification": ("text-classification", _CLASSIFY + "The scores are probabilities, together 1.\n\n"),
+    "multi_label_classification": ("text-classification", _CLASSIFY + "Each label has a probability for itself; a text "
+                                   "has those above 0.5.\n\n"),
+    "regression": ("text-classification", _CLASSIFY + "The score is the number.\n\n"),
+    "multiple_choice": ("multiple-choice", _LOAD + _CHOOSE),
+    "question_answering": ("question-answering", _LOAD + _ANSWER),
+    "token_classification": ("token-classification", _LOAD + _WORDS),
+    "embeddings": ("sentence-similarity", _EMBED),
 }  # fmt: skip
-"""By `finetune.task`."""
-_OF_XLNET = _CARDS | {
-    "question_answering": _Card("question-answering", _ANSWER_OF_XLNET, "XLNetForQuestionAnswering"),
-}
+"""By `finetune.task`: its pipeline and a program."""
 
 _MASKS = """
 ## What stands at `{mask}`
 
 ```python
-import torch
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
-given = tokenizer("The {mask} of the union.", return_tensors="pt")
+{load}given = tokenizer("The {mask} of the union.", return_tensors="pt")
 masked = given["input_ids"][0] == tokenizer.mask_token_id  # [T]
 """
 _OF_QUERY_STREAM = """\
@@ -223,16 +202,18 @@ def model_card(trained: Trained) -> str:
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
     family, special, pieces = model.family, trained.tokenizer.special, trained.tokenizer.pieces
-    name, sees_masks, tuned = _NAMES[model.architecture], family.cls != "none", task.task != "none"
-    unit = "" if tuned else " nats per target"
+    sees_masks, tuned = family.cls != "none", task.task != "none"
+    fills = family.cls == "first" or (sees_masks and data.objective != "plm")
+    pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
+    if class_of(config) == "XLNetForQuestionAnswering":
+        program = _LOAD + _ANSWER_OF_XLNET
     sections = {
         "Task": {
-            "task": task.task,
-            # A vertical line would end the cell.
-            **({"labels": ", ".join(task.label_list()).replace("|", "\\|")} if task.labels else {}),
-            **({"vector": f"{task.pooling}{', of length 1' * task.normalize}"} if task.task == "embeddings" else {}),
+            "task": task.task if tuned else "",
+            "labels": ", ".join(task.label_list()).replace("|", "\\|"),  # a vertical line would end the cell
+            "pooling": task.pooling if task.task == "embeddings" else "",
             **{f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()},
-        } if tuned else {},
+        },
         "Model": {
             "layers": model.layers, "width": model.d_model, "heads": f"{model.heads} of {model.head_dim}",
             "feed-forward width": model.d_ff, "activation": model.activation, "vocabulary": model.vocab_size,
@@ -246,37 +227,34 @@ def model_card(trained: Trained) -> str:
             **({"batch": f"{train.batch_size} {'examples' if tuned else 'segments'}",
                 "learning rate": config.optimizer.learning_rate,
                 "steps": f"{step:,} of {train.steps:,}"} if step else {}),
-            **({"fresh tokens": f"{trained.tokens:,}"} if trained.tokens else {}),
+            "fresh tokens": trained.tokens and f"{trained.tokens:,}",
         },
         "Data": {
-            f"{'examples' if tuned else 'corpus'} (SHA-256)":
-                trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
+            "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
             "tokenizer (SHA-256)": trained.tokenizer.sha256,
         },
-        "Losses": {loss: f"{value:.4f}{unit}" for loss, value in trained.losses.items()},
+        "Losses": {loss: f"{value:.4f}{' nats per target' * (not tuned)}" for loss, value in trained.losses.items()},
     }  # fmt: skip
-    tables = (f"## {title}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
-              for title, rows in sections.items() if rows)  # fmt: skip
-    card = (_OF_XLNET if family.cls == "last" else _CARDS).get(task.task)
-    fills = family.cls == "first" or (sees_masks and data.objective != "plm")
+    tables = ""
+    for title, rows in sections.items():
+        cells = [f"| {key} | {value} |\n" for key, value in rows.items() if value]
+        tables += f"## {title}\n\n| | |\n|---|---|\n{''.join(cells)}\n" if cells else ""
     words = {
-        "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture, "name": name,
-        "article": "An" if name[0] in "XA" else "A", "max_length": str(data.segment_len),
-        "longest": str(model.max_positions), "library": card.library if card else "transformers",
-        "pipeline": card.pipeline if card else "fill-mask" if fills else "text-generation",
-        "tag": "fine-tuning" if card else "pretraining", "trained": "fine-tuned" if card else "pretrained",
-        "title": f"{name}: {task.task.replace('_', ' ')}" if card else name,
-        "auto": card.auto if card else "", "scores": card.scores if card else "",
+        "load": _LOAD, "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture,
+        "name": _NAMES[model.architecture], "max_length": str(data.segment_len), "longest": str(model.max_positions),
+        "library": "sentence-transformers" if program == _EMBED else "transformers", "pipeline": pipeline,
+        "tag": "fine-tuning" if tuned else "pretraining", "trained": "fine-tuned" if tuned else "pretrained",
         "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
         "cls": pieces[special.cls] if sees_masks else "", "mask": "" if special.mask is None else pieces[special.mask],
         "space": trained.tokenizer.space, "given": _GIVEN if family.cls == "last" else "",
-        "why": _WHY if not family.absolute else "this is what the model learned.",
+        "why": "this is what the model learned." if family.absolute else _WHY,
     }  # fmt: skip
-    use = _HOW + (_LOAD * bool(card.auto) + card.program if card else _USE) + _OF_LAYOUT[family.cls]
-    if not card and sees_masks:
-        use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
-    if not card and not fills:
-        use += _GENERATE
+    use = _HOW + program + _OF_LAYOUT[family.cls]
+    if not tuned:
+        if sees_masks:
+            use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+        if not fills:
+            use += _GENERATE
     header, use = (functools.reduce(lambda text, word: text.replace(f"{{{word}}}", words[word]), words, part)
                    for part in (_HEADER, use))  # fmt: skip
-    return header + "\n".join(tables) + use
+    return header + tables.removesuffix("\n") + use

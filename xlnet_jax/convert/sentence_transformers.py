@@ -5,58 +5,42 @@
     1_Pooling/config.json                 which vectors of pieces count, in the words of two generations of that library
     config_sentence_transformers.json     what may be put before a text
 
-The tables here say of every field that it is carried, has one value, or changes no vector. All others are refused by
-name: a module or a field that nobody knows here may make other vectors.
+Every field is carried, has the only value in `_ONLY`, or is refused by name: it may make other vectors.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import re
-import string
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from xlnet_jax.config import Config
 from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.convert.fields import MODULES
-from xlnet_jax.convert.peers import NONE
-from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-_KINDS = ("Transformer", "Pooling", "Normalize")
-_TEXTS, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+_KINDS = ["Transformer", "Pooling", "Normalize"]
 
-_VECTOR = "sentence_embedding"
-_USUAL = (None, {}, {"query": "", "document": ""}, "cosine")
-"""What newer folders say of prompts and of the similarity, if nobody has set them."""
 _ONLY = {
     "transformer_task": "feature-extraction", "module_output_name": "token_embeddings", "include_prompt": True,
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    "model_type": "SentenceTransformer",
+    "model_type": "SentenceTransformer", "do_lower_case": False,
 }  # fmt: skip
 """Fields with the only value that can be imported; of other fields that are not carried it is null or nothing."""
+_CARRIED = ("max_seq_length", "unpad_inputs", "prompts", "similarity_fn_name", "__version__", "requirements")
+"""Of the files beside the model."""
+_USUAL = (None, {}, {"query": "", "document": ""}, "cosine")
+"""What newer folders say of prompts and of the similarity, if nobody has set them."""
 _OF_POOLING = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # fmt: skip
 """A key for each pooling, as all versions read them, and the value of `pooling_mode` in its place since 2026."""
-
-
-class Modules(NamedTuple):
-    """What such a folder says beside its model."""
-
-    keys: Mapping[str, Any] = NONE
-    """Keys of `finetune` and `data`."""
-    lowers: bool = False
-    """Whether it puts a text in lower case before its tokenizer does anything."""
-    lost: Sequence[str] = ()
-    """KEY=VALUE that have no place here, and change no vector unless a caller asks for it."""
 
 
 def _poolings(family: Family) -> dict[str, str]:
@@ -67,43 +51,37 @@ def _poolings(family: Family) -> dict[str, str]:
 def documents(config: Config) -> dict[str, Any]:
     """The JSON files by name that make the folder of a model for embeddings one of that library."""
     task, chosen = config.finetune, _poolings(config.model.family)[config.finetune.pooling]
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *[("2_Normalize", "Normalize")] * task.normalize]
+    modules = zip(_KINDS[: 2 + task.normalize], ("", "1_Pooling", "2_Normalize"), strict=False)
     return {
         MODULES: [{"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-                  for number, (path, kind) in enumerate(modules)],
-        _TEXTS: {"max_seq_length": config.data.segment_len, "do_lower_case": False},
+                  for number, (kind, path) in enumerate(modules)],
+        "sentence_bert_config.json": {"max_seq_length": config.data.segment_len, "do_lower_case": False},
         "1_Pooling/config.json": {"word_embedding_dimension": config.model.d_model,
                                   **{key: name == chosen for key, name in _OF_POOLING.items()}},
     }  # fmt: skip
 
 
-def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> Modules:
-    """What the files beside the model say; `model` has its keys. Raises BadInput for what would make other vectors."""
+def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What the files beside the model say; `model` has its keys. Raises BadInput for what would make other vectors.
+
+    Returns:
+      Keys of `finetune` and `data`; KEY=VALUE that have no place here, and change no vector unless a caller asks.
+    """
     _, pooling, *normalize = _paths(folder)
     for path in normalize:
         if "config.json" in files.listing(path):
-            _read(path, "config.json", {"module_input_name": _VECTOR, "module_output_name": _VECTOR})
-    # Old folders name the file after a family.
-    texts = next((name for name in sorted(listed) if re.fullmatch("sentence_.*_config.json", name)), None)
-    of_texts = _read(folder, texts, _ONLY, "max_seq_length", "do_lower_case", "unpad_inputs") if texts else {}
+            _read(path, "config.json", dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"))
+    said: dict[str, Any] = {}
+    for name in fnmatch.filter(listed, "*sentence_*.json"):  # old folders name one after a family
+        said |= _read(folder, name, _ONLY, *_CARRIED)
+    keys = {
+        "finetune.pooling": _pooling(pooling, FAMILIES[model["model.architecture"]]),
+        "finetune.normalize": bool(normalize),
+    }
+    if said.get("max_seq_length"):
+        keys["data.segment_len"] = said["max_seq_length"]
     asked = ("prompts", "similarity_fn_name")
-    prompts = _read(folder, _PROMPTS, _ONLY, *asked, "__version__", "requirements") if _PROMPTS in listed else {}
-    length = of_texts.get("max_seq_length")
-    return Modules(
-        {"finetune.pooling": _pooling(pooling, FAMILIES[model["model.architecture"]]),
-         "finetune.normalize": bool(normalize), **({"data.segment_len": length} if length else {})},
-        bool(of_texts.get("do_lower_case")),
-        [f"{name}={prompts[name]!r:.60}" for name in asked if prompts.get(name) not in _USUAL],
-    )  # fmt: skip
-
-
-def check_case(folder: str, modules: Modules, tokenizer: Tokenizer) -> None:
-    """Raises BadInput if the case of a text makes a difference here and none there."""
-    upper, lower = (tokenizer.encode(" ".join(text)) for text in (string.ascii_uppercase, string.ascii_lowercase))
-    if modules.lowers and not np.array_equal(upper, lower):
-        raise BadInput(
-            f"{folder}: do_lower_case=true beside a tokenizer that keeps the case; only false can be imported"
-        )
+    return keys, [f"{name}={said[name]!r:.60}" for name in asked if said.get(name) not in _USUAL]
 
 
 def _paths(folder: str) -> list[str]:
@@ -112,24 +90,25 @@ def _paths(folder: str) -> list[str]:
     with files.translate_errors(path):
         found = files.parse_json(files.read(path), path)
     try:
-        kinds = tuple(re.sub(r"^sentence_transformers\..*\.", "", module["type"]) for module in found)
+        kinds = [re.sub(r"^sentence_transformers\..*\.", "", module["type"]) for module in found]
         paths, other = [module["path"] for module in found], any(module.get("kwargs") for module in found)
     except (TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path}: not a list of modules with their types and paths") from error
     if kinds not in (_KINDS[:2], _KINDS) or paths[0] or other:
-        raise BadInput(f"{path}: the modules are {', '.join(kinds)[:200]}; only {', '.join(_KINDS[:2])} and perhaps "
-                       f"{_KINDS[2]} can be imported, the first in the folder itself, without kwargs")  # fmt: skip
+        raise BadInput(f"{path}: the modules are {', '.join(kinds)[:200]}; only Transformer, Pooling and perhaps "
+                       "Normalize can be imported, the first in the folder itself, without kwargs")  # fmt: skip
     return [os.path.join(folder, each) for each in paths]
 
 
 def _pooling(folder: str, family: Family) -> str:
     """The value of `finetune.pooling`."""
-    found = _read(folder, "config.json", _ONLY, "embedding_dimension", "word_embedding_dimension", "pooling_mode",
-                  *_OF_POOLING)  # fmt: skip
+    sizes = ("embedding_dimension", "word_embedding_dimension")
+    found = _read(folder, "config.json", _ONLY, *sizes, "pooling_mode", *_OF_POOLING)
     named = found.get("pooling_mode") or [name for key, name in _OF_POOLING.items() if found.get(key)] or ["mean"]
     poolings = _poolings(family)
-    if ours := [name for name, theirs in poolings.items() if named in (theirs, [theirs])]:
-        return ours[0]
+    for ours, theirs in poolings.items():
+        if named in (theirs, [theirs]):
+            return ours
     known = ", ".join(dict.fromkeys(poolings.values()))
     raise BadInput(f"{folder}/config.json: pooling_mode is {str(named)[:80]}; only one of {known} can be imported")
 

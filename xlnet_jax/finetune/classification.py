@@ -1,8 +1,8 @@
 """Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest complete `Task`s.
 
 Classes are trained with the cross-entropy, numbers with the squared error. If a text may have several classes, or none,
-each has a sigmoid and a cross-entropy of its own. Of a multiple choice every option is a
-sequence of its own (`layouts.choice`), and the softmax is over the options' logits.
+there is a sigmoid and a cross-entropy for each class. Of a multiple choice every option is a separate sequence
+(`layouts.choice`), and the softmax is over the options' logits.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class MultiLabelClassification(Task):
     """Any number of the classes in `finetune.labels`, also none."""
 
     read, usual = staticmethod(readers.multi_labelled), staticmethod(readers.usual)
-    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
-    export = Export("ForSequenceClassification", "multi_label_classification", FinetuneConfig.label_list)
+    options, dropped = Classification.options, Classification.dropped
+    export = Classification.export._replace(problem_type="multi_label_classification")
     ranking = ("f1_micro", "f1_macro")
 
     def target(self, example: Example) -> Labels:
@@ -83,7 +83,7 @@ class MultiLabelClassification(Task):
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """F1 of all labels together, and the mean over the labels."""
         label_NC = np.array([self.target(example)["label"] for example in examples], int)
-        predicted_NC = np.array([[share > 0.5 for share in output["scores"].values()] for output in outputs], int)
+        predicted_NC = np.array([[*output["scores"].values()] for output in outputs]) > 0.5
         return metrics.multi_label_f1(label_NC, predicted_NC)
 
 
@@ -92,7 +92,7 @@ class Regression(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"segments"}), frozenset({"roberta"})
+    options, dropped = frozenset({"segments"}), Classification.dropped
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
@@ -128,9 +128,8 @@ class MultipleChoice(Task):
         """See `Task`. Numbers that count from 1, as in ARC, would say the next option."""
         labels = {str(example.label).strip().upper() for example in examples}
         if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
-            what = "numbers of options count from 0, and no label is 0 or a letter"
-            advice = "subtract 1 if yours count from 1, or use A to Z"
-            raise BadInput(f"{examples[0].where}: {what}; {advice}")
+            raise BadInput(f"{examples[0].where}: numbers of options count from 0, and no label is 0 or a letter; "
+                           "subtract 1 if yours count from 1, or use A to Z")  # fmt: skip
         return set()
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
@@ -138,8 +137,8 @@ class MultipleChoice(Task):
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         # In place of the question's blank, or after the question.
-        parts = re.split("_+", question)
-        asked = [each.join(parts) if len(parts) > 1 else f"{question} {each}" for each in options]
+        before, *after = re.split("_+", question)
+        asked = [each.join((before, *after)) if after else f"{question} {each}" for each in options]
         return [layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
                 for each in asked]  # fmt: skip
 

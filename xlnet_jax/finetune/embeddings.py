@@ -38,9 +38,7 @@ class EmbeddingHead(nn.Module):
     def vectors(self, hidden: Hidden) -> jax.Array:
         """[B, C, D], at least float32."""
         pooled_BCD = self._pooled(hidden)
-        if not self.normalize:
-            return pooled_BCD
-        return pooled_BCD / jnp.maximum(jnp.linalg.norm(pooled_BCD, axis=-1, keepdims=True), 1e-12)
+        return _unit(pooled_BCD, jnp) if self.normalize else pooled_BCD
 
     def _pooled(self, hidden: Hidden) -> jax.Array:
         """[B, C, D], of any length."""
@@ -63,7 +61,7 @@ class EmbeddingHead(nn.Module):
 
 def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     """The losses of the rows here, against the texts of all rows of the global batch: [B]."""
-    unit_B2D = vectors_B2D / jnp.linalg.norm(vectors_B2D, axis=-1, keepdims=True)
+    unit_B2D = _unit(vectors_B2D, jnp)
     mesh = jax.sharding.get_abstract_mesh()
     # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one device.
     axes = tuple(name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1)
@@ -85,8 +83,8 @@ class Embeddings(Task):
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
-        with_similarity = len(self.config.finetune.column_list()) > 2
-        return ("spearman", "pearson") if with_similarity else ("accuracy",)
+        columns = self.config.finetune.column_list()
+        return ("spearman", "pearson") if len(columns) > 2 else ("accuracy",)
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each text."""
@@ -117,5 +115,6 @@ class Embeddings(Task):
         return {"accuracy": metrics.accuracy(np.arange(len(unit_N2D)), np.concatenate(nearest))}
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+def _unit(vectors: Any, library: Any = np) -> Any:
+    """The directions of vectors, of numpy or of its part in JAX."""
+    return vectors / library.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -25,19 +25,20 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def accuracy(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """The share of predictions that equal their label."""
-    return float(np.mean(np.asarray(label_N) == np.asarray(predicted_N)))
+    return float(np.mean(np.equal(label_N, predicted_N)))
 
 
 def confusion(label_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
     """Counts by label and prediction: int64 [C, C]."""
-    label_N, predicted_N = np.asarray(label_N), np.asarray(predicted_N)
-    C = int(max(label_N.max(), predicted_N.max())) + 1
-    return np.bincount(label_N * C + predicted_N, minlength=C * C).reshape(C, C)
+    C = int(np.max([label_N, predicted_N])) + 1
+    table_CC = np.zeros((C, C), np.int64)
+    np.add.at(table_CC, (label_N, predicted_N), 1)
+    return table_CC
 
 
 def f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """F1 of class 1, as in MRPC and QQP; 0 if the class is neither a label nor predicted."""
-    is_one, predicted = np.asarray(label_N) == 1, np.asarray(predicted_N) == 1
+    is_one, predicted = np.equal(label_N, 1), np.equal(predicted_N, 1)
     return _ratio(2 * (is_one & predicted).sum(), is_one.sum() + predicted.sum())
 
 
@@ -49,8 +50,10 @@ def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
-    """F1 of all classes together (`f1_micro`), and the mean of theirs (`f1_macro`), where any number of classes may be
-    true: 0 or 1, [N, C]. That of a class that is neither a label nor predicted is 0."""
+    """F1 of all classes together (`f1_micro`), and the mean over the classes (`f1_macro`), of 0 and 1: [N, C].
+
+    Any number of classes may be true. The F1 of a class that is neither a label nor predicted is 0.
+    """
     both_C, size_C = (2 * label_NC * predicted_NC).sum(axis=0), (label_NC + predicted_NC).sum(axis=0)
     return {"f1_micro": _ratio(both_C.sum(), size_C.sum()), "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1)))}
 
@@ -114,8 +117,7 @@ def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, 
     by_tag, strict = found
     entities: list[tuple[int, int, str]] = []
     marks, kinds = zip(("O", ""), *map(by_tag.__getitem__, tags), strict=True)
-    for end in range(1, len(marks)):
-        mark, kind = marks[end], kinds[end]
+    for end, (mark, kind) in enumerate(zip(marks, kinds, strict=True)):
         if mark in "IE" and marks[end - 1] in "BI" and kinds[end - 1] == kind:
             entities[-1] = (entities[-1][0], end, kind)
         elif mark != "O":
@@ -124,6 +126,7 @@ def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, 
     return [each for each in entities if not strict or marks[each[0] + 1] + marks[each[1]] in whole]
 
 
+_BIOES = str.maketrans("LU", "ES")
 NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PER, PER_B, B and O"
 """For messages about other labels."""
 
@@ -136,21 +139,14 @@ def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | N
     Returns:
       The mark, as a letter of BIOES, and the type of each label; whether an end must be marked.
     """
-    labels = set(labels)
-    for first, dash in itertools.product((True, False), "-_"):
-        tags = {label: _tag(label, dash, first) for label in labels}
-        for letters, strict in (("BIO", False), ("IEO", False), ("BIESO", True), ("BILUO", True)):
-            if all(mark in set(letters) for mark, _ in tags.values()):
-                bioes = str.maketrans("LU", "ES")
-                same = {tag: (mark.translate(bioes), kind) for tag, (mark, kind) in tags.items()}
-                return same, strict
+    before = {label: label.replace("_", "-").partition("-") for label in labels}
+    behind = {label: label.replace("_", "-").rpartition("-")[::-1] for label in labels}
+    for tags in (before, behind):
+        marks = {mark for mark, _, _ in tags.values()}
+        if marks.issubset("BIOES") or marks.issubset("BILOU"):
+            strict = not (marks.issubset("BIO") or marks.issubset("IOE"))
+            return {label: (mark.translate(_BIOES), kind) for label, (mark, _, kind) in tags.items()}, strict
     return None
-
-
-def _tag(label: str, dash: str, first: bool) -> tuple[str, str]:
-    """The mark, which stands `first` or last, and the type."""
-    mark, _, kind = label.partition(dash) if first else label.rpartition(dash)[::-1]
-    return mark, kind
 
 
 def normalized(answer: str) -> str:
@@ -186,9 +182,11 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
         for name, metric in (("exact", exact), ("f1", words_f1))
     }
     has_answer = [bool(true) for true in answers]
-    groups = {"": [True, False], "has_answer_": [True], "no_answer_": [False]}
+    groups = {"": {*has_answer}}
+    if len(groups[""]) > 1:
+        groups |= {"has_answer_": {True}, "no_answer_": {False}}
     scores = {}
-    for prefix, group in groups.items() if len(set(has_answer)) > 1 else [("", [True, False])]:
+    for prefix, group in groups.items():
         for name, score_N in by_metric.items():
             chosen = [score for score, has in zip(score_N, has_answer, strict=True) if has in group]
             scores[prefix + name] = sum(chosen) / len(chosen)

@@ -6,7 +6,7 @@ there is none; see `unlabelled`. Every error is one line with the file and the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xlnet_jax.config import Config
@@ -21,9 +21,6 @@ TEXTS = (
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score", "labels")
 """The usual names of labels."""
-_FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-
-
 Read = Callable[[Record, list[str]], Sequence[Example]]
 """A reader: from a record and the names in `finetune.columns` to its examples."""
 
@@ -74,21 +71,14 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a tuple of labels, which may be empty. Raises BadInput.
 
     They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names are then 0, 1, ...; or
-    a text with `|` between them, or else commas. Several columns of 0 and 1 are named together: `toxic|threat`.
+    a text with `|` between them.
     """
-    *texts, last = columns or [""]
-    if "|" in last:
-        given = {name: record.field(name) for name in last.split("|")}
-        return [Example(tuple(map(record.text, texts)), _chosen(record, given), record.where)]
     (example,) = labelled(record, columns)
-    given = example.label
-    if given in (None, ""):
+    if example.label in (None, ""):
         return [example._replace(label=None)]
-    if isinstance(given, str):
-        given = [name.strip() for name in given.split("|" if "|" in given else ",")]
-    given = given if isinstance(given, (list, tuple)) else [given]
-    if any(isinstance(value, (bool, float)) for value in given):
-        return [example._replace(label=_chosen(record, dict(enumerate(given))))]
+    given = example.label if isinstance(example.label, tuple) else str(example.label).split("|")
+    if all(isinstance(value, float) for value in given) and {*given} <= {0, 1}:
+        given = [number for number, value in enumerate(given) if value]
     labels = tuple(map(str, given))
     for name, value in zip(labels, given, strict=True):
         # Some writers of tables put Python's text of a list into a cell.
@@ -96,15 +86,6 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
             raise BadInput(f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number for each "
                            "class has 0.0 and 1.0, and a cell has | between names")  # fmt: skip
     return [example._replace(label=labels)]
-
-
-def _chosen(record: Record, given: Mapping[Any, Any]) -> tuple[str, ...] | None:
-    """The names whose value is 1; None if no name has a value. Raises BadInput for one that is neither 0 nor 1."""
-    if set(given.values()) == {None}:
-        return None
-    if wrong := [name for name, value in given.items() if str(value).lower() not in _FLAGS]:
-        raise BadInput(f"{record.where}: {wrong[0]!r} is {str(given[wrong[0]])[:60]!r} and must be 0 or 1")
-    return tuple(str(name) for name, value in given.items() if _FLAGS[str(value).lower()])
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
