@@ -102,10 +102,10 @@ def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) 
     if not low <= count <= high:
         wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
         raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
-    if strange := [text for text in example.texts if not isinstance(text, str)]:
-        raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
-    if not all(map(str.strip, example.texts)):
-        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+    for text in example.texts:
+        if not isinstance(text, str) or not text.strip():
+            what = "a text is empty" if isinstance(text, str) else f"{str(text)[:60]!r} is not a text"
+            raise BadInput(f"{example.where}: {what}; correct the row or remove it")
     try:
         new = task.encode(len(examples), example)
     except Unseen as error:
