@@ -385,8 +385,8 @@ def _initial(
         origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
-    architecture = {name: theirs[name] for key in ARCHITECTURE
-                    if (name := f"model.{key}") in theirs and key not in ("vocab_size", "spare_rows")}  # fmt: skip
+    names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
+    architecture = {name: theirs[name] for name in names if name in theirs}
     if other := changed_keys(recipe.config, architecture, FROZEN):
         log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
                     "%s", path, "; ".join(other))  # fmt: skip
