@@ -354,7 +354,7 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     if not params:
         return state, {"rebuilt": []}
     # Some heads have no parameters.
-    flattened = functools.partial(traverse_util.flatten_dict, keep_empty_nodes=True, sep="/")
+    flattened: Any = functools.partial(traverse_util.flatten_dict, keep_empty_nodes=True, sep="/")
     found, drawn, forms = map(flattened, (params, state.params, built.logical.params))
     # Loaded parameters replace drawn ones; the other run may lack some.
     merged = drawn | found
