@@ -74,7 +74,7 @@ def test_the_page_of_two_runs_has_all_that_they_tell_and_loads_nothing(tmp_path,
     assert differing.count("<tr>") == 2 and cells(differing, "optimizer.learning_rate") == ["0.01", "0.0003"]
     assert cells(page[page.index("Keys that are not") :], "train.steps") == ["1000", "1000"]
     assert main(["report", "a/run"]) == 0
-    assert "stopped by a signal, step 900 of 1,000, loss 3.5" in capsys.readouterr().out
+    assert "stopped by a signal, step 900 of 1,000, loss 3.5\n" in capsys.readouterr().out
 
 
 def _predicted(gold, label, p, number):

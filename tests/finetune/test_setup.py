@@ -39,7 +39,7 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     tiny.save_run(source, config, tiny.random_params(config))
     asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
     of_family = {"architecture", "max_positions"}
-    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "position_scheme"}
+    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "spare_rows", "position_scheme"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
     # The first two are for `data.objective=clm`, the last one is of other families.
     assert of_run == {*OF_RUN, "same_length", "layer_losses", "init_truncated"}

@@ -135,7 +135,7 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
     ("family", "changes", "message"),
     [
         ("gpt2", {"finetune": {"task": "regression", "train": "x"}}, "finetune.task=regression needs a CLS, which "
-         "model.architecture=gpt2 has not; use classification, multi_label_classification or text_to_text"),
+         "model.architecture=gpt2 has not; use one of classification, multi_label_classification, text_to_text"),
         ("bert", {"finetune": {"task": "classification", "train": "x", "segments": 2}},
          "finetune.segments=2 must be 1 with model.architecture=bert: its positions have no past"),
         ("bert", {"finetune": {"task": "classification", "train": "x"}, "data": {"segment_len": 64}},

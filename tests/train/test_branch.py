@@ -156,7 +156,7 @@ def test_a_dry_run_of_a_branch_says_where_it_would_start_and_writes_nothing(pare
     before = contents(parent)
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         found = train(settings(pytestconfig, 10), str(tmp_path / "new"), branch=f"{parent}@{FALLS}", dry_run=True)
-    assert found["step"] == FALLS and f"dry run: it would branch at step {FALLS}" in caplog.text
+    assert found["step"] == FALLS and f"dry run: it would start at step {FALLS}" in caplog.text
     assert contents(parent) == before and not (tmp_path / "new").exists()
 
 

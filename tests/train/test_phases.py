@@ -320,7 +320,7 @@ def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_p
     )
     config = configs.load(str(tmp_path / "phased.py"), words)
     assert config.train.steps == 90_007 + 2 * len(words)
-    assert f"train.steps=1234 is not used: the phases have {config.train.steps} steps together" in caplog.text
+    assert f"train.steps=1234 is not used: the phases have {config.train.steps}" in caplog.text
 
 
 def test_an_override_names_a_phase_and_steps_are_their_sum():

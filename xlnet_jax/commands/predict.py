@@ -61,27 +61,7 @@ def predict(
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
                        f"{task.config.finetune.task}; leave them out")  # fmt: skip
-    is_none = task.no_label(task.labels)
-    given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
-    results, examples, rows, good = list[dict[str, Any]](), list[Example](), list[Row](), list[dict[str, Any]]()
-    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
-        name = record.name if number >= len(texts) else {}
-        try:
-            found = readers.to_predict(task.read, task.config, record)
-        except BadInput as error:
-            results.append(name | {"error": str(error)})
-            continue
-        for question, example in enumerate(found, 1):
-            results.append(result := name | ({"question": question} if len(found) > 1 else {}))
-            try:
-                _check_count(task, example)
-                add(task, example._replace(label=None), examples, rows)
-            except BadInput as error:
-                result["error"] = str(error)
-                continue
-            good.append(result)
-            if example.label is not None and not is_none(example.label):
-                result["gold"] = example.label
+    results, good, examples, rows = _encoded(task, texts, input)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
         for result, output in zip(good, outputs, strict=True):
@@ -94,6 +74,38 @@ def predict(
             raise refused
         log.warning(line)
     return results
+
+
+def _encoded(
+    task: Task, texts: Sequence[str], input: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Example], list[Row]]:
+    """The objects of all examples, and in their order those of the good ones, these examples and their rows."""
+    results, good, examples, rows = list[dict[str, Any]](), list[dict[str, Any]](), list[Example](), list[Row]()
+    # Of the texts of training, if their number is known.
+    names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
+    is_none = task.no_label(task.labels)
+    given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
+    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
+        name = record.name if number >= len(texts) else {}
+        try:
+            found = readers.to_predict(task.read, task.config, record)
+        except BadInput as error:
+            results.append(name | {"error": str(error)})
+            continue
+        for question, example in enumerate(found, 1):
+            results.append(result := name | ({"question": question} if len(found) > 1 else {}))
+            try:
+                if names and len(example.texts) != len(names):
+                    raise BadInput(f"{example.where}: the number of texts is {len(example.texts)}, and in training it "
+                                   f"was {len(names)} ({', '.join(names)})")  # fmt: skip
+                add(task, example._replace(label=None), examples, rows)
+            except BadInput as error:
+                result["error"] = str(error)
+                continue
+            good.append(result)
+            if example.label is not None and not is_none(example.label):
+                result["gold"] = example.label
+    return results, good, examples, rows
 
 
 def _outputs(
@@ -150,12 +162,3 @@ def _of_line(task: Task, where: str, line: str) -> Record:
     """Texts between tabs, or words."""
     words = task.config.finetune.task == "token_classification"
     return Record(where, {"texts": line.split() if words else line.split("\t")})
-
-
-def _check_count(task: Task, example: Example) -> None:
-    """Raises BadInput for another number of texts than in training, if that is known."""
-    *names, _ = task.config.finetune.column_list() or [""]
-    count = len(example.texts)
-    if names and task.read is readers.labelled and count != len(names):
-        raise BadInput(f"{example.where}: the number of texts is {count}, and in training it was {len(names)} "
-                       f"({', '.join(names)})")  # fmt: skip

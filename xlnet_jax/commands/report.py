@@ -44,14 +44,8 @@ def show(result: dict[str, Any]) -> None:
     """A line for each run, and the page."""
     for name, run in result["runs"].items():
         print(f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of {run['steps']:,}, loss "
-              f"{pages.known(run['loss'])}{', ' * bool(run['metric'])}{pages.scored(run)}")  # fmt: skip
+              f"{pages.known(run['loss'])}{', ' + pages.scored(run) if run['metric'] else ''}")  # fmt: skip
     print(f"{'page':24} {printable(result['page'])}")
-
-
-def _predictions(path: str) -> list[dict[str, Any]]:
-    """What the best evaluation of a task said of its dev set; [] of another run."""
-    lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
-    return [record.fields for record in formats.json_lines(path, lines)]
 
 
 def read(workdir: str) -> dict[str, Any]:
@@ -62,7 +56,8 @@ def read(workdir: str) -> dict[str, Any]:
             read_jsonl(os.path.join(workdir, name))
             for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
         )
-        predictions = _predictions(os.path.join(workdir, "predictions.jsonl"))
+        path = os.path.join(workdir, "predictions.jsonl")
+        lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
     if not starts:
         raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
     saved, defaults = workdirs.read_config(workdir) or {}, configs.flat(Config())
@@ -80,7 +75,8 @@ def read(workdir: str) -> dict[str, Any]:
         "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",
         "step": last["step"], "steps": config.ends[-1], "loss": last.get("loss"),
         "heldout_loss": scored[max(scored)] if scored else None,
-        "score": (best(evaluations) or {}).get("score"), "metric": metric, "predictions": predictions,
+        "score": (best(evaluations) or {}).get("score"), "metric": metric,
+        "predictions": [record.fields for record in formats.json_lines(path, lines)],
         "heldout_share": evaluations[-1].get("heldout_share") if scored else None,
         "tokens_per_second": statistics.median(rates) if rates else None, **goodputs.summary(line),
         "memory": (line or {}).get("memory", {}), "metrics": metrics, "starts": starts, "samples": samples,

@@ -6,7 +6,6 @@ A terminal shows the texts of the first two, `generate` while it writes them.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -195,25 +194,20 @@ def read_lines(path: str) -> list[str]:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
-def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
-    """Where each row of `--input` is, for messages, and its text; without empty lines.
+def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of `--input` with `text`, the first of the names, and maybe others; without empty lines.
 
-    A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
+    They are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
+    Raises BadInput.
     """
     lines = read_lines(path)
-    as_json = os.path.splitext(path)[1] == ".jsonl"
-    as_json |= path == "-" and "".join(lines).lstrip().startswith("{")
+    as_json = path.endswith(".jsonl") or (path == "-" and "".join(lines).lstrip().startswith("{"))
+    others = f", and {' and '.join(names[1:])} if there are any" * (len(names) > 1)
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         where = f"{path}, row {number}"
-        if line.strip():
-            yield where, files.json_object(line, where) if as_json else line
-
-
-def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of `--input` with `text`, the first of the names, and maybe others. Raises BadInput."""
-    for where, row in read_rows(path):
-        fields = {"text": row} if isinstance(row, str) else row
+        fields = files.json_object(line, where) if as_json else {"text": line}
         if "text" not in fields or not fields.keys() <= {*names} or {*map(type, fields.values())} != {str}:
-            others = f", and {' and '.join(names[1:])} if there are any" * (len(names) > 1)
             raise BadInput(f"{where}: give an object of strings: text{others}, and nothing else")
         yield fields

@@ -12,8 +12,8 @@ import numpy as np
 from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
 from xlnet_jax.messages import duration, quantity
 
-CLASSES, ERRORS, LONGEST = 50, 20, 300
-"""Of a table of errors at most: classes, lines, and characters of a text."""
+ERRORS, LONGEST = 20, 300
+"""Of a table of errors at most: lines, and characters of a text."""
 POINTS = 400
 """Of a curve at most; each is the mean of the steps since the one before."""
 CURVES = {
@@ -145,24 +145,25 @@ def errors(runs: Mapping[str, dict[str, Any]]) -> str:
     """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
     parts = []
     for name, run in runs.items():
-        lines = [line for line in run["predictions"] if line.keys() >= {"gold", "label", "scores"}]
-        counts = collections.Counter((str(line["gold"]), line["label"]) for line in lines)
-        labels = sorted({label for pair in counts for label in pair})[:CLASSES]
-        wrong = [line for line in lines if str(line["gold"]) != line["label"]]
-        surest = sorted(wrong, key=_probability, reverse=True)[:ERRORS]
-        if lines:
-            rows = [(gold, *(counts[gold, said] for said in labels)) for gold in labels]
-            parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
-            rows = [(line["where"], line["gold"], line["label"], shown(_probability(line)),
-                     " | ".join(line["texts"])[:LONGEST]) for line in surest]  # fmt: skip
-            columns = ("example", "gold", "predicted", "probability", "texts")
-            parts.append(table(f"{name}: the most confident errors", columns, rows))
+        found = [(str(line["gold"]), line["label"], _probability(line["scores"]), line)
+                 for line in run["predictions"] if line.keys() >= {"gold", "label", "scores"}]  # fmt: skip
+        if not found:
+            continue
+        counts = collections.Counter((gold, said) for gold, said, *_ in found)
+        labels = sorted({label for pair in counts for label in pair})
+        rows: list[Sequence[Any]] = [(gold, *(counts[gold, said] for said in labels)) for gold in labels]
+        parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
+        wrong = sorted((each for each in found if each[0] != each[1]), key=lambda each: -each[2])
+        rows = [(line["where"], gold, said, shown(probability), " | ".join(line["texts"])[:LONGEST])
+                for gold, said, probability, line in wrong[:ERRORS]]  # fmt: skip
+        columns = ("example", "gold", "predicted", "probability", "texts")
+        parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
 
 
-def _probability(line: Mapping[str, Any]) -> float:
+def _probability(scores: dict[str, float] | list[float]) -> float:
     """Of what was predicted; the scores of a choice are a list."""
-    return max(line["scores"].values() if isinstance(line["scores"], dict) else line["scores"])
+    return max(scores.values() if isinstance(scores, dict) else scores)
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:

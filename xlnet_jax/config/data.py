@@ -269,7 +269,7 @@ def _task_rules(config: Config) -> list[Rule]:
     return [
         ("finetune.task", family.cls != "none" or task.task in _WITHOUT_CLS,
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
-         f"{', '.join(_WITHOUT_CLS[:-1])} or {_WITHOUT_CLS[-1]}"),
+         f"one of {', '.join(_WITHOUT_CLS)}"),
         ("model.memory_len", not generates or config.model.memory_len == 0,
          "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
         ("finetune.max_answer", not generates or task.max_answer <= T - 3,

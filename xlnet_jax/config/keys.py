@@ -85,11 +85,9 @@ def split(text: str) -> list[str]:
     if not text.startswith('["'):
         return [name.strip() for name in text.split(",")] if text else []
     try:
-        names = json.loads(text)
+        return [str(name) for name in json.loads(text)]
     except ValueError as error:
-        advice = 'write it as ["joy, love", "anger"]'
-        raise BadInput(f"{text[:60]!r} is no list of JSON ({error}); {advice}") from error
-    return list(map(str, names))
+        raise BadInput(f'{text[:60]!r} is no list of JSON ({error}); write it as ["joy, love", "anger"]') from error
 
 
 def joined(names: list[str]) -> str:

@@ -80,11 +80,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
-    """Without the dev set of a data set of TFDS in whose place words name other training examples alone: these are not
-    scored on it, but on a tenth of their own."""
-    named, task = {word.partition("=")[0] for word in overrides}, config.finetune
-    other = task.dev.startswith("tfds:") and not task.train.startswith(task.dev.rpartition(":")[0])
-    if not other or "--config.finetune.train" not in named or "--config.finetune.dev" in named:
+    """With a tenth of the training examples as dev set, if words name these and the dev set is one of TFDS that belongs
+    to others."""
+    task, named = config.finetune, {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides}
+    same = task.train.startswith(task.dev.rpartition(":")[0])
+    if same or not task.dev.startswith("tfds:") or named & {"train", "dev"} != {"train"}:
         return config
     return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 
@@ -165,13 +165,12 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
-    found = values.to_dict()
+    found, usual = values.to_dict(), TrainConfig().steps
     if found.get("phases") and not any(word.startswith("--config.train.steps=") for word in overrides):
-        inherited = found.get("train", {}).pop("steps", TrainConfig().steps)
+        inherited = found.get("train", {}).pop("steps", usual)
         config = from_dict(found)
-        if inherited not in (config.train.steps, TrainConfig().steps):
-            log.warning("%s: train.steps=%s is not used: the phases have %d steps together", where, inherited,
-                        config.train.steps)  # fmt: skip
+        if inherited not in (config.train.steps, usual):
+            log.warning("%s: train.steps=%s is not used: the phases have %d", where, inherited, config.train.steps)
         return config
     return from_dict(found)
 

@@ -102,10 +102,10 @@ def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) 
     if not low <= count <= high:
         wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
         raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
-    if strange := [text for text in example.texts if not isinstance(text, str)]:
-        raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
-    if not all(map(str.strip, example.texts)):
-        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+    for text in example.texts:
+        if not isinstance(text, str) or not text.strip():
+            what = "a text is empty" if isinstance(text, str) else f"{str(text)[:60]!r} is not a text"
+            raise BadInput(f"{example.where}: {what}; correct the row or remove it")
     try:
         new = task.encode(len(examples), example)
     except Unseen as error:
@@ -133,25 +133,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
-    source, path = config.finetune.train, config.finetune.dev
-    examples = readers.examples(kind.read, config, source)
-    dev_examples = readers.examples(kind.read, config, path) if path else []
-    labels = kind.labels_of(examples)
-    if labels and not config.finetune.labels:
-        config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
-    examples = _labelled(kind, config, source, examples)
-    dev_examples = _labelled(kind, config, path, dev_examples)
-    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
-        columns = kind.usual(next(formats.records(config, source)))
-        config = config.changed(finetune={"columns": configs.joined(list(columns))})
-    if not path and config.finetune.dev_share:
-        examples, dev_examples = _split(examples, config)
-    names = config.finetune.label_list()
-    if len(set(names)) < len(names):
-        raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
-    if "labels" in kind.options and len(names) < 2:
-        has = f"one label, {config.finetune.labels!r}" if names else "no label"
-        raise BadInput(f"{source} has {has}; a task needs at least two")
+    config, examples, dev_examples = _read(kind, config)
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
     if kind.several_lengths:  # the steps of a dispatch have one length
@@ -161,32 +143,60 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
     warn_of_export(tokenizer, config)
-    task = kind(config, tokenizer)
-    train = encode(task, source, examples)
-    if config.finetune.epochs and config.train.steps == TrainConfig().steps:
-        task = dataclasses.replace(task, config=_in_epochs(config, task.stream(train.rows), bool(dev_examples)))
-        train = dataclasses.replace(train, task=task)
-    if isinstance(task, TextToText) and (lost := task.lost(train.rows, examples)):
-        what = quantity(len(lost), "target")
-        log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
-                    "that keeps all, as `prepare` makes them", what, len(examples), *lost[0])  # fmt: skip
-    if isinstance(task, TokenClassification) and task.no_entities:
-        log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
+    train = encode(kind(config, tokenizer), config.finetune.train, examples)
     if len(train.rows) < config.train.batch_size:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
-    dev = encode(task, path or source, dev_examples) if dev_examples else None
+    if config.finetune.epochs and config.train.steps == TrainConfig().steps:
+        config = _in_epochs(config, train.stream(config), bool(dev_examples))
+        train = dataclasses.replace(train, task=kind(config, tokenizer))
+    _warn(train)
+    dev = encode(train.task, config.finetune.dev or train.path, dev_examples) if dev_examples else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
-             quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
+             quantity(len(train.rows), "row"), quantity(len(dev_examples), "dev example"))  # fmt: skip
     return train, dev
+
+
+def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list[Example]]:
+    """The labelled examples, for training and of the dev set, and the configuration with the names of their labels and
+    columns. Raises BadInput."""
+    source, path = config.finetune.train, config.finetune.dev
+    examples, dev = (readers.examples(kind.read, config, each) if each else [] for each in (source, path))
+    labels = kind.labels_of(examples)
+    if labels and not config.finetune.labels:
+        config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
+    names = config.finetune.label_list()
+    if len(set(names)) < len(names):
+        raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
+    examples, dev = _labelled(kind, config, source, examples), _labelled(kind, config, path, dev)
+    if "labels" in kind.options and len(names) < 2:
+        has = f"one label, {config.finetune.labels!r}" if names else "no label"
+        raise BadInput(f"{source} has {has}; a task needs at least two")
+    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
+        columns = kind.usual(next(formats.records(config, source)))
+        config = config.changed(finetune={"columns": configs.joined([*columns])})
+    if not path and config.finetune.dev_share:
+        examples, dev = _split(examples, config)
+    return config, examples, dev
+
+
+def _warn(train: TaskData) -> None:
+    """What a task cannot do with its examples."""
+    task = train.task
+    if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
+        log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
+                    "that keeps all, as `prepare` makes them", quantity(len(lost), "target"), len(train.examples),
+                    *lost[0])  # fmt: skip
+    if isinstance(task, TokenClassification) and task.no_entities:
+        log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
 
 
 def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
     """The training examples without those of `finetune.dev_share`, and these."""
     held = max(1, round(len(examples) * config.finetune.dev_share))
     order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
-    log.info("finetune.dev is empty: %d of %s of %s are the dev set (finetune.dev_share=%g)", held,
-             quantity(len(examples), "example"), config.finetune.train, config.finetune.dev_share)  # fmt: skip
+    log.info("finetune.dev is empty: %d of %s of %s are the dev set", held, quantity(len(examples), "example"),
+             config.finetune.train)  # fmt: skip
     dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
     return train, dev
 
@@ -262,8 +272,8 @@ def _labelled(kind: type[Task], config: Config, source: str, examples: list[Exam
     of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
     what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
     if len(without) == len(examples) or not config.finetune.drop_unlabelled:
-        advice = "give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not all"
-        raise BadInput(f"{what}; {advice}")
+        raise BadInput(f"{what}; give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not "
+                       "all")  # fmt: skip
     log.warning("%s; left out", what)
     return [example for example in examples if not is_none(example.label)]
 
@@ -272,8 +282,8 @@ def _sorted(labels: set[str], source: str) -> list[str]:
     """The names of labels in order, numbers by their value. Raises BadInput for a text."""
     for name in labels:
         if len(name) > 1000:
-            what = f"the label {name[:60]!r} has {len(name)} characters"
-            raise BadInput(f"{source}: {what}; name its column with finetune.columns")
+            raise BadInput(f"{source}: the label {name[:60]!r} has {len(name)} characters; name its column with "
+                           "finetune.columns")  # fmt: skip
     return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 

@@ -161,21 +161,18 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
 def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
     """The step that a run would start from, whose checkpoint is here and fits as far as its record says."""
     wanted = functools.partial(_wanted, job.config, phases, job.data)
-    at, what = -1, ""
-    if files.listing(os.path.join(job.workdir, "checkpoints")):
-        with Checkpoints(job.workdir) as checkpoints:
-            if checkpoints.steps():
-                trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
-                found = restore.newest(checkpoints, trees_of, processes, arrays=False)
-                at, what = found.step, "resume"
-                branch.warn_of_rise(found, phases[job.config.phase_before(at)].recipe.config, job.workdir)
-    if at < 0 and job.origin:
-        at, what = branch.restored(job.origin, job.config, wanted, processes, arrays=False).step, "branch"
-    if at < 0:
-        _initial(*phases[0], job.data, processes, arrays=False)
-        return 0
-    log.info("dry run: it would %s at step %d", what, at)
-    return at
+    with Checkpoints(job.workdir, job.config.checkpoint) as checkpoints:
+        if checkpoints.steps():
+            trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
+            found = restore.newest(checkpoints, trees_of, processes, arrays=False)
+            branch.warn_of_rise(found, job.config.in_phase(job.config.phase_before(found.step)), job.workdir)
+        elif job.origin:
+            found = branch.restored(job.origin, job.config, wanted, processes, arrays=False)
+        else:
+            _initial(*phases[0], job.data, processes, arrays=False)
+            return 0
+    log.info("dry run: it would start at step %d", found.step)
+    return found.step
 
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
@@ -330,24 +327,24 @@ def _rebuild(
     return memory
 
 
-def _by_piece(path: str, params: dict[str, Any], drawn: Any, abstract: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Parameters of a run with another vocabulary: of the pieces that both have its rows, and else those `drawn`, which
-    may be packed."""
+def _by_piece(
+    path: str, found: dict[str, Any], drawn: dict[str, Any], forms: dict[str, Any], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Of a run with another vocabulary the parameters with a row for each piece: the rows found there, and for pieces
+    that it does not have those `drawn`, which may be packed."""
     place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
-    trees: Any = (traverse_util.flatten_dict(tree, sep="/") for tree in (params, drawn, abstract))
-    found, fresh, forms = trees
     both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
-    for name in {name.removeprefix("params/") for name in restore.OF_VOCABULARY} & found.keys():
+    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
+                "those of %d other pieces are drawn", path, len(both), tokenizer.vocab_size - len(both))  # fmt: skip
+    merged = dict[str, Any]()
+    for name in found.keys() & {name.removeprefix("params/") for name in restore.OF_VOCABULARY}:
         # Of the rows there, and below them the drawn ones.
         form = forms[name]
         row_V = len(found[name]) + np.arange(form.shape[0])
         row_V[both] = [place[tokenizer.pieces[row]] for row in both]
         taken = jax.jit(lambda old, new, row_V: jnp.concatenate([old, new])[row_V], out_shardings=form.sharding)
-        found[name] = taken(found[name], meshes.like(fresh[name], form), row_V)
-    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
-                "those of %d other pieces are drawn", path, len(both),
-                tokenizer.vocab_size - len(both))  # fmt: skip
-    return traverse_util.unflatten_dict(found, sep="/")
+        merged[name] = taken(found[name], meshes.like(drawn[name], form), row_V)
+    return merged
 
 
 def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
@@ -356,16 +353,16 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     state = create_state(recipe, built)
     if not params:
         return state, {"rebuilt": []}
-    trees: Any = (traverse_util.flatten_dict(tree) for tree in (params, built.logical.params))
-    found, forms = trees
+    # Some heads have no parameters.
+    flattened: Any = functools.partial(traverse_util.flatten_dict, keep_empty_nodes=True, sep="/")
+    found, drawn, forms = map(flattened, (params, state.params, built.logical.params))
+    # Loaded parameters replace drawn ones; the other run may lack some.
+    merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != data.tokenizer.sha256:
-        path = recipe.config.checkpoint.init_from
-        params = _by_piece(path, params, state.params, built.logical.params, data.tokenizer)
-    # Loaded parameters replace fresh ones; the other run may lack some.
-    fresh_ones = traverse_util.flatten_dict(state.params, keep_empty_nodes=True)  # some heads have no parameters
-    merged = traverse_util.unflatten_dict(fresh_ones | traverse_util.flatten_dict(params))
-    state = dataclasses.replace(state, params=meshes.like(merged, built.abstract_state.params))
+        merged |= _by_piece(recipe.config.checkpoint.init_from, found, drawn, forms, data.tokenizer)
+    nested = traverse_util.unflatten_dict(merged, sep="/")
+    state = dataclasses.replace(state, params=meshes.like(nested, built.abstract_state.params))
     return state, {"init_from": origin, "rebuilt": []}
 
 
@@ -388,8 +385,8 @@ def _initial(
         origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
-    architecture = {name: theirs[name] for key in ARCHITECTURE
-                    if (name := f"model.{key}") in theirs and key not in ("vocab_size", "spare_rows")}  # fmt: skip
+    names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
+    architecture = {name: theirs[name] for name in names if name in theirs}
     if other := changed_keys(recipe.config, architecture, FROZEN):
         log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
                     "%s", path, "; ".join(other))  # fmt: skip
