@@ -154,8 +154,8 @@ def _records(config: Config, name: str) -> Iterator[Record]:
                 yield from _numbered(f"{path}, example", enumerate(stored.tfds_rows(path)))
             elif kind.suffix == ".parquet":
                 yield from _numbered(f"{path}, row", enumerate(stored.parquet_rows(path), 1))
-            elif kind.suffix == ".txt" and path.startswith(f"{files.resolve(name).rstrip('/')}/"):
-                yield _in_folder(files.resolve(name), path, _decoded(file))
+            elif kind.suffix == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
+                yield _in_folder(os.path.dirname(path.removeprefix(top)), path, _decoded(file))
             else:
                 yield from _of_text(config, file)
 
@@ -164,14 +164,13 @@ def _numbered(of: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[R
     return (Record(f"{of} {number}", fields) for number, fields in rows)
 
 
-def _in_folder(top: str, path: str, text: str) -> Record:
+def _in_folder(folder: str, path: str, text: str) -> Record:
     """An object of JSON, or a text whose label is its folder.
 
     Texts beside the folders, and those in aclImdb's `unsup`, have no label.
     """
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
-    folder = os.path.dirname(path.removeprefix(top).lstrip("/"))
     label = os.path.basename(folder)
     return Record(path, {"text": text, "label": None if label in ("", "unsup") else label})
 
