@@ -151,17 +151,15 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         path, kind = file.path, kind_of(file.path)
         with files.translate_errors(path):
             if kind.format == "tfds":
-                yield from _numbered(f"{path}, example", enumerate(stored.tfds_rows(path)))
+                for number, fields in enumerate(stored.tfds_rows(path)):
+                    yield Record(f"{path}, example {number}", fields)
             elif kind.suffix == ".parquet":
-                yield from _numbered(f"{path}, row", enumerate(stored.parquet_rows(path), 1))
+                for number, fields in enumerate(stored.parquet_rows(path), 1):
+                    yield Record(f"{path}, row {number}", fields)
             elif kind.suffix == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
                 yield _in_folder(os.path.dirname(path.removeprefix(top)), path, _decoded(file))
             else:
                 yield from _of_text(config, file)
-
-
-def _numbered(of: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[Record]:
-    return (Record(f"{of} {number}", fields) for number, fields in rows)
 
 
 def _in_folder(folder: str, path: str, text: str) -> Record:
