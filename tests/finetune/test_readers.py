@@ -232,9 +232,6 @@ def test_a_folder_of_files_of_one_data_set(tmp_path):
         _write(tmp_path, f"data/train-0000{number}.parquet", data)
     _write(tmp_path, "data/README.md", "Two files.")
     assert _read("labelled", "", f"{tmp_path}/data") == ROWS
-    assert "holds no .txt file, and none that ends in .csv" in _read(
-        "labelled", "", _write(tmp_path, "b/x.md", "")[:-4]
-    )
 
 
 @pytest.mark.parametrize(
@@ -353,7 +350,7 @@ def test_what_is_not_there(tmp_path):
     with pytest.raises(BadInput, match="link.csv"):
         _examples("labelled", "", str(tmp_path / "link.csv"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="holds no .txt file"):
+    with pytest.raises(BadInput, match=r"holds no \*.txt"):
         _examples("multiple_choice", "", str(tmp_path / "empty"))
 
 

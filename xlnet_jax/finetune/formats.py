@@ -1,6 +1,6 @@
 """Records of labelled files and of data sets that TFDS has built, by the end of the name.
 
-    tfds:NAME:SPLIT     see `data.prepare.tfds`; classes have their names
+    tfds:NAME:SPLIT     see `data.prepare.records`; classes have their names
     *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a
                         header. A .tsv has no quotes, as in GLUE
     *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0; all three
@@ -11,9 +11,8 @@
     *.bio  *.txt
     *.txt               lines of fastText, if the first starts with `__label__`
     two other files     text_to_text: the sources and the targets, line by line
-    a folder            the .txt files below it: each one JSON object, as in RACE, or a text whose
-                        label is the name of its folder, as in aclImdb; if it has none, the files
-                        of the first three lines
+    a folder            the files below it that `prepare` reads. A .txt is one JSON object, as in
+                        RACE, or a text whose label is the name of its folder, as in aclImdb
 
 .gz or .zst may follow the end of a text file. Several sources are joined with commas. Every source
 becomes records, which are dictionaries with a place for messages. Every error is one line with the
@@ -24,6 +23,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import logging
 import os
@@ -34,17 +34,15 @@ from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import records as stored
-from xlnet_jax.data.prepare import sources
-from xlnet_jax.errors import BadInput, check_link, summary
-from xlnet_jax.messages import quantity, suggest_file
+from xlnet_jax.data.prepare.sources import Part, Source, find_sources, kind_of, lines
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
-_CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".txt")
-_WITH_FIELDS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_WITH_FIELDS = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet"]
 """Ends of names of files whose records say what is what."""
-_TEXTS = (".txt", ".txt.gz", ".txt.zst")
-_OF_QQP = {"question1", "question2", "is_duplicate"}
-NAMES = ("id", "idx", "index", "guid")
+_WITH_WORDS = [".conll", ".conllu", ".iob", ".iob2", ".bio"]
+NAMES = ["id", "idx", "index", "guid"]
 """The usual names of what tells an example from the others."""
 PREFIX = "__label__"
 """Of the labels of fastText."""
@@ -122,22 +120,17 @@ def records(config: Config, source: str, lenient: bool = False) -> Iterator[Reco
             raise BadInput(f"{name} has no examples")
 
 
-def _end(path: str) -> str:
-    """The end of a name that says what is in the file: `.tsv` of `train.tsv.gz`."""
-    stem, end = os.path.splitext(path.lower())
-    return os.path.splitext(stem)[1] if sources.kind_of(path).compression else end
-
-
 def has_records(task: str, name: str) -> bool:
     """Whether a file for `predict` is read as those for training: others have a text in each line."""
-    end = _end(name)
-    of_words = end in _CONLL and (end != ".txt" or task == "token_classification")
+    end = kind_of(name).suffix
+    of_words = end in _WITH_WORDS or (end == ".txt" and task == "token_classification")
     return _has_fields(name) or (task != "text_to_text" and (of_words or os.path.isdir(name)))
 
 
 def _has_fields(name: str) -> bool:
     """Whether each record of a source says what is what."""
-    return name.startswith(stored.PREFIX) or _end(name) in _WITH_FIELDS
+    kind = kind_of(name)
+    return kind.format == "tfds" or kind.suffix in _WITH_FIELDS
 
 
 def _line_files(names: list[str]) -> Iterator[Record]:
@@ -145,85 +138,62 @@ def _line_files(names: list[str]) -> Iterator[Record]:
     if len(names) != 2:
         raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
                        "source and target")  # fmt: skip
-    sources, targets = (files.lines(_decoded(name)) for name in names)
-    if len(sources) != len(targets):
-        raise BadInput(f"{names[0]} has {len(sources)} lines and {names[1]} {len(targets)}; line by line they belong "
-                       "together")  # fmt: skip
-    for number, pair in enumerate(zip(sources, targets, strict=True), 1):
-        yield Record(f"{names[0]}, line {number}", dict(zip(("source", "target"), pair, strict=True)))
+    texts = [[line for file in find_sources([name]) for line in files.lines(_decoded(file))] for name in names]
+    one, two = map(len, texts)
+    if one != two:
+        raise BadInput(f"{names[0]} has {one} lines and {names[1]} {two}; line by line they belong together")
+    for number, (source, target) in enumerate(zip(*texts, strict=True), 1):
+        yield Record(f"{names[0]}, line {number}", {"source": source, "target": target})
 
 
 def _records(config: Config, name: str) -> Iterator[Record]:
-    if name.startswith(stored.PREFIX):
-        fields = enumerate(stored.tfds_rows(stored.find_tfds(name, None).path))
-        yield from (Record(f"{name}, example {number}", each) for number, each in fields)
-        return
-    with files.translate_errors(name):
-        listed, others = files.find(name, _TEXTS)
-    in_folder = sorted(path for path in others or () if _end(path) in _WITH_FIELDS)
-    if not listed and not in_folder:
-        check_link("finetune", name)
-        what = f"no such file{suggest_file(name)}"
-        if others is not None:
-            what = f"this folder holds no .txt file, and none that ends in {', '.join(_WITH_FIELDS)}"
-        raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in listed) or in_folder:
-        if listed and others is not None:
-            yield _in_folder(files.resolve(name).rstrip("/"), path)
-        else:
-            yield from _of_file(config, path)
+    for file in find_sources([name]):
+        path, kind = file.path, kind_of(file.path)
+        with files.translate_errors(path):
+            if kind.format == "tfds":
+                for number, fields in enumerate(stored.tfds_rows(path)):
+                    yield Record(f"{path}, example {number}", fields)
+            elif kind.suffix == ".parquet":
+                for number, fields in enumerate(stored.parquet_rows(path), 1):
+                    yield Record(f"{path}, row {number}", fields)
+            elif kind.suffix == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
+                yield _in_folder(os.path.dirname(path.removeprefix(top)), path, _decoded(file))
+            else:
+                yield from _of_text(config, file)
 
 
-def _in_folder(name: str, path: str) -> Record:
+def _in_folder(folder: str, path: str, text: str) -> Record:
     """An object of JSON, or a text whose label is its folder.
 
     Texts beside the folders, and those in aclImdb's `unsup`, have no label.
     """
-    text, folder = _decoded(path), os.path.dirname(path)
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
     label = os.path.basename(folder)
-    has_none = folder == name or label == "unsup"
-    return Record(path, {"text": text, "label": None if has_none else label})
+    return Record(path, {"text": text, "label": None if label in ("", "unsup") else label})
 
 
-def _of_file(config: Config, path: str) -> Iterator[Record]:
-    end = _end(path)
-    if end == ".parquet":
-        with files.translate_errors(path):
-            rows = list(stored.parquet_rows(path))
-        for number, fields in enumerate(rows, 1):
-            yield Record(f"{path}, row {number}", fields)
-        return
-    if end not in (*_WITH_FIELDS, *_CONLL):
-        known = ", ".join((*_WITH_FIELDS, *_CONLL))
-        raise BadInput(f"{path}: a name that ends in {known} says what it holds")
-    text = _decoded(path)
+def _of_text(config: Config, file: Source) -> Iterator[Record]:
+    path, end = file.path, kind_of(file.path).suffix
+    if end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
+        raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
+    text = _decoded(file)
     if end in (".csv", ".tsv"):
-        columns = config.finetune.column_list()
-        numbered = bool(columns) and all(map(str.isdecimal, columns))
-        yield from _table(path, text, end == ".tsv", numbered)
-    elif end in _WITH_FIELDS:
-        yield from _json(path, text)
-    elif end == ".txt" and text.lstrip().startswith(PREFIX):
-        yield from _fasttext(path, text)
-    else:
-        yield from _conll(path, text)
+        return _table(path, text, "".join(config.finetune.column_list()).isdecimal())
+    if end in _WITH_FIELDS:
+        return _json(path, text)
+    return (_fasttext if text.lstrip().startswith(PREFIX) else _conll)(path, text)
 
 
-def _decoded(path: str) -> str:
-    with files.translate_errors(path):
-        if sources.kind_of(path).compression:
-            blocks = sources.lines(sources.Part(path, 0, 0), cut=True)
-            data = b"".join(block for _, block in blocks)
-        else:
-            data = files.read(path)
+def _decoded(file: Source) -> str:
+    data = b"".join(block for _, block in lines(Part(file.path, 0, file.bytes), cut=True))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode() + "?"
-        row = len(list(_csv_rows(before))) if _end(path) == ".csv" else before.count("\n") + 1
-        raise BadInput(f"{path}, row {row}: not UTF-8 at byte {error.start}; convert the file") from error
+        rows = _csv_rows(before) if kind_of(file.path).suffix == ".csv" else before.split("\n")
+        message = f"not UTF-8 at byte {error.start}; convert the file"
+        raise BadInput(f"{file.path}, row {len([*rows])}: {message}") from error
 
 
 def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
@@ -231,25 +201,25 @@ def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text, newline=""), strict=strict)
 
 
-def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:
+def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
     """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
-    lines = (line.split("\t") for line in files.lines(text))
-    rows = lines if tabs else _csv_rows(text, strict=True)
+    tabs = (line.split("\t") for line in files.lines(text))
+    rows = tabs if kind_of(path).suffix == ".tsv" else _csv_rows(text, strict=True)
     names, number, short = list[str](), 0, list[int]()
     try:
         for number, row in enumerate(rows, 1):
+            where, error = f"{path}, row {number}", None
             if row in ([], [""]):
                 continue
-            if not names:
-                names = [str(column) for column in range(len(row))] if numbered else row
+            if not names and not numbered:
+                names = row
                 if twice := [name for name in names if name and names.count(name) > 1]:
-                    raise BadInput(f"{path}, row {number}: two columns are called {twice[0][:60]!r}; rename one")
-                if not numbered:
-                    continue
-            if tabs and len(row) < len(names) and {*names} >= _OF_QQP:
+                    raise BadInput(f"{where}: two columns are called {twice[0][:60]!r}; rename one")
+                continue
+            names = names or [*map(str, range(len(row)))]
+            if len(row) < len(names) and "is_duplicate" in names:
                 short.append(number)
                 continue
-            where, error = f"{path}, row {number}", None
             if len(row) != len(names):
                 error = BadInput(f"{where}: {len(row)} columns, and the first row has {len(names)}")
             yield Record(where, dict(zip(names, row, strict=False)), error)
@@ -286,10 +256,7 @@ def _json(path: str, text: str) -> Iterator[Record]:
 
 
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
-    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts.
-
-    A question of a test set has no `answers`.
-    """
+    """The questions of a SQuAD file. A question of a test set has no `answers`."""
     where = path
     try:
         for article, each in enumerate(value["data"], 1):
@@ -297,11 +264,8 @@ def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
                 where = f"{path}, article {article}, paragraph {number}"
                 for question in paragraph["qas"]:
                     fields = {**question, "context": paragraph["context"]}
-                    if (answers := question.get("answers")) is not None:
-                        names = "text", "answer_start"
-                        fields["answers"] = {name: [each[name] for each in answers] for name in names}
                     yield Record(f"{where}, question {question['id']}", fields)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError) as error:
         raise BadInput(f"{where}: not as in SQuAD ({summary(error)})") from error
 
 
@@ -323,46 +287,29 @@ def _columns(line: str) -> list[str]:
 
 def _conll(path: str, text: str) -> Iterator[Record]:
     """Sentences; every column is a list under its number, and under its number from the end: 0, 1, -2, -1."""
-    lines, width = dict[int, str](), 2
-    for number, line in enumerate([*files.lines(text), ""], 1):
-        if line.strip() and not line.startswith("-DOCSTART-"):
-            lines[number] = line
-            continue
-        words = (line for line in lines.values() if not line.startswith("#"))
-        width = next((len(_columns(line)) for line in words), width)
+    width, numbered = 2, enumerate(files.lines(text), 1)
+    for ends, group in itertools.groupby(numbered, lambda each: re.match(r"\s*$|-DOCSTART-", each[1]) is not None):
+        sentence = () if ends else [(number, line, _columns(line)) for number, line in group]
+        width = next((len(columns) for _, line, columns in sentence if line[0] != "#"), width)
         rows = dict[int, list[str]]()
-        for row, line in lines.items():
-            if not rows and _is_comment(line, width):
+        for number, line, columns in sentence:
+            where, other = f"{path}, row {number}", len(columns) != width
+            # `# text = ...`, but not `#this`.
+            if not rows and line[0] == "#" and (other or re.match("# |#begin document|#end document", line)):
                 continue
-            rows[row] = columns = _columns(line)
-            where = f"{path}, row {row}"
-            if len(columns) != width:
+            if other:
                 raise BadInput(f"{where}: {len(columns)} columns, and the row before has {width}")
             if "" in columns:
-                empty = columns.index("")
-                raise BadInput(f"{where}: column {empty} is empty; write a tag, such as O, or _")
+                raise BadInput(f"{where}: column {columns.index('')} is empty; write a tag, such as O, or _")
+            rows[number] = columns
         if rows:
-            every = _without_ranges([*rows.values()])
-            lists = [list(column) for column in zip(*every, strict=True)]
-            both = enumerate(lists), enumerate(lists, -len(lists))
-            fields = {str(n): column for columns in both for n, column in columns}
-            yield Record(f"{path}, row {min(rows)}", fields)
-        lines = {}
-
-
-def _is_comment(line: str, width: int) -> bool:
-    """Of the first line of a sentence with `width` columns: `# text = ...`, but not `#this`."""
-    always = line.startswith(("# ", "#begin document", "#end document"))
-    return always or (line.startswith("#") and len(_columns(line)) != width)
+            lists = [list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)]
+            both = [*enumerate(lists), *enumerate(lists, -len(lists))]
+            yield Record(f"{path}, row {min(rows)}", {str(n): column for n, column in both})
 
 
 def _without_ranges(rows: list[list[str]]) -> list[list[str]]:
-    """Without the rows `1-2` and `1.1` of CoNLL-U, whose first column counts the words from 1."""
-    words = list[list[str]]()
-    for columns in rows:
-        after = len(words) + 1
-        if columns[0] == str(after):
-            words.append(columns)
-        elif len(columns) < 5 or not re.fullmatch(rf"{after}-\d+|{after - 1}\.\d+", columns[0]):
-            return rows
-    return words
+    """Without the rows `1-2` and `1.1` of CoNLL-U, which has at least five columns and counts the words from 1."""
+    words = [columns for columns in rows if not re.fullmatch(r"\d+[-.]\d+", columns[0])]
+    counted = [columns[0] for columns in words] == [str(n) for n in range(1, len(words) + 1)]
+    return words if words and counted and len(words[0]) > 4 else rows

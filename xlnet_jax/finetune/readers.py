@@ -6,6 +6,7 @@ there is none; see `unlabelled`. Every error is one line with the file and the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ TEXTS = (
     ("#1 String", "#2 String"), ("sentence",), ("text",),
 )  # fmt: skip
 """The usual names of texts: of GLUE's files and of TFDS."""
-LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score", "labels")
+LABELS = ["label", "gold_label", "Quality", "is_duplicate", "score", "labels", "answer"]
 """The usual names of labels."""
 Read = Callable[[Record, list[str]], Sequence[Example]]
 """A reader: from a record and the names in `finetune.columns` to its examples."""
@@ -37,19 +38,19 @@ def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
         raise record.error
     columns, fields = config.finetune.column_list(), record.fields
     if read is pairs:  # or single texts
-        columns = [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
+        read, columns = labelled, [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
     if not fields.keys() & {*columns[:-1]}:
         if "texts" in fields:
             return [Example(tuple(record.list("texts")), None, record.where)]
         columns = []
-    label = columns[-1].split("|") if columns else ([] if fields.keys() & {*LABELS, "answer"} else LABELS[:1])
+    label = columns[-1:] or LABELS[-1:]
     missing = dict.fromkeys({"answers", "tags", "target", *label} - fields.keys())
-    return (labelled if read is pairs else read)(record._replace(fields=fields | missing), columns)
+    return read(record._replace(fields=fields | missing), columns)
 
 
 def usual(record: Record) -> list[str]:
     """The usual names that a record has for texts and a label. Raises BadInput."""
-    return [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
+    return [*record.first(TEXTS, "text"), *record.first(zip(LABELS), "label")]
 
 
 def usual_pair(record: Record) -> Sequence[str]:
@@ -57,11 +58,16 @@ def usual_pair(record: Record) -> Sequence[str]:
     return record.first(TEXTS[:5], "pair of texts")
 
 
+def _named(names: Sequence[str], most: float, what: str) -> Sequence[str]:
+    """At least two names of columns. Raises BadInput, which says what they must name."""
+    if not 2 <= len(names) <= most:
+        raise BadInput(f"finetune.columns={','.join(names)} must name {what}")
+    return names
+
+
 def labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
-    *texts, label = columns or usual(record)
-    if not texts:
-        raise BadInput(f"finetune.columns={label} must name a text and a label")
+    *texts, label = _named(columns or usual(record), math.inf, "a text and a label")
     value = record.field(label)
     value = tuple(value) if isinstance(value, list) else value
     return [Example(tuple(map(record.text, texts)), value, record.where)]
@@ -71,12 +77,14 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a tuple of labels, which may be empty. Raises BadInput.
 
     They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names are then 0, 1, ...; or
-    a text with `|` between them.
+    a text with `|` between them, or else commas.
     """
     (example,) = labelled(record, columns)
     if example.label in (None, ""):
         return [example._replace(label=None)]
-    given = example.label if isinstance(example.label, tuple) else str(example.label).split("|")
+    given, text = example.label, str(example.label)
+    if not isinstance(given, tuple):
+        given = [name.strip() for name in text.split("|" if "|" in text else ",")]
     if all(isinstance(value, float) for value in given) and {*given} <= {0, 1}:
         given = [number for number, value in enumerate(given) if value]
     labels = tuple(map(str, given))
@@ -93,24 +101,28 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
     A record is an article of RACE, or one question, whose options are columns or one list.
     """
-    if "questions" not in record.fields:
-        *names, label = columns or [
-            *record.first([("article", "question", "options"), ("context", "question", "options")], "question"),
-            *record.first([(name,) for name in (*LABELS, "answer")], "label"),
-        ]
-        lists = [value if isinstance(value := record.field(name), list) else [record.text(name)] for name in names]
-        return [Example(tuple(sum(lists, [])), record.field(label), record.where)]
+    if "questions" in record.fields:
+        return _questions(record)
+    usual_names = [(context, "question", "options") for context in ("article", "context")]
+    *names, label = columns or [*record.first(usual_names, "question"), *record.first(zip(LABELS), "label")]
+    texts = []
+    for name in names:
+        value = record.field(name)
+        texts += value if isinstance(value, list) else [record.text(name)]
+    return [Example(tuple(texts), record.field(label), record.where)]
+
+
+def _questions(record: Record) -> list[Example]:
+    """Those of an article of RACE."""
     article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
     lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
-    if len({len(each) for each in lists}) > 1:
+    if len({*map(len, lists)}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
     found = []
     for number, (question, options, answer) in enumerate(zip(*lists, strict=True), 1):
-        where = f"{record.where}, question {number}"
-        if not isinstance(options, list):
-            raise BadInput(f"{where}: the options must be a list, and are {str(options)[:60]!r}")
-        found.append(Example((article, question, *options), answer, where))
+        each = Record(f"{record.where}, question {number}", {"options": options})
+        found.append(Example((article, question, *each.list("options")), answer, each.where))
     return found
 
 
@@ -120,23 +132,26 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
     The tuple is empty if the context holds no answer; a question without `answers` has no label.
     """
     context, question, answers = *map(record.text, ("context", "question")), record.fields.get("answers")
-    if answers is None:  # of a test set
-        label = () if record.fields.get("is_impossible") else None
-        return [Example((context, question), label, record.where)]
+    names, given = ("answer_start", "text"), ()
     try:
-        given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
+        if isinstance(answers, list):  # as SQuAD has them; TFDS has lists of texts and of starts
+            given = [tuple(each[name] for name in names) for each in answers]
+        elif answers is not None:
+            given = zip(*(answers[name] for name in names), strict=True)
+        label = tuple(_found(record, context, *each) for each in given)
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
     if record.fields.get("is_impossible"):
-        given = ()  # only plausible ones
-    return [Example((context, question), tuple(_found(record, context, *each) for each in given), record.where)]
+        label = ()  # only plausible ones
+    elif answers is None:
+        label = None
+    return [Example((context, question), label, record.where)]
 
 
 def token_classification(record: Record, columns: list[str]) -> list[Example]:
     """The words of a sentence and a tuple of their tags. Raises BadInput."""
-    names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
-    if len(names) != 2:
-        raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
+    usual_names = ["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"]
+    names = _named(columns or usual_names, 2, "the words and the tags")
     words, tags = record.list(names[0]), record.field(names[1])
     if tags is None or tags is words:  # the last column is the only one
         return [Example(tuple(words), None, record.where)]
@@ -147,20 +162,15 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    names = columns or usual_pair(record)
-    if not 2 <= len(names) <= 3:
-        raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
-    label = record.field(names[2]) if len(names) == 3 else None
-    return [Example(tuple(map(record.text, names[:2])), label, record.where)]
+    one, two, *label = _named(columns or usual_pair(record), 3, "two texts, or two and a similarity")
+    return [Example((record.text(one), record.text(two)), record.field(label[0]) if label else None, record.where)]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
     """A text, and the text that is made from it. Raises BadInput."""
-    names = columns or ["source", "target"]
-    if len(names) != 2:
-        raise BadInput(f"finetune.columns={','.join(names)} must name the source and the target")
-    target = None if record.field(names[1]) is None else record.text(names[1])
-    return [Example((record.text(names[0]),), target, record.where)]
+    source, target = _named(columns or ["source", "target"], 2, "the source and the target")
+    text = None if record.field(target) is None else record.text(target)
+    return [Example((record.text(source),), text, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:

@@ -189,22 +189,20 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
         if table.num_row_groups < end:
             lacking = quantity(end - table.num_row_groups, "row group")
             raise BadInput(f"{path}: {lacking} shorter than it was; start over")
-        row = sum(table.metadata.row_group(index).num_rows for index in range(start))
-        for group in range(start, end):
-            after = row + table.metadata.row_group(group).num_rows
-            for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
-                # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
-                try:
-                    values = batch.column(0).cast(pyarrow.large_binary())
-                except pyarrow.ArrowNotImplementedError as error:
-                    kind = batch.column(0).type
-                    message = f"field {field!r} is {kind}, not a string; choose another with --field"
-                    raise BadInput(f"{path}: {message}") from error
-                for value in values:
-                    yield row, value.as_py()
-                    row += 1
-            if row != after:
-                raise BadInput(f"{path}: row group {group} is damaged, rows are missing; replace the file")
+        row, after = (sum(table.metadata.row_group(index).num_rows for index in range(each)) for each in (start, end))
+        for batch in table.iter_batches(_ROWS, row_groups=range(start, end), columns=[field], use_threads=False):
+            # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
+            try:
+                values = batch.column(0).cast(pyarrow.large_binary())
+            except pyarrow.ArrowNotImplementedError as error:
+                kind = batch.column(0).type
+                message = f"field {field!r} is {kind}, not a string; choose another with --field"
+                raise BadInput(f"{path}: {message}") from error
+            for value in values:
+                yield row, value.as_py()
+                row += 1
+        if row != after:
+            raise BadInput(f"{path}: it is damaged, rows are missing; replace the file")
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:

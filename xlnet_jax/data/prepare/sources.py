@@ -60,18 +60,20 @@ class Kind(NamedTuple):
     """`text`, `json`, `parquet` or `tfds`."""
     compression: str | None
     """`gzip`, `zstd` or None; of text and json only."""
+    suffix: str
+    """The end of the name, without that of the compression: `.jsonl`."""
 
 
 def kind_of(path: str) -> Kind:
     """The kind of a source, by its name alone."""
     if path.startswith(records.PREFIX):
-        return Kind("tfds", None)
+        return Kind("tfds", None, "")
     stem, suffix = os.path.splitext(path.lower())
-    if suffix == ".parquet":
-        return Kind("parquet", None)
     if compression := _COMPRESSIONS.get(suffix):
         suffix = os.path.splitext(stem)[1]
-    return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression)
+    elif suffix == ".parquet":
+        return Kind("parquet", None, suffix)
+    return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression, suffix)
 
 
 def find_sources(
