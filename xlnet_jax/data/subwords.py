@@ -12,7 +12,6 @@ around a text, which are the model's. A text's own "[MASK]" stays text.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 from collections import Counter
@@ -24,7 +23,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from xlnet_jax.data import tokenizer_fields
-from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, starts_word
+from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, joined, starts_word
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -132,8 +131,7 @@ class Subwords(Tokenizer):
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`."""
-        ids = [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
-        return np.array(list(itertools.chain.from_iterable(ids)), np.int32), np.array(list(map(len, ids)), np.int64)
+        return joined([each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8 become U+FFFD.

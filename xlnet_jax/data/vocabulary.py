@@ -37,6 +37,7 @@ from xlnet_jax.data.tokenizer import (
     Tokenizer,
     byte_of,
     has_accents,
+    joined,
     starts_word,
 )  # fmt: skip
 from xlnet_jax.data.tokenizer_fields import Settings
@@ -123,9 +124,7 @@ class Vocabulary(Tokenizer):
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
         if self.level == "words":
-            ids = [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
-            length_S = np.fromiter(map(len, ids), np.int64, len(ids))
-            return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
+            return joined([[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts])
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
             # Of the original's enwik8. No vocabulary that `prepare` counted lacks it.
