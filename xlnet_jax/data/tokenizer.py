@@ -246,7 +246,7 @@ def _load(kind: Any, path: str, normalization: Normalization, sha256: str, *more
     return kind(path, normalization, *more)
 
 
-def joined(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def joined(ids: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
     """The ids of S texts one after the other, int32 [N], and how many each has, int64 [S]."""
     length_S = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S

@@ -141,8 +141,10 @@ class Settings:
             tokens = {number: {"content": text, "special": json.dumps(text) in named} for text, number in old.items()}
             tokens |= self.said.get("added_tokens_decoder") or {}
             flags = {"single_word": False, "lstrip": False, "rstrip": False}
-            self.added = [flags | {"normalized": not each.get("special"), "content": each["content"]} | each
-                          | {"id": int(number)} for number, each in tokens.items()]  # fmt: skip
+            self.added: list[dict[str, Any]] = [
+                flags | {"normalized": not each.get("special"), "content": each["content"]} | each | {"id": int(number)}
+                for number, each in tokens.items()
+            ]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(f"{self.where}: added_tokens_decoder has no content for each id, or added_tokens.json no "
                            "id") from error  # fmt: skip
@@ -172,12 +174,12 @@ class Settings:
 
         `usual` has the steps without switches; None: those of the file are right. Raises BadInput if it has others.
         """
-        for name in ("normalizer", "pre_tokenizer", "model") if usual else ():
-            mine = {key: value for key, value in (document[name] or {}).items() if key not in _NOT_COMPARED.split()}
-            if not mine.items() <= (usual[name] or {}).items():
-                raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; if that file is "
-                               "right, set tokenizer_class to PreTrainedTokenizerFast")  # fmt: skip
         if usual:
+            for name in ("normalizer", "pre_tokenizer", "model"):
+                mine = {key: value for key, value in (document[name] or {}).items() if key not in _NOT_COMPARED.split()}
+                if not mine.items() <= (usual[name] or {}).items():
+                    raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; if that file is "
+                                   "right, set tokenizer_class to PreTrainedTokenizerFast")  # fmt: skip
             if usual["normalizer"]:
                 lower, chinese = (
                     self.said.get(name) is not False for name in ("do_lower_case", "tokenize_chinese_chars")

@@ -220,8 +220,8 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
     usual = Normalization(lower=opened.special == ALBERT)
     opened.normalization = dataclasses.replace(steps or usual, **rules)
     if steps not in (None, opened.normalization):
-        raise BadInput(f"{settings.where}: {', '.join(map(RULES.get, rules))} are not as the steps of tokenizer.json; "
-                       "correct one of the two files")  # fmt: skip
+        raise BadInput(f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} are not as the steps of "
+                       "tokenizer.json; correct one of the two files")  # fmt: skip
     above = [f"{each['content']!r:.60} ({each['id']})" for each in settings.added if each["id"] >= opened.vocab_size]
     if above:
         _log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
