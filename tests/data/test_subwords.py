@@ -168,7 +168,11 @@ def test_a_vocabulary_of_gpt2_ends_with_the_end_of_a_text(tmp_path):
         ("vocab.txt", "a\nb", r"it has no \[UNK\]"),
         ("vocab.json", '{"a": 0, "b": 2}', "its ids have gaps, or two pieces have one id"),
         ("tokenizer.json", "{}", "name a tokenizer.json, vocab.json, vocab.txt of WordPiece or byte-level BPE"),
-        ("tokenizer.json", '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}', "not WordPiece"),
+        (
+            "tokenizer.json",
+            '{"model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}}',
+            "not WordPiece",
+        ),
     ],
 )
 def test_unusable_files(tmp_path, name, content, said):

@@ -143,7 +143,7 @@ def test_a_space_before_a_text_of_bytes(tmp_path):
         (
             wordpiece,
             {"tokenizer_class": "BertJapaneseTokenizer"},
-            "tokenizer_class is BertJapaneseTokenizer; only Bert",
+            'tokenizer_class="BertJapaneseTokenizer" makes other ids; only null or',
         ),
         (wordpiece, {"unk_token": "x"}, r"unk_token is 'x'; only '\[UNK\]' can be used"),
         (
@@ -168,7 +168,7 @@ def test_a_space_before_a_text_of_bytes(tmp_path):
         (
             bytebpe,
             {"tokenizer_class": "CamembertTokenizer"},
-            "tokenizer_class is CamembertTokenizer; only Roberta",
+            'tokenizer_class="CamembertTokenizer" makes other ids; only null or',
         ),
         (bytebpe, {"cls_token": "</s>"}, "cls_token is '</s>'; only '<s>'"),
     ],
@@ -274,7 +274,7 @@ def test_other_steps_of_a_unigram_file_are_refused(steps, tmp_path):
         ({"unk_token": "[UNK]"}, "unk_token is '.UNK.'; only '<unk>'"),
         (
             {"tokenizer_class": "T5Tokenizer"},
-            "tokenizer_class is T5Tokenizer; only XLNetTokenizer AlbertTokenizer",
+            'tokenizer_class="T5Tokenizer" makes other ids; .*"XLNetTokenizer" or "XLNetTokenizerFast"',
         ),
         ({"vocab_scores": []}, "vocab_scores=.. is not a known field"),
         ({"added_tokens_decoder": {"7": TOKEN}}, "has id 7, which is another piece"),

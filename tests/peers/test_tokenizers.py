@@ -21,7 +21,7 @@ from xlnet_jax.data.vocabulary import open_tokenizer, unexportable
 
 transformers = pytest.importorskip("transformers")
 OLD = transformers.__version__.startswith("4.")
-LOWER, CASED = Normalization(lower=True), Normalization()
+LOWER, CASED = Normalization(lower=True), Normalization(keep_accents=True)
 KINDS = {"bert": ("wordpiece", LOWER), "bert-cased": ("wordpiece", CASED), "roberta": ("bytebpe", CASED),
          "gpt2": ("bytebpe", CASED), "albert": ("sentencepiece", LOWER)}  # fmt: skip
 SLOW = {"bert": "BertTokenizer", "bert-cased": "BertTokenizer", "roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer",

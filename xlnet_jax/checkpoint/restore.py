@@ -202,9 +202,9 @@ def foreign_parameters(
 def _with_rows(leaf: Any, form: str) -> Any:
     """An abstract array with as many rows as a saved one has, whole on each device; itself, if there is more that
     differs."""
-    rows = int((re.search(r"\d+", form.partition("[")[2]) or ["0"])[0])
+    rows = re.split(r"[][,]", form)[1]
     sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
-    other = jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype, sharding=sharding)
+    other = jax.ShapeDtypeStruct((int(rows), *leaf.shape[1:]), leaf.dtype, sharding=sharding)
     return other if form == checksums.form(other) != checksums.form(leaf) else leaf
 
 

@@ -103,9 +103,8 @@ def fitted(config: Config, tokenizer: Tokenizer) -> Config:
     Raises BadInput if there are fewer rows than pieces, or so many more that the tokenizer is that of another model.
     """
     spare = config.model.vocab_size - tokenizer.vocab_size
-    if not 0 <= spare <= MOST_SPARE:
-        raise _mismatch(tokenizer, config.model.vocab_size)
-    config = config.changed(model={"spare_rows": spare})
+    if 0 <= spare <= MOST_SPARE:
+        config = config.changed(model={"spare_rows": spare})
     check_tokenizer(tokenizer, config)
     return config
 
@@ -113,13 +112,10 @@ def fitted(config: Config, tokenizer: Tokenizer) -> Config:
 def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
     """Raises BadInput if a tokenizer has not as many pieces as the model, or lacks one that it needs."""
     if tokenizer.vocab_size != config.model.pieces:
-        raise _mismatch(tokenizer, config.model.pieces)
+        raise BadInput(f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model "
+                       f"{config.model.pieces}; use the one that it was trained with "
+                       f"(`import --tokenizer={tokenizer.file_name}`)")  # fmt: skip
     check_pieces(tokenizer, config, f"tokenizer {tokenizer.path}")
-
-
-def _mismatch(tokenizer: Tokenizer, rows: int) -> BadInput:
-    return BadInput(f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {rows}; use the one "
-                    f"that it was trained with (`import --tokenizer={tokenizer.file_name}`)")  # fmt: skip
 
 
 def check_output(output: str) -> None:

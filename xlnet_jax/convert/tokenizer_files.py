@@ -28,36 +28,35 @@ from xlnet_jax.storage import files
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
     """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the model's family."""
-    path = os.path.join(folder, "tokenizer.json")
-    found = files.read_json_object(path) if "tokenizer.json" in files.listing(folder) else {}
-    ours, theirs = [*_frame(config.model.family, tokenizer), None][0], found.get("post_processor")
-    types = config.model.family.segments != 1
-    if theirs and _framed(theirs, types) != _framed(ours, types):
+    path, family = os.path.join(folder, "tokenizer.json"), config.model.family
+    data = files.read_if_there(path)
+    theirs = data and files.json_object(data, path).get("post_processor")
+    if theirs and _framed(theirs, family) != _framed(_frame(family, tokenizer), family):
         raise BadInput(f"{path}: its post_processor puts other special pieces around texts than a model of "
                        f"{config.model.architecture} reads; only those can be used")  # fmt: skip
 
 
-def _framed(step: Any, types: bool) -> list[tuple[list[int], list[int]]]:
+def _framed(step: Any, family: Family) -> list[tuple[list[int], list[int]]]:
     """The ids that a post-processor makes of one text and of two, each of one piece, and their types."""
     usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
     made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
-    return [(each.ids, each.type_ids if types else []) for each in (made.encode("a"), made.encode("a", "a"))]
+    return [(each.ids, each.type_ids * (family.segments != 1)) for each in made.encode_batch(["a", ("a", "a")])]
 
 
 def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
     """The files by name."""
     family = config.model.family
-    steps = _frame(family, tokenizer)
+    frame = _frame(family, tokenizer)
     if isinstance(tokenizer, Subwords):
         document, others = json.loads(tokenizer.content), _old_files(tokenizer)
         if tokenizer.level == "bytebpe":
             # Places in a text are those of words without their space.
             of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-            steps = [{"type": "Sequence", "processors": [of_bytes, *steps]}]
+            frame = {"type": "Sequence", "processors": [of_bytes, *[frame] * (frame is not None)]}
     else:
         document = tokenizer_json.tokenizer_json(tokenizer.content, tokenizer.normalization, tokenizer.path)
         others = {"spiece.model": tokenizer.content}
-    document["post_processor"] = steps[0] if steps else None
+    document["post_processor"] = frame
     settings = files.to_json(_settings(tokenizer, family, config.data.segment_len), 2)
     return {"tokenizer.json": files.to_json(document, None), "tokenizer_config.json": settings} | others
 
@@ -97,11 +96,11 @@ def _settings(tokenizer: Tokenizer, family: Family, length: int) -> dict[str, An
     }  # fmt: skip
 
 
-def _frame(family: Family, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The special pieces around one text and around two, a step or none. Each SEP has the type of its text, and CLS
+def _frame(family: Family, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """The special pieces around one text and around two, a step or None. Each SEP has the type of its text, and CLS
     that of the first, or its own at the end."""
     if family.cls == "none":
-        return []
+        return None
     cls, sep = (tokenizer.pieces[index] for index in (tokenizer.special.cls, tokenizer.special.sep))
     types = [0, 0 if family.segments == 1 else 1, 2 if family.cls == "last" else 0]
     a, b = ({"Sequence": {"id": letter, "type_id": kind}} for letter, kind in zip("AB", types, strict=False))
@@ -109,6 +108,5 @@ def _frame(family: Family, tokenizer: Tokenizer) -> list[dict[str, Any]]:
                             for piece, kind in zip((sep, sep, cls), types, strict=True))  # fmt: skip
     texts = [a, end_a], [a, *[end_a] * family.separators, b, end_b]
     single, pair = ([*text, of_cls] if family.cls == "last" else [of_cls, *text] for text in texts)
-    ids = {piece: tokenizer.pieces.index(piece) for piece in (sep, cls)}
-    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
-    return [{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}]
+    special = {name: {"id": name, "ids": [tokenizer.pieces.index(name)], "tokens": [name]} for name in (sep, cls)}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}

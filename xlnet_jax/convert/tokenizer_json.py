@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import itertools
 import unicodedata
 from typing import Any
 
@@ -121,26 +120,23 @@ def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Norma
     # White space is that of the model, too: the pre-tokeniser splits at it.
     blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]
-    cuts = _steps(document.get("pre_tokenizer"))
-    for lower, keep_accents, nfkc in itertools.product((False, True), repeat=3):
-        normalization = Normalization(lower, keep_accents, True, nfkc)
-        ours = [step for step in _normalizers(rule, normalization) if step != _SPACES]
-        theirs = [{"type": "NFKD"}, {"type": "StripAccents"}] * (not keep_accents) + [{"type": "Lowercase"}] * lower
-        if found in (ours, [*_QUOTES, *theirs, *[step for step in ours if step["type"] == "Precompiled"]]):
-            break
-    else:
-        kinds = ", ".join(step["type"] for step in found)
-        raise BadInput(f"{name}: its normalizer ({kinds}) is none of an XLNet or an ALBERT; name a SentencePiece model "
-                       "with --tokenizer")  # fmt: skip
-    if [step for step in cuts if step["type"] != "WhitespaceSplit" and _prepends(step) not in ("always", "never")]:
+    kinds = [step["type"] for step in found]
+    normalization = Normalization("Lowercase" in kinds, "NFKD" not in kinds, nfkc="NFKC" in kinds)
+    lower, accents = [{"type": "Lowercase"}], [{"type": "NFKD"}, {"type": "StripAccents"}]
+    ours = [step for step in _normalizers(rule, normalization) if step != _SPACES]
+    theirs = [*_QUOTES, *accents * ("NFKD" in kinds), *lower * normalization.lower]
+    if found not in (ours, theirs + [step for step in ours if step["type"] == "Precompiled"]):
+        raise BadInput(f"{name}: its normalizer ({', '.join(kinds)}) is none of an XLNet or an ALBERT; name a "
+                       "SentencePiece model with --tokenizer")  # fmt: skip
+    if [step for step in _steps(document.get("pre_tokenizer")) if _prepends(step) == "first"]:
         raise BadInput(f"{name}: its pre_tokenizer is not that of a SentencePiece model; name one with --tokenizer")
     return normalization
 
 
 def _prepends(step: dict[str, Any]) -> str:
-    """Before which words a Metaspace puts its mark: always, first, never. Old files have a switch."""
+    """Before which words a step puts the mark: always, first, never. Old files have a switch."""
     if step["type"] != "Metaspace" or not step.get("split", True):
-        return ""
+        return "never" if step["type"] == "WhitespaceSplit" else "first"
     return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
 
 

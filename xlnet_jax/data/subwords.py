@@ -12,7 +12,6 @@ around a text, which are the model's. A text's own "[MASK]" stays text.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 from collections import Counter
@@ -24,7 +23,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from xlnet_jax.data import tokenizer_fields
-from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, starts_word
+from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, joined, starts_word
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -38,6 +37,7 @@ _END = "<|endoftext|>"
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
 _GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)  # padding is nowhere read, but must be a piece
+_ROLES = {*_BERT, *_ROBERTA, *_GPT2}
 _FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
 _ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
@@ -66,7 +66,6 @@ class Subwords(Tokenizer):
 
     Attributes:
       backend: the tokenizer of the library.
-      given: the normalisation that it was opened with.
       folder: the folder whose settings count, or "".
       content: of a `tokenizer.json`, as a corpus keeps it.
     """
@@ -78,7 +77,7 @@ class Subwords(Tokenizer):
         `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
 
         Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that cannot be used."""
-        self.path, self.normalization, self.given, self.folder = str(path), AS_IS, normalization, folder
+        self.path, self.normalization, self._given, self.folder = str(path), AS_IS, normalization, folder
         try:
             settings = Settings(folder) if folder else None
             document = _read(self.path, normalization, settings)
@@ -86,7 +85,7 @@ class Subwords(Tokenizer):
             self.backend: Any = tokenizers.Tokenizer.from_buffer(self.content)
             self._find()
             if settings:
-                self._check(settings)
+                settings.check(self)
         except BadInput:
             raise
         except Exception as error:  # the library has no class for its errors
@@ -111,25 +110,16 @@ class Subwords(Tokenizer):
         if sorted(ids.values()) != list(range(len(ids))):
             raise ValueError(_GAPS)
         self.special = SpecialIds(*(ids.get(name) for name in names))
-        if self.level == "wordpiece" and self.special.unk is None:
+        is_wordpiece = self.level == "wordpiece"
+        if is_wordpiece and self.special.unk is None:
             raise ValueError(f"it has no {names.unk}")
-        if self.level == "wordpiece":
-            self.word_start = np.array([not piece.startswith("##") for piece in self.pieces])
-        else:
-            self.word_start = np.array([piece.startswith("Ġ") for piece in self.pieces])
+        starts = [piece.startswith("##" if is_wordpiece else "Ġ") for piece in self.pieces]
+        self.word_start = np.array(starts) != is_wordpiece
         self.word_start[self.special.there()] = True
-
-    def _check(self, settings: Settings) -> None:
-        """Raises BadInput if special pieces have other names here, or added tokens other ids."""
-        settings.check_names(self.special, self.pieces)
-        for text, token in settings.added.items():
-            if self.backend.token_to_id(text) != token["id"]:
-                raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is not the "
-                               "next one or that of its piece; correct it")  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()
-        return load, (kind, path, self.given, sha256, self.folder)
+        return load, (kind, path, self._given, sha256, self.folder)
 
     def cleaned(self, text: str) -> str:
         """See `Tokenizer.cleaned`."""
@@ -141,8 +131,7 @@ class Subwords(Tokenizer):
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`."""
-        ids = [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
-        return np.array(list(itertools.chain.from_iterable(ids)), np.int32), np.array(list(map(len, ids)), np.int64)
+        return joined([each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8 become U+FFFD.
@@ -175,34 +164,34 @@ _BYTES = _bytes()
 
 
 def _read(path: str, normalization: Normalization, settings: Settings | None) -> dict[str, Any]:
-    """The content of a `tokenizer.json`, from one of `FILES`."""
-    document = _document_of(path, normalization)
-    model = document.get("model")
-    if settings and isinstance(model, dict) and isinstance(model.get("vocab"), dict):
-        level = "bytebpe" if "merges" in model else "wordpiece"
-        usual = json.loads(_empty(level, AS_IS, path).to_str()) if path.endswith(FILES[0]) else None
-        settings.change(document, level, usual)
-        settings.add(document, {*_BERT, *_ROBERTA, *_GPT2})
-    return document
-
-
-def _document_of(path: str, normalization: Normalization) -> dict[str, Any]:
-    """The same, without the settings of its folder."""
-    text, level = files.read(path).decode(), "wordpiece" if path.endswith(".txt") else "bytebpe"
-    if path.endswith(FILES[0]):
+    """The content of a `tokenizer.json`, from one of `FILES` and the settings of its folder."""
+    text, is_made = files.read(path).decode(), not path.endswith(FILES[0])
+    if is_made:
+        document = _made(path, text, normalization)
+    else:
         _check(path, normalization)
         document = files.json_object(text, path)
         tokenizer_fields.check_file(document, path)
-        return document | dict.fromkeys(_OUTSIDE)
-    made = _empty(level, normalization, path)
-    if level == "wordpiece":
-        return _document(made, text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
+        document |= dict.fromkeys(_OUTSIDE)
+    if settings and isinstance(document["model"]["vocab"], dict):
+        level = "bytebpe" if "merges" in document["model"] else "wordpiece"
+        usual = json.loads(_empty(level, AS_IS, path).to_str()) if is_made or not settings.verbatim else None
+        settings.apply(document, usual, _ROLES)
+    return document
+
+
+def _made(path: str, text: str, normalization: Normalization) -> dict[str, Any]:
+    """The `tokenizer.json` of older files: of a `vocab.txt`, or of a `vocab.json` and its merges."""
+    if path.endswith(".txt"):
+        pieces = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        return _document(_empty("wordpiece", normalization, path), pieces)
     ids = files.json_object(text, path)
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(ids))):
         raise ValueError(_GAPS)
     rows = files.read(f"{path.removesuffix(FILES[1])}merges.txt").decode().split("\n")
-    return _document(made, pieces, [row.split() for row in rows if row and not row.startswith("#version")])
+    merges = [row.split() for row in rows if row and not row.startswith("#version")]
+    return _document(_empty("bytebpe", normalization, path), pieces, merges)
 
 
 def _check(path: str, normalization: Normalization) -> None:
@@ -231,10 +220,10 @@ def _empty(level: str, normalization: Normalization, path: str) -> Any:
 
 def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
     """A `tokenizer.json` with these pieces by id."""
-    document, special = json.loads(made.to_str()), {*_BERT, *_ROBERTA, *_GPT2}
+    document = json.loads(made.to_str())
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     document["added_tokens"] = [{"id": index, "content": piece, "lstrip": piece == _MASK} | flags
-                                for index, piece in enumerate(pieces) if piece in special]  # fmt: skip
+                                for index, piece in enumerate(pieces) if piece in _ROLES]  # fmt: skip
     document["model"]["vocab"] = {piece: index for index, piece in enumerate(pieces)}
     if "merges" in document["model"]:
         document["model"]["merges"] = [list(pair) for pair in merges]

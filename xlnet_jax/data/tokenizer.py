@@ -217,8 +217,7 @@ class Tokenizer:
                 ids if split.keys().isdisjoint(ids) else [new for old in ids for new in split.get(old, (old,))]
                 for ids in encoded
             ]
-        length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum())), length_S
+        return joined(encoded)
 
     def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
@@ -245,6 +244,12 @@ class Tokenizer:
 def _load(kind: Any, path: str, normalization: Normalization, sha256: str, *more: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
     return kind(path, normalization, *more)
+
+
+def joined(ids: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of S texts one after the other, int32 [N], and how many each has, int64 [S]."""
+    length_S = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
 
 
 def byte_of(piece: str) -> bytes:

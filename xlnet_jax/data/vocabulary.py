@@ -28,7 +28,6 @@ from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.config import Config
 from xlnet_jax.config.families import FAMILIES
-from xlnet_jax.data import tokenizer_fields
 from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
 from xlnet_jax.data.tokenizer import (
     ALBERT,
@@ -38,8 +37,10 @@ from xlnet_jax.data.tokenizer import (
     Tokenizer,
     byte_of,
     has_accents,
+    joined,
     starts_word,
 )  # fmt: skip
+from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -50,8 +51,6 @@ LARGEST = 1_000_000
 """Pieces of any vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
 """Files of tokenizers; of several in a folder the first is taken."""
-_RECORDS = ("manifest.json", "normalization.json")
-"""Of a corpus and of a work directory: they hold the normalisation of the tokenizer beside them."""
 RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
@@ -125,9 +124,7 @@ class Vocabulary(Tokenizer):
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
         if self.level == "words":
-            ids = [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
-            length_S = np.fromiter(map(len, ids), np.int64, len(ids))
-            return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
+            return joined([[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts])
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
             # Of the original's enwik8. No vocabulary that `prepare` counted lacks it.
@@ -172,12 +169,11 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     and has accents keeps them, and all others are the original's.
     """
     path = str(path)
-    if not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path)):
-        listed = files.listing(path)
-        if file := file_in(path, listed):
-            return open_in(path, file) if normalization is None else open_tokenizer(file, normalization)
-    if normalization is None:
-        normalization = _recorded(os.path.dirname(path))
+    is_folder = not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path))
+    if is_folder and (file := file_in(path, files.listing(path))):
+        normalization = normalization or _recorded(path)
+        return open_tokenizer(file, normalization) if normalization else open_in(path, file)
+    normalization = normalization or _recorded(os.path.dirname(path))
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, normalization or AS_IS)
     opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
@@ -195,14 +191,13 @@ def _made_here(tokenizer: Tokenizer) -> bool:
 
 def _recorded(folder: str) -> Normalization | None:
     """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None elsewhere."""
-    for name in _RECORDS:
-        path = os.path.join(folder, name)
-        if (data := files.read_if_there(path)) is not None:
+    for path in (os.path.join(folder, name) for name in ("manifest.json", "normalization.json")):
+        if data := files.read_if_there(path):
             record = files.json_object(data, path)
             rules = record.get("normalization", record)
-            if isinstance(rules, dict) and not RULES.keys().isdisjoint(rules):
+            if isinstance(rules, dict) and rules.keys() <= RULES.keys():
                 files.check_types(rules, dict.fromkeys(RULES, bool), path)
-                return Normalization(**{switch: rules[switch] for switch in RULES if switch in rules})
+                return Normalization(**rules)
     return None
 
 
@@ -215,27 +210,19 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
     """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say nothing, BERT and
     ALBERT lower-case, as they do there. `steps` are those of the folder's tokenizer.json, for a SentencePiece model.
     Raises BadInput for a field that cannot be used."""
-    if not set(_RECORDS).isdisjoint(files.listing(folder)):
-        return open_tokenizer(path)
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, folder=folder)
     if path.endswith(".json"):
         return Vocabulary(path)
-    settings, opened = tokenizer_fields.Settings(folder), Tokenizer(path)
-    settings.check(opened.level)
-    settings.check_names(opened.special, opened.pieces)
+    settings, opened = Settings(folder), Tokenizer(path)
+    settings.check(opened)
     rules = {ours: settings.said[theirs] for ours, theirs in RULES.items() if settings.said.get(theirs) is not None}
     usual = Normalization(lower=opened.special == ALBERT)
     opened.normalization = dataclasses.replace(steps or usual, **rules)
     if steps not in (None, opened.normalization):
-        raise BadInput(f"{settings.where}: {', '.join(RULES[name] for name in rules)} are not as the steps of "
+        raise BadInput(f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} are not as the steps of "
                        "tokenizer.json; correct one of the two files")  # fmt: skip
-    above = []
-    for text, token in settings.added.items():
-        if token["id"] >= opened.vocab_size:
-            above.append(f"{text!r:.60} ({token['id']})")
-        elif opened.pieces[token["id"]] != text:
-            raise BadInput(f"{settings.where}: added token {text!r:.60} has id {token['id']}, which is another piece")
+    above = [f"{each['content']!r:.60} ({each['id']})" for each in settings.added if each["id"] >= opened.vocab_size]
     if above:
         _log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
                     "as any other: %s", folder, ", ".join(above))  # fmt: skip

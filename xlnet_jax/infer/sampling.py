@@ -34,8 +34,7 @@ class Sampling(NamedTuple):
 
 def possible(logits_BPV: jax.Array, model: ModelConfig) -> jax.Array:
     """Logits, -inf for the rows that have no piece (`model.spare_rows`)."""
-    has_piece_11V = (jnp.arange(model.vocab_size) < model.pieces)[None, None]
-    return jnp.where(has_piece_11V, logits_BPV, -jnp.inf) if model.spare_rows else logits_BPV
+    return logits_BPV.at[..., model.pieces :].set(-jnp.inf) if model.spare_rows else logits_BPV
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:

@@ -188,10 +188,9 @@ def _given(path: str, switches: Mapping[str, bool]) -> Tokenizer:
     if isinstance(opened, subwords.Subwords) and opened.folder:
         raise BadInput(f"tokenizer {path}: the files of this folder say what becomes of a text; leave out --uncased, "
                        "--strip_accents and --nfkc")  # fmt: skip
-    base = opened.given if isinstance(opened, subwords.Subwords) else opened.normalization
     if opened.path.endswith(".txt") and "lower" in switches:  # uncased BERT
         switches = {**switches, "keep_accents": False}
-    return open_tokenizer(opened.path, dataclasses.replace(base, **switches))
+    return open_tokenizer(opened.path, dataclasses.replace(opened.normalization, **switches))
 
 
 def _train(
