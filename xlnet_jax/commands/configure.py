@@ -187,7 +187,7 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Con
 def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
     config = fused.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
-    log.info("measuring %s of width %d", quantity(config.model.layers, "layer"), config.model.d_model)
+    log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows = meshes.rows_here(config.train.batch_size, mesh)
@@ -259,13 +259,13 @@ def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     about = (
         f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {quantity(cores(), 'core')}. "
         f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
-        f"of which {R} x {batch} are new text. {quantity(config.train.steps, 'step')} read "
+        f"of which {R} x {batch} are new text. {config.train.steps:,} steps read "
         f"{result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in "
         f"{result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them. Nothing here is "
         "published: sizes and rates are a starting point."
     )
     head = (
-        f"{quantity(config.model.layers, 'layer')} of width {config.model.d_model}, segments of {T}, batch {batch}, "
+        f"{config.model.layers} layers of width {config.model.d_model}, segments of {T}, batch {batch}, "
         f"{result['parameters']:,} parameters: made by `xlnet-jax configure --minutes={minutes:g}`.\n\n"
         f"    {result['command']}\n\n{textwrap.fill(about, width=118, break_long_words=False)}\n"
     )

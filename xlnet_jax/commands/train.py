@@ -32,12 +32,6 @@ from xlnet_jax.train.launch import Job
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
 
-NEXT = {
-    "train": "", "fill": " --top=5 'The end of the [MASK].'", "generate": " --tokens=50 'The end of the'",
-    "evaluate": "", "predict": " --input=FILE",
-}  # fmt: skip
-"""The commands that go on with a run, and their words."""
-
 SAMPLE_LENGTH = 64
 """Tokens of a text that is filled, at most."""
 
@@ -136,14 +130,16 @@ def _next(workdir: str, step: int) -> str | None:
     if workdirs.read_config(workdir) is None:
         return None
     config = workdirs.load_config(workdir, whole=True)
-    verb = "generate" if config.data.left_to_right else "fill"
+    verb, words = "fill", " --top=5 'The end of the [MASK].'"
+    if config.data.left_to_right:
+        verb, words = "generate", " --tokens=50 'The end of the'"
     if config.model.position_scheme == "absolute":  # no memory could follow a text
-        verb = "evaluate"
+        verb, words = "evaluate", ""
     if step < config.train.steps:
-        verb = "train"
+        verb, words = "train", ""
     if config.finetune.task != "none":  # `step` is its best one
-        verb = "predict"
-    return f"xlnet-jax {verb} --workdir={shlex.quote(workdir)}{NEXT[verb]}"
+        verb, words = "predict", " --input=FILE"
+    return f"xlnet-jax {verb} --workdir={shlex.quote(workdir)}{words}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def example(tokenizer: Tokenizer, text: str) -> str:
 
 def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> None:
     """Logs one line if at least `LEAST_SHARE` of the pieces of some text are unknown."""
-    if unknown and unknown >= LEAST_SHARE * pieces:
+    if unknown >= max(1, LEAST_SHARE * pieces):
         _log.warning("%s: the tokenizer does not know %.1f %% of the pieces, such as %r; take one of this language, "
                      "script and case", where, 100 * unknown / pieces, example())  # fmt: skip
 

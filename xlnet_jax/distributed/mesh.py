@@ -96,7 +96,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     tpu_slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
     slices = config.slices or tpu_slices
     if tpu_slices > 1 and slices != tpu_slices:
-        raise BadInput(f"mesh.slices={slices}: the devices belong to {quantity(tpu_slices, 'slice')}; leave it at 0")
+        raise BadInput(f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0")
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
@@ -251,11 +251,9 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 def like(tree: Any, abstract: Any) -> Any:
     """The same arrays, those that are packed in only one of the two trees with the shape and sharding of `abstract`."""
-
-    def one(x: Any, y: Any) -> Any:
-        return x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x))
-
-    return jax.tree.map(one, tree, abstract)
+    return jax.tree.map(
+        lambda x, y: x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x)), tree, abstract
+    )
 
 
 def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:

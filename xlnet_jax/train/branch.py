@@ -82,8 +82,8 @@ def restored(
     except BadInput as error:
         raise type(error)(f"--branch={origin}: {error}") from error
     name = f"--branch={Origin(origin.path, found.step)}"
-    theirs, updates = _before(found)
-    if (rate := rate_left(theirs, updates)) is not None:
+    theirs, _, rate = _before(found)
+    if rate is not None:
         raise BadInput(
             f"{name}: the learning rate has decayed there, from {theirs.optimizer.learning_rate:.3g} to {rate:.3g} "
             f"(optimizer.schedule={theirs.optimizer.schedule}); name an earlier step, from before the decay"
@@ -93,16 +93,17 @@ def restored(
     return found
 
 
-def _before(found: Restored) -> tuple[Config, int]:
-    """The configuration that a checkpoint was trained with, and its updates: without its arrays, all of its steps."""
+def _before(found: Restored) -> tuple[Config, int, float | None]:
+    """The configuration that a checkpoint was trained with, its updates, which without its arrays are all of its steps,
+    and `rate_left`."""
     config = configs.from_dict(configs.nested(configs.renamed(found.record["config"])))
-    return config, found.step - int(found.trees.get("counters", {}).get("skipped", 0))
+    updates = found.step - int(found.trees.get("counters", {}).get("skipped", 0))
+    return config, updates, rate_left(config, updates)
 
 
 def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
     """A warning, with both rates, if a run goes on at a higher rate than the one to which its schedule has fallen."""
-    theirs, updates = _before(found)
-    left = rate_left(theirs, updates)
+    theirs, updates, left = _before(found)
     next_one: Any = schedule(config.optimizer, config.train.steps)(updates)
     if left is None or next_one < 1.1 * left or updates >= config.train.steps:
         return

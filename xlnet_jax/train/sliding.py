@@ -49,8 +49,8 @@ log = logging.getLogger("xlnet_jax")
 def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.ndarray]:
     """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
-    It takes parameters placed on the mesh, and int32 [N, X], equal in all processes, with the numbers of those that are
-    scored (None = all); it returns float32 [N], and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
+    It takes parameters placed on the mesh, int32 [N, X], equal in all processes, and the numbers or slice of the
+    windows to score; it returns float32 of these, and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
     over whose rows each `batch_size` windows (0 = as configured) are split.
     """
     size = rows_at_once(recipe.config, mesh, batch_size)
@@ -61,8 +61,8 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
-    def nll(params: Any, windows_NX: np.ndarray, which_N: np.ndarray | None = None) -> np.ndarray:
-        which_N = np.arange(len(windows_NX)) if which_N is None else which_N
+    def nll(params: Any, windows_NX: np.ndarray, which_N: Any = slice(None)) -> np.ndarray:
+        which_N = np.arange(len(windows_NX))[which_N]
         count, parts, logged = len(which_N), [], time.monotonic()
         with progress_bar("tokens", count) as bar:
             for first in range(0, count, size):
@@ -110,15 +110,15 @@ class SlidingLoss:
         self._mixture, self._train_counts_V = mixture, train_counts_V
         W, predicted = config.data.windows_per_block, [corpus.tokens - 1 for corpus in mixture.corpora]
         rows_S3 = SinglePass.of_blocks(tuple(predicted), context, W, blocks * W).rows_S3
-        # Of every token after the first of a split whether it is scored.
-        self._scored = [np.zeros(-(-count // context), bool) for count in predicted]
-        for corpus, first, length in rows_S3:
-            self._scored[corpus][first : first + length] = True
-        self._scored = [by.repeat(context)[:n] for by, n in zip(self._scored, predicted, strict=True)]
-        scored = sum(int(each.sum()) for each in self._scored)
-        self._share = scored / sum(predicted)
-        part = f", {self._share:.1%} of the split, evenly spread" if self._share < 1 else ""
-        self.scope = f"{quantity(scored, 'window')} of {quantity(context, 'token')}{part}"
+        rows = (rows_S3 * (1, context, context)).tolist()
+        # Of every split the numbers of the scored tokens, without its first token.
+        self._scored_CN = [
+            np.concatenate([np.arange(first, min(first + length, n)) for of, first, length in rows if of == corpus])
+            for corpus, n in enumerate(predicted)
+        ]
+        scored, total = sum(map(len, self._scored_CN)), sum(predicted)
+        self._share = scored / total
+        self.scope = f"{scored:,} of {quantity(total, 'window')} of {quantity(context, 'token')}"
         self._last = scorer(recipe, mesh)
 
         @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
@@ -130,16 +130,16 @@ class SlidingLoss:
 
     def __call__(self, params: Any) -> dict[str, Any]:
         """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""
-        totals_C3 = np.zeros((len(self._scored), 3))
+        totals_C3 = np.zeros((len(self._scored_CN), 3))
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
-        for number, (corpus, scored_N) in enumerate(zip(self._mixture.corpora, self._scored, strict=True)):
+        for number, (corpus, scored_N) in enumerate(zip(self._mixture.corpora, self._scored_CN, strict=True)):
             tokens_N = corpus.read(np.zeros(1, np.int64), corpus.tokens)[0][0]
-            first_NX, windows_NX = np.split(np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1), [1])
-            in_first_X, in_others_N = np.split(scored_N, [self._context])
-            losses = [jax.device_get(self._first(params, first_NX[0]))[in_first_X]]
-            if in_others_N.any():
-                losses.append(self._last(params, windows_NX, np.flatnonzero(in_others_N)))
-            totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, scored_N.sum()
+            windows_NX = np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1)
+            of_first_X, others_N = np.split(scored_N, [np.searchsorted(scored_N, self._context)])
+            losses = [jax.device_get(self._first(params, windows_NX[0]))[of_first_X]]
+            if len(others_N):
+                losses.append(self._last(params, windows_NX, others_N - self._context + 1))
+            totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, len(scored_N)
             counts_V += np.bincount(tokens_N[1:][scored_N], minlength=len(counts_V))
         scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, self._share)
         del scored["loss_without_memory"]

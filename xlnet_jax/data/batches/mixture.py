@@ -120,8 +120,7 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.pieces:
-            spare = f" without its model.spare_rows={config.model.spare_rows}" * bool(config.model.spare_rows)
-            what = f"model.vocab_size={config.model.vocab_size}{spare} is not that of the tokenizer of {corpus.path}"
+            what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
             needed = corpus.tokenizer.vocab_size + config.model.spare_rows
             raise BadInput(f"{what}; set --config.model.vocab_size={needed}")
         check_pieces(corpus.tokenizer, config, corpus.path)
@@ -134,11 +133,11 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
             advice = f"prepare one again with the options of the other and with its {file} as --tokenizer"
             raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
-    for part in (config.in_phase(number).data for number in range(len(config.ends) * weighted)):
+    parts = [config.in_phase(number).data for number in range(len(config.ends))]
+    for part in parts * weighted:
         if part.weights and len(part.weight_list()) != len(corpora):
             has = f"{quantity(len(part.weight_list()), 'number')} for {len(corpora)} corpora"
             raise BadInput(f"data.weights={part.weights} has {has}; give one each")
-    parts = [config.in_phase(number).data for number in range(len(config.ends))]
     equal = len({part.reuse_len * part.windows_per_block for part in parts}) == 1
     cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
     return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if equal else 0)

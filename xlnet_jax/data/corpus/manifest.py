@@ -68,7 +68,7 @@ _MANIFEST = {
     "replaced": _NUMBER,
     "empty": (None, _NUMBER),
     "dropped": {"letters": _NUMBER, "marks": _NUMBER, "hangul": _NUMBER},
-    "unknown": {"pieces": _NUMBER, "example": str},
+    "unknown": {"pieces": _NUMBER, "example": (None, str)},
     "sources": [{"path": str, "start": _NUMBER, "end": _NUMBER, "sha256": _SHA256}],
 }
 _MAY_BE_ABSENT = {"heldout", "dropped", "unknown"}

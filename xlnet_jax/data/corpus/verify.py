@@ -29,7 +29,6 @@ def info(path: str) -> dict[str, Any]:
     """The manifest's figures, in total and per split; None where its format had no such count. Raises BadInput."""
     manifest = read_manifest(path)
     warn_of_unknown(manifest, path)
-    found = manifest.get("unknown")
     splits = {
         name: {
             **{counted: split[counted] for counted in _COUNTED},
@@ -43,7 +42,7 @@ def info(path: str) -> dict[str, Any]:
     return {
         **{counted: None if None in values else sum(values) for counted, values in counts.items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
-        "unknown": found and {**found, "example": found["example"] or None},
+        "unknown": manifest.get("unknown"),
         "sha256": manifest["sha256"],
         # The version on disk: `read_manifest` converts a manifest to the newest.
         "format_version": manifest["options"].get("format_version"),

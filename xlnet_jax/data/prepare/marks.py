@@ -8,6 +8,7 @@ loses nothing by decomposition (NFKD), but stays in pieces without NFKC.
 from __future__ import annotations
 
 import functools
+import logging
 import unicodedata
 from collections.abc import Callable, Mapping
 
@@ -17,20 +18,27 @@ NAMES = ("letters", "marks", "hangul")
 """What is counted: letters and marks seen, in decomposed form, where a Hangul syllable is one; of these, the marks that
 were taken off; and Hangul syllables that stay in pieces."""
 LARGEST_SHARE = 0.005
-"""Of letters and marks; above it `said` speaks of changed words."""
+"""Of letters and marks; above it `say` warns of changed words."""
+
+_KEPT_BY = {
+    "accents, umlauts, vowel signs and so on off": "a vocabulary that is trained here (no --tokenizer) without "
+    "--strip_accents",
+    "Hangul syllables apart": "--nfkc",
+}
+_log = logging.getLogger("xlnet_jax")
 
 
-def said(dropped: Mapping[str, int]) -> tuple[str, bool]:
-    """One line about `NAMES` and their counts, empty if nothing was taken off or apart; and whether it is a warning."""
-    letters, lost, split = (dropped[name] for name in NAMES)
-    what, advice = list[str](), "--nfkc"
-    if lost:
-        what.append(f"takes {lost:,} accents, umlauts, vowel signs and so on off ({lost / letters:.2%} of the letters)")
-        advice = "a vocabulary that is trained here (no --tokenizer) without --strip_accents"
-    if split:
-        what.append(f"takes {split:,} Hangul syllables apart ({split / letters:.2%})")
-    line, changes = f"normalisation {' and '.join(what)}" if what else "", max(lost, split) > LARGEST_SHARE * letters
-    return line + f": that changes words; to keep them, prepare in a new folder with {advice}" * changes, changes
+def say(dropped: Mapping[str, int]) -> None:
+    """Logs what was taken off or apart, by `NAMES`; if that is much, as a warning, with what keeps it."""
+    letters, *others = (dropped[name] for name in NAMES)
+    for count, what in zip(others, _KEPT_BY, strict=True):
+        changes = count > LARGEST_SHARE * letters
+        if count:
+            _log.log(
+                logging.WARNING if changes else logging.INFO, "normalisation takes %d %s (%.2f %% of the letters)%s",
+                count, what, 100 * count / letters,
+                f": that changes words; to keep them, prepare in a new folder with {_KEPT_BY[what]}" * changes,
+            )  # fmt: skip
 
 
 def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:

@@ -88,30 +88,33 @@ def prepare(
     beam = list(beam_options) if engine == "beam" else None
     if beam is not None:
         engines.make_pipeline(beam, output)  # before anything is read
+    asked = {"lower": uncased, "keep_accents": strip_accents, "nfkc": nfkc}
+    switches = {name: name != "keep_accents" for name, is_on in asked.items() if is_on}
     published = datasets.parse(dataset) if dataset else None
     if published:
         if vocabulary not in (None, published.vocabulary):
             raise BadInput(f"--dataset={dataset} has a vocabulary of {published.vocabulary}; leave --vocabulary out")
-        if uncased or strip_accents or nfkc or unwrap:
+        if switches or unwrap:
             raise BadInput(
                 f"--dataset={dataset} is read as it is: leave out --uncased, --strip_accents, --nfkc and --unwrap"
             )
         vocabulary = published.vocabulary
     if unwrap and document == "line":
         raise BadInput("--unwrap joins lines, and --document=line makes a document of each; leave one of both out")
-    asked = {"lower": uncased or None, "keep_accents": False if strip_accents else None, "nfkc": nfkc or None}
-    switches = {name: value for name, value in asked.items() if value is not None}
     with files.translate_errors(output):
         found = published.find(inputs) if published else find_sources(inputs, data_dir)
         # So 10 TB are 10,000 shards and not 156,250.
         shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
-        model = None if tokenizer is None else _given(tokenizer, switches)
+        model = None if tokenizer is None else open_tokenizer(tokenizer)
         level = vocabulary or (model.level if model else FAMILIES[family or "xlnet"].vocabulary)
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
         trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
-        if level == "bytebpe" and switches:
-            raise BadInput("byte-level BPE reads a text as it is: leave out --uncased, --strip_accents and --nfkc")
+        if switches and (level == "bytebpe" or (isinstance(model, subwords.Subwords) and model.folder)):
+            what = f"tokenizer {tokenizer or level}: it says itself what becomes of a text"
+            raise BadInput(f"{what}; leave out --uncased, --strip_accents and --nfkc")
+        if model and switches:
+            model = _with_steps(model, switches)
         begun, rules = resume.begun(output), dict[str, bool]()
         given = Normalization(**{"keep_accents": begun.get("keep_accents", True)} | switches)
         normalization = model.normalization if model else given
@@ -180,13 +183,10 @@ def prepare(
             return manifest
 
 
-def _given(path: str, switches: Mapping[str, bool]) -> Tokenizer:
+def _with_steps(opened: Tokenizer, switches: Mapping[str, bool]) -> Tokenizer:
     """The tokenizer of `prepare --tokenizer` with further steps of normalisation. Raises BadInput if it takes none."""
-    opened = open_tokenizer(path)
-    if not switches:
-        return opened
     if isinstance(opened, subwords.Subwords) and opened.folder:
-        raise BadInput(f"tokenizer {path}: the files of this folder say what becomes of a text; leave out --uncased, "
+        raise BadInput(f"tokenizer {opened.path}: the files beside it say what becomes of a text; leave out --uncased, "
                        "--strip_accents and --nfkc")  # fmt: skip
     if opened.path.endswith(".txt") and "lower" in switches:  # uncased BERT
         switches = {**switches, "keep_accents": False}
@@ -215,7 +215,7 @@ def _train(
             break
     _check_any(len(sample), held_out)
     # After a minute already: the corpus may take a day.
-    _say_marks(reader.dropped)
+    marks.say(reader.dropped)
     if request.sentences == "punctuation" and not request.unwrap and (warning := wrapped(sample)):
         _log.warning("%s", warning)
     *larger, least = _PIECES if vocab_size is None else (vocab_size,)
@@ -283,8 +283,7 @@ def _assemble(
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
-    _say_marks(dropped)
-    unknown = [note.get("unknown", {"pieces": 0, "example": ""}) for note in notes]
+    marks.say(dropped)
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
@@ -295,12 +294,10 @@ def _assemble(
         "options": options,
         **counts,
         "dropped": dropped,
-        "unknown": {
-            "pieces": sum(each["pieces"] for each in unknown),
-            "example": next((each["example"] for each in unknown if each["example"]), ""),
-        },
+        "unknown": {"pieces": sum(note.get("unknown", 0) for note in notes),
+                    "example": max(note.get("example", "") for note in notes) or None},
         "sources": [part for note in notes for part in note["sources"]],
-    }
+    }  # fmt: skip
     manifests.warn_of_unknown(manifest, output)
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
         _log.warning("%s", warning)
@@ -316,16 +313,10 @@ def _assemble(
 def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
     """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
     refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
-    if family in refused or 0 < len(refused) < len(FAMILIES):  # of counted ones nobody expects it
+    if refused:
         level = logging.WARNING if family in refused else logging.INFO
         _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
                  "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
-
-
-def _say_marks(dropped: Mapping[str, int]) -> None:
-    line, is_warning = marks.said(dropped)
-    if line:
-        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", line)
 
 
 def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], vocab_size: int) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import hashlib
 import itertools
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ LONGEST_DOCUMENT = 256_000_000
 """Characters. A document is held in memory: whether it is held out depends on all of it."""
 
 _NEEDS_SPACE = ".!?…"  # they end a sentence only before white space
+_WIDE = "。︒︕︖﹒﹖﹗！．？｡"  # after them no space follows, and only wide quotes and brackets close
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
@@ -290,19 +290,17 @@ def unwrapped(lines: Sequence[str]) -> str:
 @functools.cache
 def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """The ends of sentences in a line, and one at its end. `tokenizers` knows Unicode's property; Python does not."""
-    keep = normalizers.Replace(tokenizers.Regex(r"\P{Sentence_Terminal}"), "")
-    # Beyond are ideographs.
-    found = keep.normalize_str("".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000))
-    wide = "".join(character for character in found if unicodedata.east_asian_width(character) in "FHW")
-    others = "".join(character for character in found if character not in wide + _NEEDS_SPACE)
+    drop = normalizers.Replace(tokenizers.Regex(rf"[\P{{Sentence_Terminal}}{_NEEDS_SPACE}{_WIDE}]"), "")
+    # Without surrogates; beyond are ideographs.
+    others = drop.normalize_str("".join(map(chr, (*range(0xD800), *range(0xE000, 0x20000)))))
     # Patterns start with a character class and never backtrack: otherwise scanning takes ten times as long, and a row
     # of dots quadratic time. A wide full stop may be a decimal point.
     ends = (
-        rf"[.!?…{wide}{others}](?:(?<=[{wide}])(?<!\d[﹒．](?=\d))[{wide}]*+[」』”’）｣]*+"
+        rf"[.!?…{_WIDE}{others}](?:(?<=[{_WIDE}])(?<!\d[﹒．](?=\d))[{_WIDE}]*+[」』”’）｣]*+"
         rf"|(?<=[{others}])[{others}!?]*+[\"'”’»)\]]*+"
         r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
     )
-    return re.compile(ends), re.compile(rf"[.!?…{wide}{others}][\"'”’»)\]」』）｣]*$")
+    return re.compile(ends), re.compile(rf"[.!?…{_WIDE}{others}][\"'”’»)\]」』）｣]*$")
 
 
 def split_sentences(line: str) -> Iterator[str]:

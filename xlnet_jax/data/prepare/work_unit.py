@@ -72,10 +72,10 @@ class _SplitWriter:
         paragraphs = list(itertools.chain.from_iterable(waiting))
         sentences = list(itertools.chain.from_iterable(paragraphs))
         pieces, length_S = self._tokenizer.encode_normalized(sentences)
-        unknown_U = np.flatnonzero(pieces == self._tokenizer.special.unk)
-        self.unknown += len(unknown_U)
-        if len(unknown_U) and not self.example:
-            first = np.searchsorted(np.cumsum(length_S), unknown_U[0], "right")
+        is_unknown_N = pieces == self._tokenizer.special.unk
+        self.unknown += int(is_unknown_N.sum())
+        if self.unknown and not self.example:
+            first = np.searchsorted(np.cumsum(length_S), is_unknown_N.argmax(), "right")
             self.example = unknown.example(self._tokenizer, sentences[first])
         document_P = np.repeat(np.arange(len(waiting)), [len(document) for document in waiting])
         paragraph_S = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
@@ -163,8 +163,8 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
                    "replaced": reader.replaced,
                    "empty": reader.empty + sum(writer.empty for writer in writers.values()),
-                   "unknown": {"pieces": sum(writer.unknown for writer in writers.values()),
-                               "example": next((each.example for each in writers.values() if each.example), "")},
+                   "unknown": sum(writer.unknown for writer in writers.values()),
+                   "example": max(writer.example for writer in writers.values()),
                    "dropped": {name: reader.dropped[name] for name in marks.NAMES}}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
