@@ -76,7 +76,7 @@ def main(names: list[str]) -> int:
             # Both are known to libtpu, too. The second is for virtual devices; see tests/compiling.py.
             "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_enable_concurrency_optimized_scheduler=false",
             "XDG_CACHE_HOME": folder, "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "xlnet_jax"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }  # fmt: skip
         for name, seconds, why in pool.map(lambda name: run(name, environment), names or SCRIPTS):
             failed += why is not None
