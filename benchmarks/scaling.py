@@ -21,7 +21,7 @@ from typing import Any
 
 DEVICES = 4
 AXES = {"T": (128, 256, 512), "M": (96, 192, 384), "L": (2, 4, 8), "batch": (4, 8, 16), "devices": (1, 2, 4)}
-TINY = {"T": (16, 32), "M": (12,), "L": (1,), "batch": (4,), "devices": (1, 2)}
+TINY = {"T": (16,), "M": (12,), "L": (1,), "batch": (4,), "devices": (1, 2)}
 
 
 class Variant:

@@ -174,7 +174,7 @@ def measured(parser: argparse.ArgumentParser, asked: argparse.Namespace, folder:
     config = config.changed(train={"steps": asked.steps}) if asked.steps else config
     if asked.tiny:
         config = config.changed(
-            model=_tiny.MODEL, train={"steps": 2, "batch_size": 2}, optimizer={"warmup_steps": 1},
+            model=_tiny.MODEL, log=_tiny.LOG, train={"steps": 2, "batch_size": 2}, optimizer={"warmup_steps": 1},
             checkpoint={"every": 2}, evaluation={"every": 2}, finetune={"max_answer": 40, "beam": 1},
         )  # fmt: skip
     trained = finetune(config, str(folder / "run"))
