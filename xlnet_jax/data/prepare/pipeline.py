@@ -185,9 +185,6 @@ def prepare(
 
 def _with_steps(opened: Tokenizer, switches: Mapping[str, bool]) -> Tokenizer:
     """The tokenizer of `prepare --tokenizer` with further steps of normalisation. Raises BadInput if it takes none."""
-    if isinstance(opened, subwords.Subwords) and opened.folder:
-        raise BadInput(f"tokenizer {opened.path}: the files beside it say what becomes of a text; leave out --uncased, "
-                       "--strip_accents and --nfkc")  # fmt: skip
     if opened.path.endswith(".txt") and "lower" in switches:  # uncased BERT
         switches = {**switches, "keep_accents": False}
     return open_tokenizer(opened.path, dataclasses.replace(opened.normalization, **switches))
