@@ -35,7 +35,7 @@ QUESTIONS = (
     "The people of the United [MASK] want peace.",
     "The receipts of the fiscal [MASK] exceeded the expenditures.",
     "The laws of the United States must [MASK] enforced.",
-    "The report of the [MASK:3] Treasury, which was sent to the Senate and to the House.",
+    "The commerce of the [MASK:2] with other nations has increased during the last year.",
 )
 """Three blanks and a sentence, which a permutation model fills at the end."""
 PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
