@@ -310,7 +310,7 @@ def _assemble(
 def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
     """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
     refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
-    if refused:
+    if family in refused or 0 < len(refused) < len(FAMILIES):  # of counted ones nobody expects it
         level = logging.WARNING if family in refused else logging.INFO
         _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
                  "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
