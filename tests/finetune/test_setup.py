@@ -313,3 +313,15 @@ def test_examples_that_the_tokenizer_does_not_know_are_told(settings, examples, 
     setup.prepare(settings(finetune={name: str(tmp_path / f"{name}.tsv") for name in examples}), str(tmp_path / "run"))
     (line,) = [line for line in caplog.messages if "does not know" in line]
     assert line.startswith(f"{tmp_path / which}.tsv: the tokenizer does not know") and f"such as {word!r}" in line
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "told"),
+    [
+        ("classification", ["a", "a"], "has one label, 'a'; a task needs at least two"),
+        ("multi_label_classification", [["a"], []], "has one label, 'a'; a task needs at least two"),
+        ("multi_label_classification", [[], []], "has no label; a task needs at least two"),
+    ],
+)
+def test_a_task_needs_two_labels(tmp_path, settings, task, labels, told):
+    assert told in _prepared(settings, tmp_path, "a.jsonl", _lines(*labels), task=task)
