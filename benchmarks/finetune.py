@@ -33,6 +33,7 @@ import argparse
 import collections
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -168,7 +169,7 @@ def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", *
     config.model.update(MODEL | model)
     config.data.segment_len = job.segment_len
     config.optimizer.update(learning_rate=RATES["finetune"], warmup_steps=job.steps // 10)
-    config.train.update(batch_size=job.batch_size, steps=job.steps)
+    config.train.update(batch_size=job.batch_size, steps=job.steps, steps_per_dispatch=math.gcd(job.steps, 10))
     # The score is that of the last step: a choice among several would be made on the dev set.
     config.checkpoint.update(every=job.steps, init_from=init_from, grace_seconds=0.0)
     config.evaluation.every = job.steps
