@@ -24,7 +24,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from sentencepiece import sentencepiece_model_pb2
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from xlnet_jax.config import Config
 from xlnet_jax.config.families import FAMILIES
@@ -184,9 +185,14 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
 
 def _made_here(tokenizer: Tokenizer) -> bool:
     """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name of its file."""
-    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
-    is_counted = isinstance(tokenizer, Vocabulary)
-    return is_counted or not proto.ModelProto.FromString(tokenizer.content).trainer_spec.model_prefix
+    # SentencePiece's own classes cannot be imported beside the older protobuf that Beam needs.
+    return isinstance(tokenizer, Vocabulary) or not _second(_second(tokenizer.content))
+
+
+def _second(message: bytes) -> bytes:
+    """Field 2: of a SentencePiece model its `trainer_spec`, of this its `model_prefix`."""
+    fields = UnknownFieldSet(Empty.FromString(message))
+    return next((field.data for field in fields if field.field_number == 2), b"")
 
 
 def _recorded(folder: str) -> Normalization | None:
