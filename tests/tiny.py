@@ -25,7 +25,6 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds, Tokenizer
 from xlnet_jax.finetune.setup import any_recipe
-from xlnet_jax.infer.opened import find, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -151,6 +150,8 @@ def params(config: Config) -> Any:
 
 def saved_parameters(workdir: str) -> tuple[Any, int]:
     """The parameters of the newest checkpoint of a work directory, and its step."""
+    from xlnet_jax.infer.opened import find, on_one_device  # not importable with the protobuf of Beam
+
     return on_one_device(find(workdir))
 
 
