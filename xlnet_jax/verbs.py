@@ -45,7 +45,7 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _FILE = "Python file, or name of one of ours; --config.KEY=VALUE changes a key"
-_CONFIG = option("--config", f"{_FILE} (default: that of the run that is resumed)")
+_CONFIG = option("--config", f"{_FILE} (default: the configuration of the resumed run)")
 _CHECKPOINT = (
     option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     count("--step", "checkpoint (default: the newest)", ge=0),
