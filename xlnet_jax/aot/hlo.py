@@ -136,8 +136,7 @@ class Program:
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
-        counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
-        moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
+        counted, moved = collections.Counter[Collective](), collections.Counter[Collective]()
         chains: set[Any] = set()
         for name, times in self.runs.items():
             for one in self.computations[name].values():
@@ -147,10 +146,10 @@ class Program:
                 if found is None or piece in chains:
                     continue
                 chains.add(piece)
-                key = (found.kind, found.axis, found.network, found.group, found.dtype)
-                counted[key] += times
-                moved[key] += times * found.bytes
-        return sorted((Collective(*key, counted[key], moved[key]) for key in counted), key=lambda each: -each.bytes)
+                kind = dataclasses.replace(found, count=0, bytes=0)
+                counted[kind] += times
+                moved[kind] += times * found.bytes
+        return [dataclasses.replace(kind, count=counted[kind], bytes=total) for kind, total in moved.most_common()]
 
     def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
         """One run of the collective that an instruction of this computation starts, or is a piece of, if it is one."""
@@ -276,8 +275,6 @@ def ints(text: str) -> list[int]:
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
     """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
-    varying: set[str] = set()
-    for group in groups:
-        coordinates = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))
-        varying |= {name for name, row in zip(axes, coordinates, strict=True) if len(set(row.tolist())) > 1}
-    return "+".join(name for name in axes if name in varying) or "none"
+    coordinates = np.unravel_index(np.asarray(groups), tuple(axes.values()))
+    varying = [name for name, x_GN in zip(axes, coordinates, strict=True) if np.ptp(x_GN, axis=1).any()]
+    return "+".join(varying) or "none"
