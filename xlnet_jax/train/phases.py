@@ -37,7 +37,7 @@ class BuiltPhase(NamedTuple):
 def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
     """The mesh, and on it the step of each phase. Raises BadInput if a batch or the model does not divide over it."""
     mesh = meshes.make_mesh(config.mesh)
-    parts = [config.in_phase(number) for number in range(len(config.ends))]
+    parts = config.parts
     for part in parts:
         _check_rows(part, mesh)
     made = recipes([fused.decided(part, processes) for part in parts], make_recipe)
