@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -65,7 +64,7 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
 
     def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch = jax.tree.map(lambda x: x[0], batches)
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             return recipe.model.evaluate(params, batch)
 
     # Every host scores all of them.
@@ -101,7 +100,7 @@ class TaskEvaluator:
         score = scores[self._metric]
         if not math.isfinite(score):
             raise Diverged(f"{self._metric} on the dev set is {score}; lower optimizer.learning_rate")
-        earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
+        earlier = best(read_jsonl(self._workdir, "evaluations.jsonl"))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(

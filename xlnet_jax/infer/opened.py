@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,10 +53,10 @@ class Stored:
     def step(self, step: int | None = None) -> int | None:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
         step = self.of_step if step is None else step
-        if step is None and self.config.finetune.task != "none":
+        if step is None and not self.config.pretrains:
             with Checkpoints(self.path) as checkpoints:
                 steps = checkpoints.steps()
-            lines = read_jsonl(os.path.join(self.path, "evaluations.jsonl"))
+            lines = read_jsonl(self.path, "evaluations.jsonl")
             top = best([line for line in lines if line["step"] in steps])
             return top["step"] if top else None
         return step
