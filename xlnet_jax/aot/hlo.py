@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-BITS = {"pred": 8, "bf16": 16, "token": 0, "s4": 4, "u4": 4}
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*?)\)(.*)$")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
@@ -225,9 +224,8 @@ def array_bytes(kind: str) -> int:
 
 
 def bits(dtype: str) -> int:
-    """Of one element."""
-    digits = re.search(r"\d+", dtype)
-    return BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
+    """Of one element: the first number in its name; a token has none, and no bits."""
+    return 8 if dtype == "pred" else (ints(dtype) or [0])[0]
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:

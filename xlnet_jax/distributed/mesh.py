@@ -7,7 +7,6 @@ inserts the collectives, except those of the step over axes of rows (`train.grad
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -54,8 +53,8 @@ class ShardingRules:
         """The rules inside a `shard_map` over mesh axes that split rows only."""
         return dataclasses.replace(self, batch=tuple(axis for axis in self.batch if axis not in axes))
 
-    def applied(self) -> contextlib.AbstractContextManager[None]:
-        """Flax's modules follow these rules in this context."""
+    def applied(self) -> Any:
+        """A context, or a decorator, in which Flax's modules follow these rules."""
         return nn.logical_axis_rules(list(dataclasses.asdict(self).items()))
 
 

@@ -100,7 +100,7 @@ class TaskEvaluator:
         score = scores[self._metric]
         if not math.isfinite(score):
             raise Diverged(f"{self._metric} on the dev set is {score}; lower optimizer.learning_rate")
-        earlier = best(read_jsonl(self._workdir, "evaluations.jsonl"))
+        earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(

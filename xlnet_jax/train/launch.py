@@ -163,7 +163,7 @@ def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
         if checkpoints.steps():
             trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
             found = restore.newest(checkpoints, trees_of, processes, arrays=False)
-            branch.warn_of_rise(found, job.config.in_phase(job.config.phase_before(found.step)), job.workdir)
+            branch.warn_of_rise(found, job.config.parts[job.config.phase_before(found.step)], job.workdir)
         elif job.origin:
             found = branch.restored(job.origin, job.config, wanted, processes, arrays=False)
         else:
