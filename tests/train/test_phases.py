@@ -206,7 +206,7 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
               {"segment_len": 128, "reuse_len": 64, "windows_per_block": 2})  # fmt: skip
     values.phases = tuple({"steps": 99_999, "data": shape | {"num_predict": 4}} for shape in shapes)
     config = configs.from_dict(values.to_dict())
-    data = [config.parts[number].data for number in (0, 1)]
+    data = [config.in_phase(number).data for number in (0, 1)]
     before, after = (
         Stream((ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, first_window=16),), True)
         for each in data
@@ -235,15 +235,15 @@ def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
             configs.keep_shuffle(config, started, "run")
         return
     kept = configs.keep_shuffle(config, started, "run")
-    assert [kept.parts[number].data.shuffle_len for number in (0, 1)] == [0, 0]
+    assert [kept.in_phase(number).data.shuffle_len for number in (0, 1)] == [0, 0]
 
 
 def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
     values = configs.default()
     values.phases = ({"steps": 90_000}, {"steps": 4, "data": {"segment_len": 1024, "reuse_len": 512}})
-    assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 8 * 512
+    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 8 * 512
     values.phases[1]["data"] = {"segment_len": 1024, "reuse_len": 509}
-    assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 0
+    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 0
 
 
 def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
@@ -304,7 +304,7 @@ def test_keys_that_no_phase_uses_need_not_fit_each_other():
     values = configs.default().to_dict()
     values["data"]["reuse_len"] = 510  # no room for B with the length of the whole run
     values["phases"] = ({"steps": 90_000, "data": {"segment_len": 600}},)
-    assert configs.from_dict(values).parts[0].data.segment_len == 600
+    assert configs.from_dict(values).in_phase(0).data.segment_len == 600
 
 
 @pytest.mark.parametrize("words", [[], ["--config.phases[0].steps=90002"]])
@@ -330,7 +330,7 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         values.to_dict(), ["--config.phases[1].steps=7", "--config.phases[0].data.num_predict=9"]
     )
     assert config.train.steps == 50_007 and config.ends == [50_000, 50_007]
-    assert [config.parts[n].data.num_predict for n in (0, 1)] == [9, 85]
+    assert [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
     for word, line in (
         ("--config.train.steps=9", "train.steps=9 beside phases, which have 50004 steps together"),
         ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
@@ -353,7 +353,7 @@ def test_an_override_leaves_a_dictionary_that_phases_share(tmp_path):
     )
     words = ["--config.phases[0].steps=7", "--config.phases[0].data.num_predict=9"]
     config = configs.load(str(tmp_path / "twice.py"), words)
-    assert config.ends == [7, 50_007] and [config.parts[n].data.num_predict for n in (0, 1)] == [9, 85]
+    assert config.ends == [7, 50_007] and [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
 
 
 def started(config):
@@ -369,12 +369,12 @@ def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
     run = started(phases(2, 4))
     assert run["config"]["data.shuffle_len"] == 4 * 256
     for later in (phases(2, 4, 1), phases(2, 2), phases(2)):
-        assert configs.keep_shuffle(later, run, "run").parts[0].data.shuffle_len == 4 * 256
+        assert configs.keep_shuffle(later, run, "run").in_phase(0).data.shuffle_len == 4 * 256
     line = "run shuffles with data.shuffle_len=1024, and phases that come later need a multiple of 3072: give them"
     with pytest.raises(BadInput, match=line):
         configs.keep_shuffle(phases(2, 4, 3), run, "run")
     plain = started(configs.from_dict({}))
-    assert configs.keep_shuffle(phases(8, 8), plain, "run").parts[1].data.shuffle_len == 0
+    assert configs.keep_shuffle(phases(8, 8), plain, "run").in_phase(1).data.shuffle_len == 0
     with pytest.raises(
         BadInput, match="run shuffles with data.shuffle_len=0, and .* start a new run with data.shuffle_len=4096"
     ):

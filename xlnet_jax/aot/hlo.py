@@ -106,9 +106,7 @@ class Program:
             one = condition.get(name)
             if one is not None and one.opcode == "get-tuple-element":
                 # Part of the carried tuple: take its initial value.
-                index = re.search(r"index=(\d+)", one.attributes)
-                start = caller[loop.operands[0]]
-                one = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
+                one = _part(caller, caller[loop.operands[0]], one)
                 while one is not None and one.opcode == "copy":
                     one = caller.get(one.operands[0])
             return int(one.operands[0]) if one and one.opcode == "constant" and one.operands[0].isdigit() else None
@@ -125,8 +123,7 @@ class Program:
         """What one iteration adds to a part of the carried tuple."""
         inside = self.computations[body]
         (carried,) = [one for one in inside.values() if one.root]
-        index = re.search(r"index=(\d+)", counter.attributes) if counter else None
-        after = inside.get(carried.operands[int(index[1])]) if index and carried.opcode == "tuple" else None
+        after = _part(inside, carried, counter)
         added = [inside[name] for name in after.operands] if after and after.opcode == "add" else []
         steps = [int(one.operands[0]) for one in added if one.opcode == "constant"]
         if len(steps) != 1:
@@ -204,6 +201,12 @@ def attribute(one: Instruction, name: str) -> str:
     if not found:
         raise ValueError(f"{one.opcode} {one.name} has no {name}")
     return found[1]
+
+
+def _part(body: dict[str, Instruction], whole: Instruction, read: Instruction | None) -> Instruction | None:
+    """What makes the part of a tuple that a get-tuple-element reads; None if that is not in the text."""
+    index = re.search(r"index=(\d+)", read.attributes) if read else None
+    return body.get(whole.operands[int(index[1])]) if index and whole.opcode == "tuple" else None
 
 
 def _kind(computation: str, one: Instruction) -> str | None:

@@ -90,7 +90,7 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
     return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 
 
-def override(config: Config, overrides: Sequence[str] = ()) -> Config:
+def override(config: Config, overrides: Sequence[str]) -> Config:
     """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
     values = dataclasses.asdict(config)
     if config.phases:

@@ -61,6 +61,10 @@ class Config:
         """The configuration of each phase; `train.steps` is that of the whole run."""
         return phases.parts(self) or [self]
 
+    def in_phase(self, number: int) -> Config:
+        """One of `parts`."""
+        return self.parts[number]
+
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
         values = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}

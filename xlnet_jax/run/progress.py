@@ -65,20 +65,20 @@ class Reporter:
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
         by_row: Any = values.pop("rows_B", ())
-        per_step = self.config.train.batch_size * self.config.data.segment_len
-        self.rates.append(rate * per_step)
+        tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)
+        self.rates.append(tokens_per_second)
         row: dict[str, Any] = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.pretrains:
                 row["perplexity"] = perplexity(row["loss"])
             row |= self._by_corpus(step, [x_KB[i] for x_KB in by_row])
-            row["tokens_per_second"] = rate * per_step
+            row["tokens_per_second"] = tokens_per_second
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.write("metrics", row)
             self.last = row
             if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
-                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), rate * per_step)
+                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), tokens_per_second)
             if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
                 what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
                 raise Diverged(

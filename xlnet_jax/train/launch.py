@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -163,7 +164,7 @@ def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
         if checkpoints.steps():
             trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
             found = restore.newest(checkpoints, trees_of, processes, arrays=False)
-            branch.warn_of_rise(found, job.config.parts[job.config.phase_before(found.step)], job.workdir)
+            branch.warn_of_rise(found, job.config.in_phase(job.config.phase_before(found.step)), job.workdir)
         elif job.origin:
             found = branch.restored(job.origin, job.config, wanted, processes, arrays=False)
         else:
@@ -208,7 +209,7 @@ def _evaluated(
     """
     if evaluator is None:
         return False, False
-    lines = [line for line in read_jsonl(workdir, "evaluations.jsonl") if line["step"] <= start]
+    lines = [line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] <= start]
     scored = any(line["step"] == start for line in lines)
     unscored = evaluation.due(config, start) and not scored
     answers = processes.broadcast(f"{unscored} {not unscored and evaluation.ends(config, lines)}").split()
