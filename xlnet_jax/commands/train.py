@@ -74,9 +74,9 @@ def train(
         config = keep_shuffle(config, saved, known)
         if saved is not None:
             workdirs.check_resume(saved, config, mixture, known)
-        for phase in config.parts:
-            mixture.stream(phase).check(phase.train.batch_size, mixture.described())
-            mixture.check(phase)
+        for part in config.parts:
+            mixture.stream(part).check(part.train.batch_size, mixture.described())
+            mixture.check(part)
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.

@@ -42,7 +42,7 @@ def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
         yield f"{', '.join(fixed)} must be the same in all phases; they may change {', '.join(phased)}"
     if not config.pretrains:
         yield f"phases are for pretraining; leave them out with finetune.task={config.finetune.task}"
-    if config.train.spike_zscore and len({part.data.objective for part in parts(config)}) > 1:
+    if config.train.spike_zscore and len({part.data.objective for part in config.parts}) > 1:
         yield f"train.spike_zscore={config.train.spike_zscore} compares losses of phases with other objectives; use 0"
 
 
@@ -67,15 +67,15 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
     kept = parts[0].shuffle_len if started is None else started["config"].get("data.shuffle_len", 0)
     config = config.changed(data={"shuffle_len": kept})
     needs = math.lcm(*(part.reuse_len * part.windows_per_block for part in parts))
-    if config.parts[0].data.shuffle_len != kept or kept % needs:
+    if config.in_phase(0).data.shuffle_len != kept or kept % needs:
         raise BadInput(f"{where} shuffles with data.shuffle_len={kept}, and phases that come later need a multiple of "
                        f"{needs}: give them the data.reuse_len and data.windows_per_block of earlier ones, or start a "
                        f"new run with data.shuffle_len={needs} in another --workdir")  # fmt: skip
     return config
 
 
-def parts(config: Config) -> list[Config]:
-    """The configuration of each phase. The shuffle keeps text together that is whole blocks in every phase, if there is
+def apply(config: Config, number: int) -> Config:
+    """The configuration of one phase. The shuffle keeps text together that is whole blocks in every phase, if there is
     a length that is not much longer than the blocks: what one phase has read the next does not read again.
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
@@ -83,7 +83,7 @@ def parts(config: Config) -> list[Config]:
     shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
     if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
-    return [dataclasses.replace(one.changed(data={"shuffle_len": shuffle_len}), phases=()) for one in every]
+    return dataclasses.replace(every[number].changed(data={"shuffle_len": shuffle_len}), phases=())
 
 
 def changes(phase: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

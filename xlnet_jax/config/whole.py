@@ -56,14 +56,14 @@ class Config:
         """The phase of a checkpoint: of the step before it."""
         return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
 
+    def in_phase(self, number: int) -> Config:
+        """The configuration of one phase; `train.steps` is that of the whole run."""
+        return phases.apply(self, number) if self.phases else self
+
     @property
     def parts(self) -> list[Config]:
-        """The configuration of each phase; `train.steps` is that of the whole run."""
-        return phases.parts(self) or [self]
-
-    def in_phase(self, number: int) -> Config:
-        """One of `parts`."""
-        return self.parts[number]
+        """The configuration of each phase, in order; a run without phases is one."""
+        return [self.in_phase(number) for number in range(len(self.ends))]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
@@ -124,8 +124,8 @@ def _conflicts(config: Config) -> Iterator[str]:
 def _phase_conflicts(config: Config) -> list[str]:
     """Each once, with the phases that have it."""
     where: dict[str, list[str]] = {}
-    for number, part in enumerate(phases.parts(config)):
-        for line in _conflicts(part):
+    for number in range(len(config.phases)):
+        for line in _conflicts(config.in_phase(number)):
             where.setdefault(line, []).append(f"phases[{number}]")
     return [f"in {', '.join(numbers)}: {line}" for line, numbers in where.items()]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ class Stored:
         if step is None and not self.config.pretrains:
             with Checkpoints(self.path) as checkpoints:
                 steps = checkpoints.steps()
-            lines = read_jsonl(self.path, "evaluations.jsonl")
+            lines = read_jsonl(os.path.join(self.path, "evaluations.jsonl"))
             top = best([line for line in lines if line["step"] in steps])
             return top["step"] if top else None
         return step
