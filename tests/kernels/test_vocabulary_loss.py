@@ -134,7 +134,7 @@ def of_step(monkeypatch, chunk, shape, accumulation, switches):
               "lm_head": {"bias": NamedSharding(mesh, PartitionSpec("tensor"))}}  # fmt: skip
 
     def run(params, batch, memory):
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             (loss, rows), grads = gradients.of_step(recipe, params, batch, memory, jax.random.key(0))
             # The forward pass alone, as `evaluate` runs it, has all axes to split.
             alone = recipe.model.row_losses(params, batch, memory)

@@ -135,7 +135,7 @@ def test_any_mesh_gives_the_gradient_of_one_device(shape, accumulation, chunk, x
         boxed = recipe.model.init(jax.random.key(0), batch)
 
         def run(params, batch, memory):
-            with nn.logical_axis_rules(meshes.RULES.pairs()):
+            with meshes.RULES.applied():
                 (loss, _), grads = gradients.of_step(recipe, params, batch, memory, jax.random.key(0))
             return loss, grads
 

@@ -6,7 +6,6 @@ The step is the one of `train`, from the same `build_step`; nothing is executed.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import time
 from typing import Any
@@ -42,7 +41,7 @@ class Trial:
     executable: Any = None
     schedules: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
     """Of the operations, by the name of their instruction."""
-    zero1: tuple[float, int] | None = None
+    zero1: dict[str, float] | None = None
     """`meshes.split_share` of parameters and optimizer; None without ZeRO-1."""
 
     @property
@@ -58,9 +57,7 @@ class Trial:
 
 def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
     """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
-    config = recipe.config
-    meshes.training_rows(config.train, mesh)
-    meshes.check_model(config.model, mesh)
+    meshes.check_model(recipe.config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
         return built, built.jitted.lower(built.abstract_state, built.abstract_batch)
@@ -73,15 +70,15 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     built, lowered = lower(recipe, mesh)
     arguments, zero1 = argument_bytes(built), None
     if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
-        zero1 = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
+        share, whole = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
+        zero1 = {"split_share": share, "whole_bytes": whole}
     try:
         with refusals(recipe.config.train.compiler_options), schedule.collected() as schedules:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
-        # The compiler reports the size of the temporaries only; the arguments are added here.
-        needed = required + sum(arguments.values())
-        return Trial(recipe, mesh, arguments, time.monotonic() - began, needed, available, zero1=zero1)
+        required += sum(arguments.values())  # the compiler reports the size of the temporaries only
+        return Trial(recipe, mesh, arguments, time.monotonic() - began, required, available, zero1=zero1)
     memory = compiled.memory_analysis()
     needed = (
         memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -106,13 +103,4 @@ def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
     trees = built.abstract_state.split()
     groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
-    return {name: device_bytes(tree, jax.tree.map(lambda leaf: leaf.sharding, tree)) for name, tree in groups.items()}
-
-
-def device_bytes(tree: Any, shardings: Any) -> int:
-    """Of one device, without the compiler's padding."""
-
-    def size(leaf: Any, sharding: Any) -> int:
-        return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-
-    return sum(jax.tree.leaves(jax.tree.map(size, tree, shardings)))
+    return {name: meshes.device_bytes(tree) for name, tree in groups.items()}

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-BITS = {"pred": 8, "bf16": 16, "token": 0, "s4": 4, "u4": 4}
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*?)\)(.*)$")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
@@ -107,9 +106,7 @@ class Program:
             one = condition.get(name)
             if one is not None and one.opcode == "get-tuple-element":
                 # Part of the carried tuple: take its initial value.
-                index = re.search(r"index=(\d+)", one.attributes)
-                start = caller[loop.operands[0]]
-                one = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
+                one = _part(caller, caller[loop.operands[0]], one)
                 while one is not None and one.opcode == "copy":
                     one = caller.get(one.operands[0])
             return int(one.operands[0]) if one and one.opcode == "constant" and one.operands[0].isdigit() else None
@@ -126,8 +123,7 @@ class Program:
         """What one iteration adds to a part of the carried tuple."""
         inside = self.computations[body]
         (carried,) = [one for one in inside.values() if one.root]
-        index = re.search(r"index=(\d+)", counter.attributes) if counter else None
-        after = inside.get(carried.operands[int(index[1])]) if index and carried.opcode == "tuple" else None
+        after = _part(inside, carried, counter)
         added = [inside[name] for name in after.operands] if after and after.opcode == "add" else []
         steps = [int(one.operands[0]) for one in added if one.opcode == "constant"]
         if len(steps) != 1:
@@ -136,8 +132,7 @@ class Program:
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
-        counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
-        moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
+        counted, moved = collections.Counter[Collective](), collections.Counter[Collective]()
         chains: set[Any] = set()
         for name, times in self.runs.items():
             for one in self.computations[name].values():
@@ -147,10 +142,10 @@ class Program:
                 if found is None or piece in chains:
                     continue
                 chains.add(piece)
-                key = (found.kind, found.axis, found.network, found.group, found.dtype)
-                counted[key] += times
-                moved[key] += times * found.bytes
-        return sorted((Collective(*key, counted[key], moved[key]) for key in counted), key=lambda each: -each.bytes)
+                kind = dataclasses.replace(found, count=0, bytes=0)
+                counted[kind] += times
+                moved[kind] += times * found.bytes
+        return [dataclasses.replace(kind, count=counted[kind], bytes=total) for kind, total in moved.most_common()]
 
     def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
         """One run of the collective that an instruction of this computation starts, or is a piece of, if it is one."""
@@ -208,6 +203,12 @@ def attribute(one: Instruction, name: str) -> str:
     return found[1]
 
 
+def _part(body: dict[str, Instruction], whole: Instruction, read: Instruction | None) -> Instruction | None:
+    """What makes the part of a tuple that a get-tuple-element reads; None if that is not in the text."""
+    index = re.search(r"index=(\d+)", read.attributes) if read else None
+    return body.get(whole.operands[int(index[1])]) if index and whole.opcode == "tuple" else None
+
+
 def _kind(computation: str, one: Instruction) -> str | None:
     """The collective that an instruction starts, if it starts one."""
     if one.opcode == "send":
@@ -226,9 +227,8 @@ def array_bytes(kind: str) -> int:
 
 
 def bits(dtype: str) -> int:
-    """Of one element."""
-    digits = re.search(r"\d+", dtype)
-    return BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
+    """Of one element: the first number in its name; a token has none, and no bits."""
+    return 8 if dtype == "pred" else (ints(dtype) or [0])[0]
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
@@ -276,8 +276,6 @@ def ints(text: str) -> list[int]:
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
     """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
-    varying: set[str] = set()
-    for group in groups:
-        coordinates = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))
-        varying |= {name for name, row in zip(axes, coordinates, strict=True) if len(set(row.tolist())) > 1}
-    return "+".join(name for name in axes if name in varying) or "none"
+    coordinates = np.unravel_index(np.asarray(groups), tuple(axes.values()))
+    varying = [name for name, x_GN in zip(axes, coordinates, strict=True) if np.ptp(x_GN, axis=1).any()]
+    return "+".join(varying) or "none"

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.aot import account, hlo, schedule
-from xlnet_jax.aot.compile import Trial, attempt, device_bytes
+from xlnet_jax.aot.compile import Trial, attempt
 from xlnet_jax.aot.topology import Topology, check, check_readable, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
@@ -46,7 +46,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     if phase >= len(config.ends):
         raise BadInput(f"--phase={phase}: the configuration has {quantity(len(config.ends), 'phase')}, counted from 0")
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
-    phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
+    phases = [fused.decided(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)
@@ -82,7 +82,7 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
         "peak_hbm_bytes": trial.needed,
         "hbm_bytes": topology.hbm_bytes,
         "arguments": trial.arguments,
-        "zero1": dict(zip(("split_share", "whole_bytes"), trial.zero1, strict=True)) if trial.zero1 else None,
+        "zero1": trial.zero1,
         "temp_bytes": trial.temp,
         "gradient_bytes": gradient_bytes(trial),
         "collectives": [],
@@ -97,9 +97,8 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
     blocks = math.ceil(config.data.segment_len / tpu.Blocks.window)
     schedules = account.completed(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
-    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(
-        steps, at_peak(trial.recipe.flops_per_step, topology)
-    )
+    at_peak = trial.recipe.flops_per_step / topology.chips / topology.chip.peak_flops
+    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(steps, at_peak)
     seconds = times["upper_ms"] / 1e3
     return result | {
         "collectives": [
@@ -114,16 +113,12 @@ def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def at_peak(operations: float, topology: Topology) -> float:
-    """Seconds that all devices need for them at the published peak."""
-    return operations / topology.chips / topology.chip.peak_flops
-
-
 def gradient_bytes(trial: Trial) -> int:
     """Float32, as the backward pass has them: part of the temporaries of a device."""
     abstract = nn.meta.unbox(jax.eval_shape(lambda: init_params(trial.recipe)))
     *_, entry = gradients.layouts(trial.recipe, trial.mesh.shape)
-    return device_bytes(abstract, jax.tree.map(lambda spec: NamedSharding(trial.mesh, spec), entry))
+    placed = jax.tree.map(lambda x, spec: x.update(sharding=NamedSharding(trial.mesh, spec)), abstract, entry)
+    return meshes.device_bytes(placed)
 
 
 def _per_step(total: int, steps: int) -> float | int:
@@ -133,7 +128,7 @@ def _per_step(total: int, steps: int) -> float | int:
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
     """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
-    remat, ways = ["--config.model.remat=full"], _ways(refused)
+    remat, ways = ["--config.model.remat=full"], meshes.row_devices(refused.mesh)
     first = [] if refused.config.model.remat == "full" else remat
     for more in [[], *_more_fsdp(refused, topology)]:
         if words := [*first, *more]:
@@ -163,11 +158,6 @@ def _try(config: Config, words: list[str], topology: Topology) -> Trial:
     return attempt(make_recipe(override(config, words)), topology)
 
 
-def _ways(trial: Trial) -> int:
-    """Number of devices that share the rows of a batch."""
-    return math.prod(trial.mesh.shape[axis] for axis in meshes.RULES.batch)
-
-
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
     """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the present one."""
     per_slice = len(topology.devices) // topology.slices
@@ -183,7 +173,7 @@ def _estimate(trial: Trial, rows: int) -> int:
 
 def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
     """The largest batch per device that fits, for each remat, with the given mesh and with the largest fsdp."""
-    found, ways = [], _ways(first)
+    found, ways = [], meshes.row_devices(first.mesh)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
             best = largest_batch(override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways)
@@ -204,8 +194,6 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
             low, best = guess, trial
         else:
             high = guess
-        if high == 1:
-            return None
         # Memory grows almost linearly with the batch; where it does not, bisection ends the search.
         tries += 1
         guess = _estimate(trial, guess) if tries < 3 else (low + high) // 2

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
@@ -23,6 +24,8 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+
+import numpy as np
 
 _PREFIX = "xlnet-jax-schedule-"
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+ +([A-Z]{2})?\s*:\s*(>*)")
@@ -128,7 +131,7 @@ def parse(text: str, units: str = "") -> Schedule:
             unknown[n] |= not tests
     often = [(n, line) for n, (line, _) in zip(times, lines, strict=True)]
     cycles = [n * (1 + sum(map(int, _DELAY.findall(line)))) for n, line in often]
-    repeated = sum(n for n, each in zip(cycles, unknown, strict=True) if each)
+    repeated = sum(itertools.compress(cycles, unknown))
     products = sum(n * _cycles(name) for n, line in often for name in _PRODUCT.findall(line))
     return Schedule(sum(cycles), repeated, _units(times, units), products / max(len(set(_UNIT.findall(text))), 1))
 
@@ -143,5 +146,5 @@ def _units(times: list[int], text: str) -> dict[str, float]:
         return {}
     names = [name.strip() for name in next(line for line in text.splitlines() if "MATMUL" in line).split(",")]
     room, *rows = [[int(word) for word in line.split()] for line in text.splitlines() if re.match(r"\s*\d", line)]
-    used = [sum(n * x for n, x in zip(times, column, strict=True)) for column in zip(*rows, strict=True)]
+    used = np.dot(times, rows).tolist()
     return {name: total / (slots * sum(times)) for name, total, slots in zip(names, used, room, strict=True)}

@@ -122,7 +122,7 @@ def task_configs(paths: str | None) -> dict[str, Config]:
     found = dict[str, Config]()
     for name, path in by_name(paths, "--finetune").items() if paths else ():
         config = configs.load(path)
-        if config.finetune.task == "none" or not config.finetune.dev:
+        if config.pretrains or not config.finetune.dev:
             raise BadInput(f"--finetune: {path} names no finetune.task, or no finetune.dev to score it by")
         # A choice among several checkpoints would be made on the dev set.
         last = {"every": config.train.steps}
@@ -133,8 +133,7 @@ def task_configs(paths: str | None) -> dict[str, Config]:
 
 def spent(config: Config, equal: str) -> int:
     """FLOPs or fresh tokens of a whole run."""
-    parts = [config.in_phase(number) for number in range(len(config.ends))]
-    steps = np.diff([0, *config.ends]).tolist()
+    parts, steps = config.parts, np.diff([0, *config.ends]).tolist()
     each = [step_flops(part) if equal == "flops" else part.train.batch_size * part.data.reuse_len for part in parts]
     return sum(cost * count for cost, count in zip(each, steps, strict=True))
 
@@ -231,7 +230,7 @@ def measured(folder: str) -> dict[str, Any]:
 
 def curve(folder: str) -> list[tuple[int, float]]:
     """Steps, and the mean training loss of those before."""
-    lines = [(line["step"], line["loss"]) for line in read_jsonl(os.path.join(folder, "metrics.jsonl")) if line["loss"]]
+    lines = [(line["step"], line["loss"]) for line in read_jsonl(folder, "metrics.jsonl") if line["loss"]]
     parts = np.array_split(np.array(lines), min(CURVE_POINTS, len(lines)))
     return [(int(part[-1, 0]), float(part[:, 1].mean())) for part in parts]
 

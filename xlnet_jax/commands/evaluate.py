@@ -125,7 +125,7 @@ def by_context(
         models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
         path, title = os.path.join(workdir, "context.png"), "Loss on the same tokens by context"
         curves = {name: (lengths, each["loss"]) for name, each in models.items()}
-        drawn = jax.process_index() == 0 and picture(path, title, "tokens of context", curves, xscale="log")
+        drawn = jax.process_index() == 0 and picture(path, title, "tokens of context", curves, {}, xscale="log")
         return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": drawn or None}
 
 

@@ -96,7 +96,7 @@ def _tokens(stored: Stored, at: int) -> int | None:
     """Fresh tokens that a run without phases has read until a step; None of a task or an import."""
     with Checkpoints(stored.path) as checkpoints:
         plan = from_json(checkpoints.record(at).get("plan", ()))
-    if stored.config.finetune.task != "none" or not plan:
+    if not stored.config.pretrains or not plan:
         return None
     ends = [*(entry.step for entry in plan[1:]), at]
     rows = sum(entry.batch_size * (end - entry.step) for entry, end in zip(plan, ends, strict=True))

@@ -58,7 +58,7 @@ def finetune(
             lines = []
             for job in jobs:
                 result, _ = launch.run(job, processes, request, Goodput())
-                evaluations = read_jsonl(os.path.join(job.workdir, "evaluations.jsonl"))
+                evaluations = read_jsonl(job.workdir, "evaluations.jsonl")
                 lines.append(best(evaluations) or {"step": result["step"]})
         scores = [line.get("score") for line in lines]
         known = [score for score in scores if score is not None]

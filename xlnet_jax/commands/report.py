@@ -53,8 +53,7 @@ def read(workdir: str) -> dict[str, Any]:
     config = workdirs.load_config(workdir, whole=True)
     with files.translate_errors(workdir):
         metrics, evaluations, times, starts, samples = (
-            read_jsonl(os.path.join(workdir, name))
-            for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
+            read_jsonl(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
         )
         path = os.path.join(workdir, "predictions.jsonl")
         lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
@@ -68,7 +67,7 @@ def read(workdir: str) -> dict[str, Any]:
         with Checkpoints(workdir) as checkpoints:
             kept = checkpoints.steps()
     scored = {each["step"]: workdirs.heldout_loss(each) for each in evaluations}
-    of_task = config.finetune.task != "none"
+    of_task = not config.pretrains
     metric = trained(config, workdirs.tokenizer(workdir), workdir).metric if of_task else None
     rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
     return {

@@ -89,7 +89,7 @@ class DataConfig:
 
     def folders(self) -> list[str]:
         """The folders in `corpus`."""
-        return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
+        return split(self.corpus)
 
     @property
     def left_to_right(self) -> bool:
@@ -171,7 +171,7 @@ class FinetuneConfig:
 
 def rules(config: Config) -> list[Rule]:
     """Rules for the examples of pretraining or of a task."""
-    data, pretraining = config.data, config.finetune.task == "none"
+    data, pretraining = config.data, config.pretrains
     return [
         ("data.factorization_order", data.factorization_order == "spans" or (data.objective == "plm" and pretraining),
          "is for pretraining with data.objective=plm; use spans"),
@@ -247,7 +247,7 @@ def _lengths(config: Config) -> list[Rule]:
             ("data.num_predict", P >= 2, "must be at least 2: one target in each half"),
             few_targets,
         ]  # fmt: skip
-    law = "objective=clm" if data.objective == "clm" else f"factorization_order={data.factorization_order}"
+    law = "objective=clm" if data.left_to_right else f"factorization_order={data.factorization_order}"
     of_2019 = of_2019 if data.objective == "plm" or family.absolute else []
     return [
         ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),

@@ -19,9 +19,10 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from xlnet_jax.config import phases
+from xlnet_jax.config.keys import mistyped
 from xlnet_jax.config.names import NAMES, RENAMED
 from xlnet_jax.config.run import TrainConfig
-from xlnet_jax.config.whole import Config, check, fields, flat
+from xlnet_jax.config.whole import Config, check, fields
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import quantity, suggest, suggest_file
 
@@ -89,7 +90,7 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
     return config.changed(finetune={"dev": "", "dev_share": task.dev_share or 0.1})
 
 
-def override(config: Config, overrides: Sequence[str] = ()) -> Config:
+def override(config: Config, overrides: Sequence[str]) -> Config:
     """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
     values = dataclasses.asdict(config)
     if config.phases:
@@ -103,7 +104,7 @@ def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     for section, given in values.items():
         if section != "phases":
             _check_section(section, given)
-    parts = phases.checked(values.get("phases", ()), _check_section, fields())
+    parts = _checked_phases(values.get("phases", ()))
     config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()}, phases=parts)
     if parts:
         config = phases.with_steps(config)
@@ -124,7 +125,7 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def suggest_key(name: str, prefix: str = "") -> str:
     """`messages.suggest` for what is no key, dotted or not: its new name, that of other programs, or the nearest."""
-    keys, (section, _, last) = list(flat(Config())), name.rpartition(".")
+    keys, (section, _, last) = list(fields()), name.rpartition(".")
     if old := [key for key in RENAMED if name in (key, key.partition(".")[2])]:
         return f"; it is called {prefix + RENAMED[old[0]]!r} now"
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
@@ -137,7 +138,7 @@ def suggest_key(name: str, prefix: str = "") -> str:
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
     if "phases" in values:  # a copy: an override must not change a dictionary that two phases share
-        values.phases = phases.checked(values.phases, _check_section, fields())
+        values.phases = _checked_phases(values.phases)
     for word in overrides:
         if not word.startswith("--config."):
             raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
@@ -156,7 +157,7 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
             _check_key(found[2])
             section, _, last = found[2].partition(".")
             parts: Any = values.phases
-            parts[int(found[1])].setdefault(section, {})[last] = flat(Config())[found[2]]  # its type, for the new one
+            parts[int(found[1])].setdefault(section, {})[last] = fields()[found[2]].default  # its type, for the new one
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
     try:
@@ -175,6 +176,28 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
     return from_dict(found)
 
 
+def _checked_phases(given: Any) -> tuple[dict[str, Any], ...]:
+    """A copy of `config.phases`, if they have that form, and keys that exist with values of their type."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise BadInput("phases must be a tuple of dicts, such as dict(steps=1000, data=dict(segment_len=512)), not "
+                       f"of type {type(given).__name__}")  # fmt: skip
+    for number, phase in enumerate(given):
+        steps = phase.get("steps") if isinstance(phase, Mapping) else None
+        if type(steps) is not int or steps < 1:
+            raise BadInput(f"phases[{number}] must be a dict with `steps`, a whole number of at least 1, and sections")
+        for section, values in phase.items():
+            if section == "steps":
+                continue
+            try:
+                _check_section(section, values)
+            except BadInput as error:
+                raise BadInput(f"phases[{number}]: {error}") from error
+            for name, value in values.items():
+                if what := mistyped(fields()[f"{section}.{name}"], value):
+                    raise BadInput(f"phases[{number}].{section}.{name}={value!r} {what}")
+    return tuple({"steps": phase["steps"], **phases.changes(phase)} for phase in given)
+
+
 def _check_section(section: Any, values: Any) -> None:
     if section not in Config().sections:
         _check_key(str(section))
@@ -185,7 +208,7 @@ def _check_section(section: Any, values: Any) -> None:
 
 
 def _check_key(dotted: str) -> None:
-    if dotted not in flat(Config()):
+    if dotted not in fields():
         raise BadInput(f"no config key {dotted!r}{suggest_key(dotted) or '; docs/configuration.md lists them'}")
 
 

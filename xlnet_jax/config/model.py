@@ -126,7 +126,7 @@ def rules(config: Config) -> list[Rule]:
     model, data = config.model, config.data
     if model.family.absolute:
         return _family_rules(config)
-    left_to_right = data.objective == "clm" and config.finetune.task == "none"
+    left_to_right = data.left_to_right and config.pretrains
     absolute = model.position_scheme == "absolute"
     return [
         ("model.vocab_size", model.pieces > 9, "must hold the nine special pieces and some text"),
@@ -139,7 +139,7 @@ def rules(config: Config) -> list[Rule]:
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", model.memory_len > 0 or not model.same_length,
          "needs a memory: a query would see nothing with model.memory_len=0"),
-        ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
+        ("model.same_length", data.left_to_right or not model.same_length, "needs data.objective=clm"),
         ("model.position_scheme", not absolute or left_to_right,
          "is for pretraining with data.objective=clm; all else needs relative"),
         ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
@@ -158,7 +158,7 @@ def rules(config: Config) -> list[Rule]:
 
 def _family_rules(config: Config) -> list[Rule]:
     """Rules of the families with positions at the input."""
-    model, data, finetune = config.model, config.data, config.finetune.task != "none"
+    model, data, finetune = config.model, config.data, not config.pretrains
     name, albert = f"model.architecture={model.architecture}", model.architecture == "albert"
     usual = ModelConfig()
     of_xlnet = ("cutoffs", "div_val", "tie_projections", "position_scheme", "layer_losses",

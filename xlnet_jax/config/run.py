@@ -198,11 +198,10 @@ def rules(config: Config) -> list[Rule]:
     train, checkpoint, every = config.train, config.checkpoint, config.evaluation.every
     mesh, compat = config.mesh, config.compat
     optimizer, endless = config.optimizer, config.optimizer.schedule == "inverse_sqrt"
-    adamw = optimizer.name == "adamw"
     K = train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1  # its steps have several lengths
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
-        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
+        ("optimizer.warmup_steps", 0 <= optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
         ("optimizer.warmup_steps", optimizer.warmup_steps > 0 or not endless,
          "must be at least 1 with optimizer.schedule=inverse_sqrt"),
@@ -213,7 +212,8 @@ def rules(config: Config) -> list[Rule]:
          "must be 0 with optimizer.schedule=inverse_sqrt, which has no end"),
         ("optimizer.layer_decay", optimizer.layer_decay == 1 or optimizer.name != "muon",
          "must be 1 with optimizer.name=muon: nobody knows what it would do"),
-        ("compat.switches", adamw or not (compat.on("no_bias_correction") or compat.on("layer_decay_on_gradients")),
+        ("compat.switches", optimizer.name == "adamw" or
+            not (compat.on("no_bias_correction") or compat.on("layer_decay_on_gradients")),
          f"must leave out no_bias_correction and layer_decay_on_gradients with optimizer.name={optimizer.name}"),
         ("checkpoint.every", divides(K, checkpoint.every), of_dispatches),
         ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
@@ -222,7 +222,7 @@ def rules(config: Config) -> list[Rule]:
         ("evaluation.averaged", optimizer.average > 0 or not config.evaluation.averaged,
          "needs a run that keeps an average; set optimizer.average from its first step on"),
         ("evaluation.every", divides(K, every), of_dispatches),
-        ("log.samples", not config.log.samples or config.finetune.task == "none",
+        ("log.samples", not config.log.samples or config.pretrains,
          f"is for pretraining; use 0 with finetune.task={config.finetune.task}"),
         ("log.samples", not config.log.samples or every > 0 or config.evaluation.final,
          "needs evaluations; set evaluation.every"),

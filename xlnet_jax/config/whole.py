@@ -43,6 +43,11 @@ class Config:
         return {name: section for name, section in vars(self).items() if name != "phases"}
 
     @property
+    def pretrains(self) -> bool:
+        """Whether an objective is trained, and not a task."""
+        return self.finetune.task == "none"
+
+    @property
     def ends(self) -> list[int]:
         """The step after the last one of each phase; a run without phases is one."""
         return list(itertools.accumulate(phase["steps"] for phase in self.phases)) or [self.train.steps]
@@ -54,6 +59,11 @@ class Config:
     def in_phase(self, number: int) -> Config:
         """The configuration of one phase; `train.steps` is that of the whole run."""
         return phases.apply(self, number) if self.phases else self
+
+    @property
+    def parts(self) -> list[Config]:
+        """The configuration of each phase, in order; a run without phases is one."""
+        return [self.in_phase(number) for number in range(len(self.ends))]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
@@ -88,18 +98,19 @@ def check(config: Config) -> None:
 
 
 def _conflicts(config: Config) -> Iterator[str]:
-    values = flat(config)
+    values, wrong = flat(config), False
     for name, field in fields().items():
         value = values[name]
-        if what := mistyped(field, value):
+        new = RENAMED_VALUES.get(name, {}).get(str(value))
+        what = mistyped(field, value) or (f"is called {new!r} now" if new else mistake(field, value))
+        if what:
+            wrong = True
             yield f"{name}={value!r} {what}"
-        elif what := mistake(field, value):
-            new = RENAMED_VALUES.get(name, {}).get(str(value))
-            yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
-    if any(mistyped(field, values[name]) or mistake(field, values[name]) for name, field in fields().items()):
+    if wrong:
         return  # the rules compute with values that are allowed
     if config.phases:  # the rules hold in each; what the whole run has may be the values of none
-        yield from phases.conflicts(config, fields())
+        phased = [key for key, field in fields().items() if field.metadata["phased"]]
+        yield from phases.conflicts(config, phased)
         return
     for name in config.compat.switches.split(",") if config.compat.switches else ():
         if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:

@@ -218,7 +218,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         kept, lost = fields.read_kept(found, config, own.special)
         with open_weights(path, row) as arrays:
             of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
-            if config.finetune.task == "none" and of_pairs & arrays.forms.keys():
+            if config.pretrains and of_pairs & arrays.forms.keys():
                 config = config.changed(data={"sentence_loss": True})
             table = peers.table(config)
             # Many a folder has the pooler that its class does not read.

@@ -44,7 +44,7 @@ class ShardingRules:
     def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
         """The PartitionSpec of an array with these logical axes. Raises ValueError if it uses a mesh axis twice."""
         spec = PartitionSpec(*(None if axis is None else getattr(self, axis) for axis in axes))
-        used = [name for names in spec for name in ((names,) if isinstance(names, str) else names or ())]
+        used = [name for names in _mesh_axes(spec) for name in names]
         if len(used) != len(set(used)):
             raise ValueError(f"logical axes {axes} use a mesh axis twice: {spec}")
         return spec
@@ -53,15 +53,20 @@ class ShardingRules:
         """The rules inside a `shard_map` over mesh axes that split rows only."""
         return dataclasses.replace(self, batch=tuple(axis for axis in self.batch if axis not in axes))
 
-    def pairs(self) -> list[tuple[str, Any]]:
-        """The rules in the form of Flax's `logical_axis_rules`."""
-        return list(dataclasses.asdict(self).items())
+    def applied(self) -> Any:
+        """A context, or a decorator, in which Flax's modules follow these rules."""
+        return nn.logical_axis_rules(list(dataclasses.asdict(self).items()))
 
 
 RULES = ShardingRules()
 
 AXES = ("slices", "data", "fsdp", "tensor")
 """Mesh axes, from the slowest network to the fastest."""
+
+
+def _mesh_axes(spec: PartitionSpec) -> list[tuple[str, ...]]:
+    """The mesh axes that split each axis of an array, as far as the spec names them."""
+    return [(names,) if isinstance(names, str) else names or () for names in spec]
 
 
 def available_devices(local: bool = False) -> list[Any]:
@@ -106,7 +111,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
                        "the rest")  # fmt: skip
     for name in free:
         sizes[name] = len(devices) // known
-    shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)
+    shape, types = tuple(sizes.values()), (AxisType.Auto,) * len(AXES)
     try:
         if tpu_slices == 1:
             return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
@@ -152,17 +157,16 @@ def training_rows(train: TrainConfig, mesh: Mesh) -> int:
 
 def check_model(model: ModelConfig, mesh: Mesh) -> None:
     """Raises BadInput if the model's sizes do not divide over the mesh axes that split them."""
-    # The tables of an adaptive embedding are not split over words.
-    vocab = () if model.adaptive else ("vocab_size",)
-    sizes = {"heads": ("heads",), "ff": ("d_ff",), "vocab": vocab}
-    for logical, keys in sizes.items():
-        axis = getattr(RULES, logical)
-        for key in keys if axis else ():
-            if getattr(model, key) % mesh.shape[axis]:
-                raise BadInput(
-                    f"model.{key}={getattr(model, key)} does not divide over the {mesh.shape[axis]} devices of mesh "
-                    f"axis {axis!r}; use a mesh.{axis} that divides it"
-                )
+    sizes = {"heads": model.heads, "d_ff": model.d_ff}
+    if not model.adaptive:  # otherwise the tables are not split over words
+        sizes["vocab_size"] = model.vocab_size
+    ways = mesh.shape["tensor"]
+    for key, size in sizes.items():
+        if size % ways:
+            raise BadInput(
+                f"model.{key}={size} does not divide over the {ways} devices of mesh axis 'tensor'; "
+                "use a mesh.tensor that divides it"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,8 +291,12 @@ def shardings(abstract: Any, mesh: Mesh, split: Split = WHOLE) -> Any:
 
 def row_split(spec: PartitionSpec) -> tuple[int, tuple[str, ...]] | None:
     """The axis of a parameter that is split over axes of rows, and these; None if there is none."""
-    named = ((n, (axes,) if isinstance(axes, str) else axes or ()) for n, axes in enumerate(spec))
-    return next(((n, axes) for n, axes in named if set(axes) & set(RULES.batch)), None)
+    return next(((n, axes) for n, axes in enumerate(_mesh_axes(spec)) if set(axes) & set(RULES.batch)), None)
+
+
+def device_bytes(tree: Any) -> int:
+    """Bytes of one device of a tree of sharded arrays, without the compiler's padding."""
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
@@ -298,7 +306,7 @@ def split_share(abstract: Any) -> tuple[float, int]:
     for x in jax.tree.leaves(abstract):
         split, sizes = row_split(x.sharding.spec), x.sharding.mesh.shape
         ways = math.prod(sizes[axis] for axis in split[1]) if split else 1
-        total[split is not None] += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize * ways
+        total[split is not None] += device_bytes(x) * ways
     return total[True] / sum(total.values()), total[False]
 
 
@@ -311,7 +319,7 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
         return sharding
     mesh: Any = sharding.mesh
-    mesh_axes = [axes if isinstance(axes, tuple) else (axes,) * (axes is not None) for axes in sharding.spec]
+    mesh_axes = _mesh_axes(sharding.spec)
     mesh_axes += [()] * (len(shape) - len(mesh_axes))
     used = set(itertools.chain(*mesh_axes))
     # Only leading mesh axes can be cut otherwise without another order of the devices. The others are for the model.

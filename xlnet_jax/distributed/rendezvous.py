@@ -186,7 +186,7 @@ class Watch:
         """Whether the setting of process 0's host may be wrong: there is no such name, as a name server says."""
         return self._configured and isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
 
-    def _wait_for(self, who: str, why: str, seconds: float, cure: str = "") -> None:
+    def _wait_for(self, who: str, why: str, seconds: float, cure: str) -> None:
         """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over:
         BadInput with the `cure` if no restart cures it, otherwise RestartMe.
         """

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -65,7 +64,7 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
 
     def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch = jax.tree.map(lambda x: x[0], batches)
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             return recipe.model.evaluate(params, batch)
 
     # Every host scores all of them.

@@ -125,7 +125,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     Raises BadInput: no task, a key that it does not read, a source or an example that cannot be used, a tokenizer that
     is not the model's.
     """
-    if config.finetune.task == "none":
+    if config.pretrains:
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
     if not config.finetune.train:
         raise BadInput("finetune.train is empty; name the training examples: --config.finetune.train=FILE")
@@ -289,14 +289,14 @@ def _sorted(labels: set[str], source: str) -> list[str]:
 
 def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
     """The task of a fine-tuned model. Raises BadInput."""
-    if config.finetune.task == "none":
+    if config.pretrains:
         raise BadInput(f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
     return TASKS[config.finetune.task](config, tokenizer)
 
 
 def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:
     """The recipe of pretraining or, of a fine-tuned model, of its task: for the shapes of all parameters."""
-    if config.finetune.task == "none":
+    if config.pretrains:
         return make_recipe(config)
     task = trained(config, tokenizer, "")
     example = Example(("a",) * int(task.texts[0]), None, "")

@@ -26,7 +26,7 @@ def program(**options: Any) -> Callable[..., Any]:
         @functools.partial(jax.jit, **options)
         @functools.wraps(function)
         def ruled(*arguments: Any) -> Any:
-            with nn.logical_axis_rules(meshes.RULES.pairs()):
+            with meshes.RULES.applied():
                 return function(*arguments)
 
         return functools.wraps(ruled)(lambda *arguments: meshes.settled(ruled(*arguments)))

@@ -54,7 +54,7 @@ class Stored:
     def step(self, step: int | None = None) -> int | None:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
         step = self.of_step if step is None else step
-        if step is None and self.config.finetune.task != "none":
+        if step is None and not self.config.pretrains:
             with Checkpoints(self.path) as checkpoints:
                 steps = checkpoints.steps()
             lines = read_jsonl(os.path.join(self.path, "evaluations.jsonl"))

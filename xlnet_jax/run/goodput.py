@@ -60,7 +60,7 @@ class Goodput:
 
     def _turn(self) -> None:
         now = time.perf_counter()
-        self.seconds[self._causes[-1]] += now - self._mark
+        self.seconds[self.cause] += now - self._mark
         self._mark = now
 
     @contextlib.contextmanager
@@ -146,13 +146,13 @@ def result(
 
 def described(line: dict[str, Any]) -> str:
     """One line for the log, the largest loss first."""
-    seconds = summary(line)["seconds"]
+    spent = summary(line)
+    seconds = spent["seconds"]
     total, steps = max(sum(seconds.values()), 1e-9), seconds.pop("steps")
-    lost = sorted(((spent, cause) for cause, spent in seconds.items() if spent >= 0.05), reverse=True)
-    parts = [f"{cause} {spent:.1f} s ({100 * spent / total:.1f} %)" for spent, cause in lost]
-    return (
-        f"{total:.1f} s in all, training {steps:.1f} s ({100 * steps / total:.1f} %); lost: {', '.join(parts) or '-'}"
-    )
+    lost = sorted(((each, cause) for cause, each in seconds.items() if each >= 0.05), reverse=True)
+    parts = [f"{cause} {each:.1f} s ({100 * each / total:.1f} %)" for each, cause in lost]
+    training = f"{total:.1f} s in all, training {steps:.1f} s ({100 * spent['goodput']:.1f} %)"
+    return f"{training}; lost: {', '.join(parts) or '-'}"
 
 
 def stragglers(seconds_PC: np.ndarray) -> list[int]:

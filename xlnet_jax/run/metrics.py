@@ -122,8 +122,13 @@ def to_line(values: dict[str, Any]) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def read_jsonl(path: str) -> list[dict[str, Any]]:
-    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
+def read_jsonl(*names: str) -> list[dict[str, Any]]:
+    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file.
+
+    Args:
+      names: what `os.path.join` makes the path of, such as a work directory and `metrics.jsonl`.
+    """
+    path = os.path.join(*names)
     if files.at(path).appends or path.endswith(STARTS):  # which each start writes as a whole
         content = files.read_if_there(path) or b""
     else:
@@ -194,7 +199,7 @@ def open_wandb(project: str, workdir: str, config: dict[str, Any]) -> Any:
         import wandb
     except ImportError as error:
         raise BadInput(f"log.wandb={project}: {how_to_install('wandb')}, or leave the key empty") from error
-    began = (read_jsonl(os.path.join(workdir, STARTS)) or [{}])[0].get("time", "")
+    began = (read_jsonl(workdir, STARTS) or [{}])[0].get("time", "")
     of_run = hashlib.sha256(f"{files.resolve(workdir)} {began}".encode()).hexdigest()[:16]
     # Nothing but the metrics and the configuration is sent: no output, no code, no list of packages.
     settings = wandb.Settings(
@@ -207,13 +212,6 @@ def open_wandb(project: str, workdir: str, config: dict[str, Any]) -> Any:
     except wandb.Error as error:
         raise BadInput(f"log.wandb={project}: {summary(error)}; WANDB_MODE=offline writes to a folder") from error
     return run
-
-
-def text_event(name: str, text: str, step: int) -> bytes:
-    """A text of one step, as Markdown."""
-    from tensorboardX.summary import text as summary_of
-
-    return _record(step=step, summary=summary_of(name, text))
 
 
 def _record(**fields: Any) -> bytes:
@@ -272,8 +270,10 @@ class MetricsWriter:
             self._files[SAMPLES] = open_lines(os.path.join(self._workdir, SAMPLES), self._step)
         self._files[SAMPLES].append(to_line({"step": step, "samples": samples}), step)
         if "events" in self._files:
+            from tensorboardX.summary import text
+
             shown = "\n\n".join(_marked(one, "truth") + "\n\n" + _marked(one, "filled") for one in samples)
-            self._files["events"].append(text_event("heldout/samples", shown, step), step)
+            self._files["events"].append(_record(step=step, summary=text("heldout/samples", shown)), step)
 
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.

@@ -137,9 +137,12 @@ def _own(folder: str) -> bool:
     if "://" in folder or not os.path.exists(folder):
         return True
     status = os.stat(folder)
-    if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH:
+    if status.st_uid != os.geteuid():
+        why = f"belongs to user {status.st_uid}"
+    elif status.st_mode & stat.S_IWOTH:
+        why = "can be written by others"
+    else:
         return True
-    why = "can be written by others" if status.st_uid == os.geteuid() else f"belongs to user {status.st_uid}"
     log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
                 "--config.log.compilation_cache", folder, why)  # fmt: skip
     return False

@@ -32,7 +32,6 @@ LOG_FIRST = (1, 2, 5, 10, 20, 50)
 """Steps that are also logged: users can end a run early that does not learn."""
 
 TRAINING, PICTURE = "training", "loss.png"
-NO_LEVELS: Mapping[str, float | None] = {}
 
 BUSY_SECONDS = 30.0
 """Between two lines of the log during a long evaluation."""
@@ -66,20 +65,20 @@ class Reporter:
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
         by_row: Any = values.pop("rows_B", ())
-        per_step = self.config.train.batch_size * self.config.data.segment_len
-        self.rates.append(rate * per_step)
+        tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)
+        self.rates.append(tokens_per_second)
         row: dict[str, Any] = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
-            if self.config.finetune.task == "none":
+            if self.config.pretrains:
                 row["perplexity"] = perplexity(row["loss"])
             row |= self._by_corpus(step, [x_KB[i] for x_KB in by_row])
-            row["tokens_per_second"] = rate * per_step
+            row["tokens_per_second"] = tokens_per_second
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.write("metrics", row)
             self.last = row
             if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
-                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), rate * per_step)
+                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), tokens_per_second)
             if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
                 what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
                 raise Diverged(
@@ -136,14 +135,14 @@ def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str
     """Draws the training loss of every step of a finished run into `loss.png`, with the held-out loss after the last
     step and its unigram baseline as lines; see `picture` for result and errors.
     """
-    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
+    lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
     levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
     return picture(os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels)
 
 
 def picture(
-    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None] = NO_LEVELS,
+    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None],
     **scale: str,
 ) -> str | None:  # fmt: skip
     """Writes a PNG of curves (x, nats) and of horizontal lines, by name.

@@ -194,8 +194,7 @@ def tokenizer(workdir: str) -> Tokenizer:
     folder = os.path.join(workdir, TOKENIZER)
     where, types = f"{folder}/normalization.json", {field.name: bool for field in dataclasses.fields(Normalization)}
     try:
-        with files.translate_errors(folder):
-            switches = files.json_object(files.read(where), where)
+        switches = files.read_json_object(where)
         files.check_types(switches, types, where)
         if unknown := sorted(switches.keys() - types.keys()):
             raise BadInput(f"{where}: unknown key {unknown[0]!r}")
@@ -296,8 +295,8 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if branch := branch or (before or {}).get("branch"):
         content["branch"] = branch
     with files.translate_errors(workdir):
-        last = (read_jsonl(os.path.join(workdir, "metrics.jsonl")) or [{"step": step}])[-1]
-        times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
+        last = (read_jsonl(workdir, "metrics.jsonl") or [{"step": step}])[-1]
+        times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
         origin = origin | {"before": goodputs.end_of(times, last, config.train.max_bad_steps),
                            "repeated": max(last["step"] - step, 0)}  # fmt: skip
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
@@ -310,7 +309,7 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
 
 def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
     """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one; {} without one."""
-    lines = read_jsonl(os.path.join(workdir, f"{name}.jsonl"))
+    lines = read_jsonl(workdir, f"{name}.jsonl")
     return next((line for line in lines if line["step"] == step), {})
 
 
@@ -321,7 +320,7 @@ def heldout_loss(line: dict[str, Any]) -> float | None:
 
 def losses(workdir: str) -> dict[int, float]:
     """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
-    lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    lines = read_jsonl(workdir, "evaluations.jsonl")
     ranks = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
     return {step: loss for step, loss in ranks.items() if isinstance(loss, float) and math.isfinite(loss)}
 

@@ -200,13 +200,11 @@ class Bucket:
 
     def locked(self, folder: str, otherwise: str) -> contextlib.AbstractContextManager[None]:
         """Excludes no one."""
-        del folder, otherwise
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def scratch(self, path: str) -> Iterator[str]:
         """In the folder for temporary files; `sweep` does not remove it while it is locked."""
-        del path
         with (
             tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder,
             _DISK.locked(folder, "in use"),
@@ -215,7 +213,6 @@ class Bucket:
 
     def sweep(self, folder: str) -> None:
         """In the folder for temporary files."""
-        del folder
         parent = tempfile.gettempdir()
         for path in (os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_SCRATCH)):
             with contextlib.suppress(OSError, BadInput), _DISK.locked(path, "in use"):

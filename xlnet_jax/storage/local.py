@@ -33,11 +33,8 @@ def temporary(path: str) -> str:
 
 def publish(path: str) -> None:
     """Makes `temporary(path)` durable and renames it to `path`, replacing any file there."""
-    descriptor = os.open(temporary(path), os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with open(temporary(path), "rb") as file:
+        os.fsync(file.fileno())
     os.replace(temporary(path), path)
 
 
@@ -120,7 +117,6 @@ class Local:
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
         """A file to read; from a bucket, `block` bytes per request."""
-        del block
         with open(path, "rb") as file:
             yield file
 

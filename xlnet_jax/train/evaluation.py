@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,7 +192,7 @@ class HeldoutLoss:
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
         def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
-            with nn.logical_axis_rules(meshes.RULES.pairs()):
+            with meshes.RULES.applied():
                 return _losses(recipe, params, memory, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -279,8 +278,8 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     try:
         heldout = open_mixture(config, "heldout", opened=train)
         if not config.evaluation.every:
-            for number in range(len(config.ends)):
-                heldout.check(config.in_phase(number))
+            for part in config.parts:
+                heldout.check(part)
     except BadInput as error:
         if config.evaluation.every:
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -169,7 +168,7 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
 
     by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
     carried = jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, BY_HAND), recipe.row_axes)
-    with nn.logical_axis_rules(meshes.RULES.without(BY_HAND).pairs()):
+    with meshes.RULES.without(BY_HAND).applied():
         row_losses, total = jax.shard_map(
             local,
             in_specs=(by_rows, (by_row, carried, by_row), everywhere, everywhere),

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +102,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                 log.info("%s is already at step %d and was to stop at step %d: nothing to train",
                          workdir, start, start if ended else job.stop)  # fmt: skip
                 last = workdirs.line_of(workdir, "metrics", start)
-                times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
+                times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
                 return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
             origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
@@ -111,7 +110,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
             stack.enter_context(contextlib.closing(writer))
             unsaved = "branch" in origin
-            goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
+            goodput.resume_from(read_jsonl(workdir, "time.jsonl"))
             executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
@@ -177,7 +176,7 @@ def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     """The plan at a step of a run that never changed its batch size by hand."""
-    parts = [config.in_phase(number) for number in range(config.phase_before(step + 1) + 1)]
+    parts = config.parts[: config.phase_before(step + 1) + 1]
     plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
     for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
         plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
@@ -191,8 +190,7 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
     """
     check(config)
     mixture, first = open_mixture(config), start
-    for number, end in enumerate(config.ends):
-        part = config.in_phase(number)
+    for part, end in zip(config.parts, config.ends, strict=True):
         mixture.check(part)
         mixture.stream(part).check(part.train.batch_size, mixture.described())
         if first < end:
@@ -253,7 +251,7 @@ def restore_or_init(
     if begins:
         restored = branch.restored(begins, config, wanted, processes)
     if restored is None:
-        if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
+        if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
         state, drawn = _fresh(*phases[0], data, processes)
         return state, plan_until(data, config, 0), 0, drawn
@@ -304,7 +302,7 @@ def _rebuild(
         return memory
 
     def after(memory: Any, params: Any, step: jax.Array, batches: Any) -> Any:
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
 
     rows = meshes.rows_here(built.rows, mesh)

@@ -311,7 +311,7 @@ class Run:
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        ends = evaluation.ends(self.recipe.config, read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
+        ends = evaluation.ends(self.recipe.config, read_jsonl(self.workdir, "evaluations.jsonl"))
         return self.processes.broadcast(str(ends), "evaluating") == "True"
 
     def _report(self) -> None:

@@ -37,10 +37,9 @@ class BuiltPhase(NamedTuple):
 def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
     """The mesh, and on it the step of each phase. Raises BadInput if a batch or the model does not divide over it."""
     mesh = meshes.make_mesh(config.mesh)
-    parts = [config.in_phase(number) for number in range(len(config.ends))]
-    for part in parts:
+    for part in config.parts:
         _check_rows(part, mesh)
-    made = recipes([fused.decided(part, processes) for part in parts], make_recipe)
+    made = recipes([fused.decided(part, processes) for part in config.parts], make_recipe)
     with jax.set_mesh(mesh):
         phases = [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
     if config.mesh.zero1 or mesh.shape["fsdp"] > 1:

@@ -74,7 +74,7 @@ def make_recipe(config: Config) -> Recipe:
 
     Raises BadInput if JAX would compute in another precision, or if the configuration is that of a task.
     """
-    if config.finetune.task != "none":
+    if not config.pretrains:
         raise BadInput(
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
         )

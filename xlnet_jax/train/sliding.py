@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -58,7 +57,7 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
     def run(params: Any, windows_1BX: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             return window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
     def nll(params: Any, windows_NX: np.ndarray, which_N: Any = slice(None)) -> np.ndarray:
@@ -123,7 +122,7 @@ class SlidingLoss:
 
         @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
         def run_first(params: Any, window_X: jax.Array) -> jax.Array:
-            with nn.logical_axis_rules(meshes.RULES.without(meshes.RULES.batch).pairs()):
+            with meshes.RULES.without(meshes.RULES.batch).applied():
                 return window_nll(model, params, window_X[None], slots=context)[0]
 
         self._first = run_first

@@ -145,7 +145,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     batch_sharding, everywhere = meshes.batch_sharding(mesh, leading=1), NamedSharding(mesh, PartitionSpec())
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
+        with meshes.RULES.applied():
             return jax.lax.scan(functools.partial(train_step, recipe), state, batches)
 
     jitted = jax.jit(
