@@ -163,7 +163,7 @@ MUTANTS = (
            one("infer/decoder", "test_a_draft_starts_with_the_distribution_of_the_chain")),
     Mutant("the_next_query_sees_too_little", DECODE, "limit_BP = jnp.full_like(target_BP, NEVER)",
            "limit_BP = jnp.full_like(target_BP, 1)", one("infer/decoder", "test_cached_equals_uncached")),
-    Mutant("a_draft_is_verified_by_itself", DECODE, "limit_BP=rank_BQ, counts", "limit_BP=rank_BQ + 1, counts",
+    Mutant("a_draft_is_verified_by_itself", DECODE, "limit_BP=rank_BQ)", "limit_BP=rank_BQ + 1)",
            one("infer/decoder", "test_cached_equals_uncached")),
     Mutant("keys_of_the_draws_come_again", DECODE, "count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)",
            "count_BQ = state.count_B[:, None] + jnp.arange(Q)", one("infer/decoder", "test_every_draw_has_a_key_of_its_own")),

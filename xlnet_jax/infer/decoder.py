@@ -134,6 +134,7 @@ class Decoder(TextModel):
         method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
                         asked.filtered)  # fmt: skip
         sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
+        ends_text = np.int32(-1 if stop is None else stop)
         number_B[: len(rows)] = [row.number for row in rows]
         state = decode.start(model, method, params, T, memory_len, U, number_B)
         for turn, parts in enumerate(rounds):
@@ -152,10 +153,9 @@ class Decoder(TextModel):
             done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
             while left:
                 results, state = decode.write(
-                    model, method, params, state, sampling, np.int32(decode.CHUNK), stop, last
+                    model, method, params, state, sampling, np.int32(decode.CHUNK), ends_text, last
                 )
-                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
-                left_BU = (turn_BU < 0) & (np.arange(U) < size_B[:, None])
+                left_BU, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
                 for b, (row, part) in enumerate(zip(rows, parts, strict=True)):
                     row.calls = int(calls_B[b])
                     if part is not None and not row.ended:
@@ -203,8 +203,8 @@ class _Row:
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
     """With what is unknown in its order."""
-    position_U, target_U, text_U = (each_U[np.argsort(place_N[part.text_U])] for each_U in part[2:5])
-    return Segment(part.token_N, part.rank_N, position_U, target_U, text_U)
+    order_U = np.argsort(place_N[part.text_U])
+    return Segment(*part[:2], *(each_U[order_U] for each_U in part[2:5]))
 
 
 def _parts(
