@@ -326,7 +326,7 @@ def _predict(
 
 def forward(
     model: LanguageModel, params: Any, cache: Any, tokens_BQ: jax.Array, rank_BQ: jax.Array, target_BP: jax.Array,
-    **cached: jax.Array | None,
+    **cached: Any,
 ) -> tuple[jax.Array, Any]:  # fmt: skip
     """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece (`model.spare_rows`), and the
     cache or the memory after them. `cached`: arguments of `XLNet` that go with a cache."""

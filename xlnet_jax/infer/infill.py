@@ -123,9 +123,11 @@ def hidden(tokenizer: Tokenizer, ids: Sequence[int], alone: bool = False) -> Gap
     gaps = [pair for pair in words if pair[1] == pair[0] + 1][:1] if alone else words[::5]
     bounds = [0, *(at for gap in gaps for at in gap), len(ids)]
     parts = texts_of(tokenizer, ids, list(zip(bounds[::2], bounds[1::2], strict=True)))
-    unknown = {at for gap in gaps for at in range(*gap)}
-    masked = [tokenizer.special.mask if at in unknown else id for at, id in enumerate(ids)]
-    return Gapped(masked, [at not in unknown for at in range(len(ids))], gaps, parts) if gaps else None
+    known_N = np.ones(len(ids), bool)
+    for gap in gaps:
+        known_N[slice(*gap)] = False
+    masked_N = np.where(known_N, ids, tokenizer.special.mask)
+    return Gapped(masked_N.tolist(), known_N.tolist(), gaps, parts) if gaps else None
 
 
 def texts_of(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> list[str]:

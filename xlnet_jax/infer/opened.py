@@ -146,6 +146,8 @@ def on_host(config: Config) -> int:
     The devices of a pod only start together, and to read parameters does not need them.
     """
     me = find_process_info(config)
-    if me is not None and not me.process:
+    if me is None:
+        return 0
+    if not me.process:
         jax.config.update("jax_platforms", "cpu")
-    return me.process if me is not None else 0
+    return me.process
