@@ -325,7 +325,7 @@ MUTANTS = (
            one("commands/export", "test_the_average_that_a_run_keeps_is_read_where_it_is_asked_for")),
     Mutant("an_evaluation_is_smoothed", "xlnet_jax/train/loss.py", "0.0 if dropout_key is None else self.label_smoothing", "self.label_smoothing",
            one("train/objectives", "test_labels_are_smoothed_in_training_alone")),
-    Mutant("smoothed_labels_have_the_gradient_of_plain_ones", "xlnet_jax/kernels/vocabulary_loss.py", "(p_CV - wanted(", "(p_CV - is_target(",
+    Mutant("smoothed_labels_have_the_gradient_of_plain_ones", "xlnet_jax/kernels/vocabulary_loss.py", "(p_CV - wanted_CV)", "(p_CV - is_target(len(bias_V), target_C))",
            one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits")),
     Mutant("a_position_begins_with_its_cosine", "xlnet_jax/model/positions.py", "[jnp.sin(angle_BTM), jnp.cos(angle_BTM)]", "[jnp.cos(angle_BTM), jnp.sin(angle_BTM)]",
            one("model/left_to_right", "test_sinusoids_at_the_input_are_those_of_the_paper")),

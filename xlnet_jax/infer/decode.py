@@ -22,7 +22,6 @@ Letters: B texts, U slots of unknown positions, P tokens predicted in one call, 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -44,8 +43,7 @@ CHUNK = 16
 left-to-right model."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """How unknown tokens are chosen; each is a program of its own."""
 
     tokens_per_step: int = 1
@@ -234,9 +232,9 @@ def _speculate(
     accepted_B = jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
     rejected_B = accepted_B < drafted_B
 
-    at_B11 = jnp.minimum(accepted_B, Q - 1)[:, None, None]
-    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B11, axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
-    key_B = jnp.take_along_axis(key_BQ, at_B11[:, :, 0], axis=1)[:, 0]
+    at_B1 = jnp.minimum(accepted_B, Q - 1)[:, None]
+    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
+    key_B = jnp.take_along_axis(key_BQ, at_B1, axis=1)[:, 0]
     draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
     again_B = draw(key_B, residual(p_BV, q_BV))
     again_BQ = (step_1Q == accepted_B[:, None]) & rejected_B[:, None]
@@ -249,9 +247,10 @@ def _speculate(
     verified = verified._replace(cache=cache, calls_B=calls_B)
     state, position_BQ = _fixed(verified, slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop)
     # Only the token that was drawn again has not been read yet.
-    one_B1 = at_B11[:, :, 0]
-    position_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), T)
-    token_B1, rank_B1 = (jnp.take_along_axis(x_BQ, one_B1, axis=1) for x_BQ in (token_BQ, rank_BQ))
+    token_B1, rank_B1, position_B1 = (
+        jnp.take_along_axis(x_BQ, at_B1, axis=1) for x_BQ in (token_BQ, rank_BQ, position_BQ)
+    )
+    position_B1 = jnp.where(rejected_B[:, None], position_B1, T)
     return state, token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q
 
 

@@ -107,9 +107,10 @@ class Decoder(TextModel):
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
                 if self.model.transformer.diffuses:
-                    parts = [_in_order(with_masks(self.model, ids_N, known_N, self.special), place_N)]
+                    parts = [with_masks(self.model, ids_N, known_N, self.special)]
                 else:
-                    parts = _parts(ids_N, known_N, place_N, T, self.special)
+                    parts = segments(ids_N, known_N, place_N, T, self.special)
+                parts = [_in_order(part, place_N) for part in parts]
             rows.append(_Row(number, ids_N.copy(), parts))
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
@@ -202,17 +203,9 @@ class _Row:
 
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
-    """With what is unknown in its order."""
-    order_U = np.argsort(place_N[part.text_U])
-    return Segment(*part[:2], *(each_U[order_U] for each_U in part[2:5]))
-
-
-def _parts(
-    ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
-) -> list[Segment]:
-    """One for each segment, with what is unknown in its order."""
-    parts = [_in_order(part, place_N) for part in segments(ids_N, known_N, place_N, segment_len, special)]
-    return [part._replace(rank_N=np.where(part.rank_N > 0, NEVER, part.rank_N)) for part in parts]
+    """With what is unknown in its order, and not seen unless it is read as MASK."""
+    rank_N, order_U = np.where(part.rank_N > 0, NEVER, part.rank_N), np.argsort(place_N[part.text_U])
+    return Segment(part.token_N, rank_N, *(each_U[order_U] for each_U in part[2:5]))
 
 
 def _continued(

@@ -8,7 +8,6 @@ on_one_device    its parameters on the first device of this process alone: for t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,8 +38,7 @@ from xlnet_jax.train.state import init_params
 from xlnet_jax.train.step import build_step
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A trained model before any device is used."""
 
     path: str

@@ -154,19 +154,15 @@ class Scorer(TextModel):
         for at in np.flatnonzero(~known_N):
             whole = with_masks(self.model, ids_N, known_N | (place_N < place_N[at]), self.special)
             one = whole.text_U == at
-            asked = {"position_U": whole.position_U[one], "target_U": whole.target_U[one], "text_U": whole.text_U[one]}
-            rows.append([whole._replace(**asked)])
+            position_U, target_U, text_U = (each_U[one] for each_U in whole[2:5])
+            rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
         return rows
 
     def _whole(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
-        """One row for all positions."""
-        return [self._segments(ids_N, known_N, place_N)]
-
-    def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
-        """The parts of a text in which its tokens are read."""
+        """One row for all positions: the parts of a text in which its tokens are read."""
         T = self.segment_len
         if not self.model.transformer.left_to_right:
-            return segments(ids_N, known_N, place_N, T, self.special)
+            return [segments(ids_N, known_N, place_N, T, self.special)]
         ids_N, known_N = following(ids_N, known_N, self.special)
         parts = []
         for start in range(0, len(ids_N) - 1, T):
@@ -174,7 +170,7 @@ class Scorer(TextModel):
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
             text_U = start + 1 + position_U
             parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
-        return parts
+        return [parts]
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))
