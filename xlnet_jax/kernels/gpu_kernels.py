@@ -44,6 +44,8 @@ class Plan(packing.Call, Triton):
     """Q: in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
+    programs: int
+    """At least as many give the queries their gradient."""
 
     @property
     def unit(self) -> float:
