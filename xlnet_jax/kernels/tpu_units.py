@@ -52,6 +52,10 @@ class Plan(packing.Call):
     """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
     saved: bool
     """The forward pass leaves its weights to the backward pass; all keys are in one block."""
+    vmem_bytes: int
+    """Limit for the compiler."""
+    interpret: bool
+    """Runs as plain JAX, on any device."""
 
     @property
     def heads(self) -> int:
