@@ -52,10 +52,6 @@ class Method(NamedTuple):
     sort: bool = False
     """`Decoding.filtered`."""
 
-    def predicted(self, slots: int) -> int:
-        """P."""
-        return slots if self.by_confidence else (self.speculative or self.tokens_per_step)
-
 
 class Reread(NamedTuple):
     """B texts of masked diffusion, in place of their cache."""
@@ -107,7 +103,7 @@ def start(
     number_B: jax.Array,
 ) -> State:  # fmt: skip
     """Before the first segment of B texts."""
-    B, P = len(number_B), method.predicted(slots)
+    B, P = len(number_B), slots if method.by_confidence else (method.speculative or method.tokens_per_step)
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
     dtype = accumulator(jnp.dtype(config.compute_dtype))
