@@ -675,7 +675,7 @@ MUTANTS = (
            one("data/tokenizer_fields", "test_the_steps_of_a_unigram_file_are_read")),
     Mutant("rows_without_a_piece_are_predicted", "xlnet_jax/library.py", "logits_PV[0, : self.config.model.pieces]", "logits_PV[0]",
            one("convert/peers", "test_rows_without_a_piece_are_never_predicted")),
-    Mutant("rows_without_a_piece_are_drawn", "xlnet_jax/infer/sampling.py", "if model.spare_rows else logits_BPV", "if False else logits_BPV",
+    Mutant("rows_without_a_piece_are_drawn", DECODE, "if config.spare_rows else logits_BPV", "if False else logits_BPV",
            one("convert/peers", "test_rows_without_a_piece_are_never_predicted")),
     Mutant("rows_of_a_grown_vocabulary_are_shifted", "xlnet_jax/train/launch.py", "len(found[name]) + np.arange", "np.arange",
            one("checkpoint/restore", "test_a_grown_vocabulary_takes_the_rows_of_known_pieces")),
