@@ -180,7 +180,7 @@ class _Row:
     log_probs: list[float] = dataclasses.field(default_factory=list)
     calls: int = 0
     ended: bool = False
-    best: list[np.ndarray] = dataclasses.field(default_factory=list)
+    best: Sequence[np.ndarray] = ()
     """Arguments of `Filled.with_best`."""
 
     def take(
@@ -215,8 +215,8 @@ def _continued(
     tokens, and then one for each so many more, which read nothing."""
     read_N, known_N = following(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)
-    reads = [read_N[start : min(start + segment_len, length)] for start in range(0, length, segment_len)]
-    gaps = [np.arange(start, min(start + decode.CHUNK, N)) for start in range(length, N, decode.CHUNK)]
+    reads = np.split(read_N[:length], range(segment_len, length, segment_len))
+    gaps = np.split(np.arange(length, N), range(decode.CHUNK, N - length, decode.CHUNK))
     none = np.zeros(0, int)
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)

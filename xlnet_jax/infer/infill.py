@@ -104,9 +104,7 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     random = np.random.default_rng((seed, number, 1, row))
     bounds = [_bounds(mark, number) for mark in marks]
     lengths = [int(random.integers(*pair, endpoint=True)) for pair in bounds]
-    ends = [0, *(mark.end() for mark in marks)]
-    starts = [*(mark.start() for mark in marks), len(text)]
-    parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+    parts = MARK.split(text)[::2]  # between them is the group of each mark
     first, *later = ids_of_parts(tokenizer, parts)
     ids, known, gaps = list(first), [True] * len(first), list[tuple[int, int]]()
     for length, part in zip(lengths, later, strict=True):

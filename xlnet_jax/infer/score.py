@@ -169,7 +169,7 @@ class Scorer(TextModel):
         ids_N, known_N = following(ids_N, known_N, self.special)
         parts = []
         for start in range(0, len(ids_N) - 1, T):
-            read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
+            read_N = ids_N[:-1][start : start + T]
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
             text_U = start + 1 + position_U
             parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
