@@ -119,7 +119,7 @@ def hidden(tokenizer: Tokenizer, ids: Sequence[int], alone: bool = False) -> Gap
     starts = [*np.flatnonzero(tokenizer.word_start[np.asarray(ids)]).tolist(), len(ids)]
     words = list(itertools.pairwise(starts))[2:]
     gaps = [pair for pair in words if pair[1] == pair[0] + 1][:1] if alone else words[::5]
-    bounds = [0, *(at for gap in gaps for at in gap), len(ids)]
+    bounds = [0, *itertools.chain(*gaps), len(ids)]
     parts = texts_of(tokenizer, ids, list(zip(bounds[::2], bounds[1::2], strict=True)))
     known_N = np.ones(len(ids), bool)
     for gap in gaps:

@@ -10,9 +10,8 @@ The gradient cannot be differentiated again.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +26,7 @@ HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Blocks:
+class Blocks(NamedTuple):
     """How many queries and keys a program handles, powers of 2 from 16 on."""
 
     queries: int
