@@ -261,10 +261,10 @@ def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> I
     log_prob_N[filled.position_U] = filled.log_prob_U
     ids, gaps, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
     for (start, end), part in zip(text.gaps, text.parts[1:], strict=True):
-        whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[start:end]))
+        cut = slice(start, end)
+        whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[cut]))
         whole += new + part
-        pieces = [tokenizer.pieces[id] for id in ids[start:end]]
-        cut = slice(start, start + len(pieces))
+        pieces = [tokenizer.pieces[id] for id in ids[cut]]
         gaps.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
     return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls, exact)
 

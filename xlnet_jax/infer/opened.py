@@ -132,7 +132,7 @@ def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
     recipe = any_recipe(config, stored.tokenizer)
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
+        lambda x: x.update(sharding=device),
         jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))),
     )
     return restore.parameters(stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged)

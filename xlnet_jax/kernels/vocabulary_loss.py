@@ -104,8 +104,7 @@ def nll(
         return over(rows, d_table_VD), over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
 
     def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        run = everywhere(local_nll, 2, (PartitionSpec(rows), PartitionSpec(rows)))
-        nll_BP, log_sum_BP = run(*rounded(*arguments))
+        nll_BP, log_sum_BP = everywhere(local_nll, 2, PartitionSpec(rows))(*rounded(*arguments))
         return nll_BP, (*arguments, log_sum_BP)
 
     def rounded(table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
