@@ -120,7 +120,9 @@ def check_rows(decoder: Any) -> None:
     B, method = 16, decode.Method()
     state = decode.start(decoder.model, method, decoder.params, decoder.segment_len, 0, 8, np.zeros(B, np.int32))
     write = functools.partial(decode.write, decoder.model, method, decoder.params)
-    program = jax.make_jaxpr(write)(state, Sampling.of(Decoding(temperature=1.0)), np.int32(1), None, np.bool_(True))
+    program = jax.make_jaxpr(write)(
+        state, Sampling.of(Decoding(temperature=1.0)), np.int32(1), np.int32(-1), np.bool_(True)
+    )
     rows = product_rows(program.jaxpr)
     # Queries and feed-forward have rows of both streams; keys, values and the vocabulary of one.
     assert {2 * B, B} == set(rows) and rows.count(2 * B) >= 4, rows

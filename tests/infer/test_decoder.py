@@ -108,7 +108,7 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
         length = known_N.sum()
         np.testing.assert_array_equal(one.token_N[:length], text_N[:length])
         assert one.position_U.tolist() == list(range(length, len(text_N))) and one.calls == 3 * T
-        (expected_U,) = scores._batch([scores._segments(one.token_N, known_N, np.arange(len(text_N)))], 1)
+        (expected_U,) = scores._batch(scores._whole(one.token_N, known_N, np.arange(len(text_N))), 1)
         np.testing.assert_allclose(one.log_prob_U, expected_U, atol=1e-12, rtol=0)
     if model["memory_len"]:  # it matters, so the comparison means something
         alone_N = one.token_N[(len(text_N) - 1) // T * T :]

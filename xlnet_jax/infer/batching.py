@@ -23,12 +23,7 @@ def program(**options: Any) -> Callable[..., Any]:
     """`jax.jit` with the rules of sharding, which the model's own constraints need."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.partial(jax.jit, **options)
-        @functools.wraps(function)
-        def ruled(*arguments: Any) -> Any:
-            with meshes.RULES.applied():
-                return function(*arguments)
-
+        ruled = jax.jit(meshes.RULES.applied()(function), **options)
         return functools.wraps(ruled)(lambda *arguments: meshes.settled(ruled(*arguments)))
 
     return decorate

@@ -14,23 +14,19 @@ Letters: B texts, W prefixes of each, N = B * W rows, U pieces of the longest ta
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from xlnet_jax.batch import NEVER, forward_text
+from xlnet_jax.batch import NEVER
 from xlnet_jax.infer.batching import program, read_by_host
-from xlnet_jax.infer.sampling import possible
-from xlnet_jax.model.cache import Cache, Kept, empty_cache
+from xlnet_jax.infer.decode import forward
+from xlnet_jax.model.cache import Cache, empty_cache
 from xlnet_jax.train.loss import LanguageModel
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     cache: Cache
     logits_BWV: jax.Array
     live_BW: jax.Array
@@ -41,8 +37,8 @@ class _State:
     best_log_prob_B: jax.Array
     best_token_BU: jax.Array
     """-1 after END."""
-    count: jax.Array
-    """Pieces of the prefixes."""
+    pieces: jax.Array
+    """Of the prefixes."""
 
 
 @program(static_argnums=(0, 4, 5, 6, 7))
@@ -65,31 +61,31 @@ def search(
     (B, Q), W, U = tokens_BQ.shape, width, longest
     cache = empty_cache(model.transformer.config, params, B, segment_len, 0)
     rank_BQ = jnp.where(jnp.arange(Q)[None] < length_B[:, None], 0, NEVER)
-    logits_BV, cache = _predict(model, params, cache, tokens_BQ, rank_BQ, None, length_B - 1)
+    logits_B1V, cache = forward(model, params, cache, tokens_BQ, rank_BQ, (length_B - 1)[:, None])
     state = _State(
         _rows(cache, jnp.repeat(jnp.arange(B), W)),
-        jnp.repeat(logits_BV[:, None], W, axis=1),
+        jnp.repeat(logits_B1V, W, axis=1),
         # All prefixes are the empty one: it counts once.
-        jnp.broadcast_to(jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_BV.dtype), (B, W)),
+        jnp.broadcast_to(jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_B1V.dtype), (B, W)),
         jnp.full((B, W, U), -1, jnp.int32),
-        *(jnp.full(B, -jnp.inf, logits_BV.dtype) for _ in range(2)),
+        *(jnp.full(B, -jnp.inf, logits_B1V.dtype) for _ in range(2)),
         best_token_BU=jnp.full((B, U), -1, jnp.int32),
-        count=jnp.zeros((), jnp.int32),
+        pieces=jnp.zeros((), jnp.int32),
     )
 
     def more(state: _State) -> jax.Array:
         hopes_B = state.live_BW.max(axis=1) / _penalty(U, alpha)
-        return (state.count < U) & (hopes_B > state.best_B).any()
+        return (state.pieces < U) & (hopes_B > state.best_B).any()
 
     def body(state: _State) -> _State:
         state, token_BW = _extended(state, end, alpha)
-        position_N1 = jnp.repeat(length_B, W)[:, None] + state.count - 1
-        logits_NV, cache = _predict(model, params, state.cache, token_BW.reshape(-1, 1), position_N1, position_N1,
-                                    jnp.zeros(B * W, jnp.int32))  # fmt: skip
-        return dataclasses.replace(state, cache=cache, logits_BWV=logits_NV.reshape(state.logits_BWV.shape))
+        position_N1 = jnp.repeat(length_B, W)[:, None] + state.pieces - 1
+        logits_N1V, cache = forward(model, params, state.cache, token_BW.reshape(-1, 1), position_N1,
+                                    jnp.zeros((B * W, 1), jnp.int32), place_BT=position_N1)  # fmt: skip
+        return state._replace(cache=cache, logits_BWV=logits_N1V.reshape(state.logits_BWV.shape))
 
     state = jax.lax.while_loop(more, body, state)
-    return read_by_host((state.best_token_BU, state.best_log_prob_B, state.count))
+    return read_by_host((state.best_token_BU, state.best_log_prob_B, state.pieces))
 
 
 def _penalty(n: Any, alpha: Any) -> Any:
@@ -99,7 +95,7 @@ def _penalty(n: Any, alpha: Any) -> Any:
 def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
     """One more piece of every prefix, and the newest pieces [B, W]; their rows are in the cache, but not themselves."""
     (B, W, V), U = state.logits_BWV.shape, state.token_BWU.shape[2]
-    n = state.count + 1
+    n = state.pieces + 1
     log_prob_BWV = state.live_BW[:, :, None] + jax.nn.log_softmax(state.logits_BWV)
     # Every prefix has one END, so W of the best W * V others are live, whatever ends.
     is_end_V = jnp.arange(V) == end
@@ -108,19 +104,18 @@ def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
     score_B = log_prob_B / _penalty(n, alpha)
     better_B = score_B > state.best_B
     best_BU = jnp.take_along_axis(state.token_BWU, (at_B // V)[:, None, None], axis=1)[:, 0]
-    best_BU = jnp.where(jnp.arange(U)[None] == state.count, (at_B % V)[:, None], best_BU)
+    best_BU = jnp.where(jnp.arange(U)[None] == state.pieces, (at_B % V)[:, None], best_BU)
     live_BW, at_BW = jax.lax.top_k(jnp.where(is_end_V, -jnp.inf, log_prob_BWV).reshape(B, -1), W)
     parent_BW, token_BW = at_BW // V, (at_BW % V).astype(jnp.int32)
     token_BWU = jnp.take_along_axis(state.token_BWU, parent_BW[:, :, None], axis=1)
-    state = dataclasses.replace(
-        state,
+    state = state._replace(
         cache=_rows(state.cache, (jnp.arange(B)[:, None] * W + parent_BW).reshape(-1)),
         live_BW=live_BW,
-        token_BWU=jnp.where(jnp.arange(U) == state.count, token_BW[:, :, None], token_BWU),
+        token_BWU=jnp.where(jnp.arange(U) == state.pieces, token_BW[:, :, None], token_BWU),
         best_B=jnp.where(better_B, score_B, state.best_B),
         best_log_prob_B=jnp.where(better_B, log_prob_B, state.best_log_prob_B),
         best_token_BU=jnp.where(better_B[:, None], best_BU, state.best_token_BU),
-        count=n,
+        pieces=n,
     )
     return state, token_BW
 
@@ -128,17 +123,5 @@ def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
 def _rows(cache: Cache, row_N: jax.Array) -> Cache:
     """The cache of other rows; a row may come several times."""
     kept = cache.layers
-    layers = Kept(kept.k_BHKE[:, row_N], kept.v_BHKE[:, row_N], kept.r_NHE)
+    layers = kept._replace(k_BHKE=kept.k_BHKE[:, row_N], v_BHKE=kept.v_BHKE[:, row_N])
     return dataclasses.replace(cache, layers=layers, rank_BK=cache.rank_BK[row_N])
-
-
-def _predict(
-    model: LanguageModel, params: Any, cache: Cache, tokens_NQ: jax.Array, rank_NQ: jax.Array,
-    position_NQ: jax.Array | None, at_N: jax.Array,
-) -> tuple[jax.Array, Cache]:  # fmt: skip
-    """Reads Q tokens of each row; the one at `at_N` predicts the next, logits [N, V]."""
-    none_NQ = np.zeros(tokens_NQ.shape, np.int32)
-    batch = forward_text(tokens_NQ, rank_NQ.astype(jnp.int32), none_NQ, at_N[:, None])
-    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=position_NQ)
-    logits_NPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
-    return possible(logits_NPV, model.transformer.config)[:, 0], out.memory

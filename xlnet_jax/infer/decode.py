@@ -22,9 +22,8 @@ Letters: B texts, U slots of unknown positions, P tokens predicted in one call, 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,8 +32,9 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.infer.batching import program, read_by_host
-from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, possible, sample
+from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
 from xlnet_jax.model.cache import empty_cache, put
+from xlnet_jax.model.layers import accumulator
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -43,8 +43,7 @@ CHUNK = 16
 left-to-right model."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """How unknown tokens are chosen; each is a program of its own."""
 
     tokens_per_step: int = 1
@@ -53,14 +52,8 @@ class Method:
     sort: bool = False
     """`Decoding.filtered`."""
 
-    def predicted(self, slots: int) -> int:
-        """P."""
-        return slots if self.by_confidence else (self.speculative or self.tokens_per_step)
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Reread:
+class Reread(NamedTuple):
     """B texts of masked diffusion, in place of their cache."""
 
     tokens_BT: jax.Array
@@ -72,9 +65,7 @@ class Reread:
         return self.tokens_BT.shape[1]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """B texts between two dispatches: a segment, or so many tokens of a left-to-right model."""
 
     cache: Any
@@ -112,19 +103,18 @@ def start(
     number_B: jax.Array,
 ) -> State:  # fmt: skip
     """Before the first segment of B texts."""
-    B, P = len(number_B), method.predicted(slots)
+    B, P = len(number_B), slots if method.by_confidence else (method.speculative or method.tokens_per_step)
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
+    dtype = accumulator(jnp.dtype(config.compute_dtype))
     if model.transformer.diffuses:
         cache = Reread(none_BT, none_BT)
     else:
         cache = empty_cache(config, params, B, segment_len, memory_len)
-    vectors_BPD = jnp.zeros((B, P, config.d_model), jnp.dtype(config.compute_dtype))
-    logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
     return State(
-        cache, jnp.zeros(logits_BPV.shape, logits_BPV.dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
-        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B,
-        calls_B=zero_B, number_B=number_B,
+        cache, jnp.zeros((B, P, config.vocab_size), dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
+        log_prob_BU=jnp.zeros((B, slots), dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B, calls_B=zero_B,
+        number_B=number_B,
     )  # fmt: skip
 
 
@@ -142,8 +132,7 @@ def read(
       continues: the cache holds the segment before, which becomes the memory.
     """
     size_B = jnp.sum(position_BU < state.cache.segment_len, axis=1, dtype=jnp.int32)
-    state = dataclasses.replace(
-        state,
+    state = state._replace(
         position_BU=position_BU,
         size_B=size_B,
         turn_BU=jnp.full_like(state.turn_BU, -1),
@@ -151,23 +140,23 @@ def read(
         count_B=jnp.zeros_like(state.count_B),
     )
     if not tokens_BQ.shape[1]:
-        return dataclasses.replace(state, calls_B=state.calls_B + (size_B > 0))
+        return state._replace(calls_B=state.calls_B + (size_B > 0))
     if not model.transformer.diffuses:
         full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
-        state = dataclasses.replace(state, cache=state.cache.next_segment(full_B))
-    slot_BP = jnp.broadcast_to(jnp.arange(state.logits_BPV.shape[1]), state.logits_BPV.shape[:2])
-    return _predict(model, params, state, tokens_BQ, rank_BQ, None, slot_BP)
+        state = state._replace(cache=state.cache.next_segment(full_B))
+    return _predict(model, params, state, tokens_BQ, rank_BQ, None, jnp.arange(state.logits_BPV.shape[1])[None])
 
 
 @program(static_argnums=(0, 1), donate_argnums=3)
 def write(
     model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, rounds: jax.Array,
-    stop: int | None, last: jax.Array,
+    stop: jax.Array, last: jax.Array,
 ) -> tuple[tuple[jax.Array, ...], State]:  # fmt: skip
-    """At most so many `rounds` of calls; `last`: no segment follows, so the last token need not be read.
+    """At most so many `rounds` of calls; `stop`: the token that ends a text, or -1; `last`: no segment follows, so the
+    last token need not be read.
 
     Returns:
-      What the host reads: `size_B`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the state.
+      What the host reads: `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the state.
     """
     step = _speculate if method.speculative else _extend
 
@@ -181,11 +170,11 @@ def write(
         return carry[0] + 1, jax.lax.cond(needed, predict, lambda state, *newest: state, state, *newest)
 
     _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
-    return read_by_host((state.size_B, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)), state
+    return read_by_host((state.unknown_BU, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)), state
 
 
 def _extend(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: jax.Array
 ) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Fixes the next `tokens_per_step` tokens of every text.
 
@@ -209,27 +198,23 @@ def _extend(
         # Before the first token of a segment the last one becomes the memory.
         starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
         cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
-        state = dataclasses.replace(state, cache=cache)
+        state = state._replace(cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
-    return state, token_BQ, rank_BQ, position_BQ, jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
+    return state, token_BQ, rank_BQ, position_BQ, slot_BP
 
 
 def _speculate(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: jax.Array
 ) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Drafts the next tokens of every text, and verifies them. Returns the same, of the next draft."""
     Q, T, drafts_BQV, first_B = method.speculative, state.cache.segment_len, state.logits_BPV, state.count_B
     step_1Q = jnp.arange(Q)[None]
     slot_BQ = first_B[:, None] + step_1Q
     token_BQ = _draw(drafts_BQV, state, sampling, method.sort)
-    live_BQ = slot_BQ < state.size_B[:, None]
-    if stop is not None:
-        # Nothing follows a `stop`: it is the last token that is drafted.
-        stopped_BQ = jnp.cumsum(token_BQ == stop, axis=1) - (token_BQ == stop)
-        live_BQ &= stopped_BQ == 0
+    live_BQ = _up_to(stop, token_BQ, slot_BQ < state.size_B[:, None])
     drafted_B = live_BQ.sum(axis=1)
     position_BQ, rank_BQ = _positions(state, slot_BQ, live_BQ), 1 + slot_BQ
-    verified = _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ, counts=False)
+    verified = _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ)
     chain_BQV = verified.logits_BPV
 
     p_BQV, q_BQV = (
@@ -243,9 +228,9 @@ def _speculate(
     accepted_B = jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
     rejected_B = accepted_B < drafted_B
 
-    at_B11 = jnp.minimum(accepted_B, Q - 1)[:, None, None]
-    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B11, axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
-    key_B = jnp.take_along_axis(key_BQ, at_B11[:, :, 0], axis=1)[:, 0]
+    at_B1 = jnp.minimum(accepted_B, Q - 1)[:, None]
+    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
+    key_B = jnp.take_along_axis(key_BQ, at_B1, axis=1)[:, 0]
     draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
     again_B = draw(key_B, residual(p_BV, q_BV))
     again_BQ = (step_1Q == accepted_B[:, None]) & rejected_B[:, None]
@@ -253,15 +238,15 @@ def _speculate(
 
     fixed_BQ = (step_1Q < accepted_B[:, None]) | again_BQ
     # A lone draft is the chain's own token, and its verification was for the other texts.
-    verified = dataclasses.replace(verified, calls_B=state.calls_B + (drafted_B > 1))
+    calls_B = state.calls_B + (drafted_B > 1)
     cache = verified.cache.hidden(_positions(state, slot_BQ, live_BQ & (step_1Q >= accepted_B[:, None])))
-    state, position_BQ = _fixed(
-        dataclasses.replace(verified, cache=cache), slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop
-    )
+    verified = verified._replace(cache=cache, calls_B=calls_B)
+    state, position_BQ = _fixed(verified, slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop)
     # Only the token that was drawn again has not been read yet.
-    one_B1 = at_B11[:, :, 0]
-    position_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), T)
-    token_B1, rank_B1 = (jnp.take_along_axis(x_BQ, one_B1, axis=1) for x_BQ in (token_BQ, rank_BQ))
+    token_B1, rank_B1, position_B1 = (
+        jnp.take_along_axis(x_BQ, at_B1, axis=1) for x_BQ in (token_BQ, rank_BQ, position_BQ)
+    )
+    position_B1 = jnp.where(rejected_B[:, None], position_B1, T)
     return state, token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q
 
 
@@ -283,21 +268,25 @@ def _positions(state: State, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Arra
     return jnp.where(live_BQ, position_BQ, state.cache.segment_len)
 
 
+def _up_to(stop: jax.Array, token_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
+    """Which of the live tokens are not behind a `stop`: nothing follows one."""
+    stops_BQ = token_BQ == stop
+    return live_BQ & (jnp.cumsum(stops_BQ, axis=1) - stops_BQ == 0)
+
+
 def _fixed(
-    state: State, slot_BQ: jax.Array, live_BQ: jax.Array, token_BQ: jax.Array, logits_BQV: jax.Array, stop: int | None
+    state: State, slot_BQ: jax.Array, live_BQ: jax.Array, token_BQ: jax.Array, logits_BQV: jax.Array, stop: jax.Array
 ) -> tuple[State, jax.Array]:
     """The state in which these tokens are known, up to a `stop`, and their positions."""
-    stops_BQ = live_BQ & (token_BQ == (-1 if stop is None else stop))
-    live_BQ &= jnp.cumsum(stops_BQ, axis=1) - stops_BQ == 0
-    stops_B = (stops_BQ & live_BQ).any(axis=1)
+    live_BQ = _up_to(stop, token_BQ, live_BQ)
+    stops_B = (live_BQ & (token_BQ == stop)).any(axis=1)
     count_B = state.count_B + live_BQ.sum(axis=1, dtype=jnp.int32)
     log_prob_BQ = _at_tokens(jax.nn.log_softmax(logits_BQV), token_BQ)
     into_BQ = jnp.where(live_BQ, slot_BQ, state.token_BU.shape[1])
     turn_BQ = jnp.broadcast_to(state.count_B[:, None], slot_BQ.shape)
 
     position_BQ = _positions(state, slot_BQ, live_BQ)
-    return dataclasses.replace(
-        state,
+    return state._replace(
         token_BU=put(state.token_BU, token_BQ, into_BQ),
         log_prob_BU=put(state.log_prob_BU, log_prob_BQ, into_BQ),
         turn_BU=put(state.turn_BU, turn_BQ, into_BQ),
@@ -308,7 +297,7 @@ def _fixed(
 
 def _predict(
     model: LanguageModel, params: Any, state: State, tokens_BQ: jax.Array, rank_BQ: jax.Array,
-    position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None, counts: bool = True,
+    position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None,
 ) -> State:  # fmt: skip
     """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank than `limit_BP`, by
     default from all that is known; a left-to-right model the next one, from the last token that it reads."""
@@ -324,14 +313,24 @@ def _predict(
         if position_BQ is not None:
             tokens_BQ, rank_BQ = put(cache.tokens_BT, tokens_BQ, position_BQ), cache.rank_BT
         cache, cached = empty_memory(model.transformer.config, len(rank_BQ), 0), {}
+    logits_BPV, cache = forward(model, params, cache, tokens_BQ, rank_BQ, target_BP, **cached)
+    if model.transformer.diffuses:
+        cache = Reread(tokens_BQ, rank_BQ)
+    return state._replace(cache=cache, logits_BPV=logits_BPV, calls_B=state.calls_B + live_BP.any(axis=1))
+
+
+def forward(
+    model: LanguageModel, params: Any, cache: Any, tokens_BQ: jax.Array, rank_BQ: jax.Array, target_BP: jax.Array,
+    **cached: Any,
+) -> tuple[jax.Array, Any]:  # fmt: skip
+    """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece (`model.spare_rows`), and the
+    cache or the memory after them. `cached`: arguments of `XLNet` that go with a cache."""
     batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
     out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, **cached)
     # Whole rows: a draw needs all of the vocabulary.
     logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
-    logits_BPV = possible(logits_BPV, model.transformer.config)
-    calls_B = state.calls_B + (live_BP.any(axis=1) if counts else 0)
-    cache = Reread(batch.tokens, batch.rank) if model.transformer.diffuses else out.memory
-    return dataclasses.replace(state, cache=cache, logits_BPV=logits_BPV, calls_B=calls_B)
+    config = model.transformer.config
+    return logits_BPV.at[..., config.pieces :].set(-jnp.inf) if config.spare_rows else logits_BPV, out.memory
 
 
 def _draw(logits_BQV: jax.Array, state: State, sampling: Sampling, sort: bool) -> jax.Array:

@@ -107,9 +107,10 @@ class Decoder(TextModel):
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
                 if self.model.transformer.diffuses:
-                    parts = [_in_order(with_masks(self.model, ids_N, known_N, self.special), place_N)]
+                    parts = [with_masks(self.model, ids_N, known_N, self.special)]
                 else:
-                    parts = _parts(ids_N, known_N, place_N, T, self.special)
+                    parts = segments(ids_N, known_N, place_N, T, self.special)
+                parts = [_in_order(part, place_N) for part in parts]
             rows.append(_Row(number, ids_N.copy(), parts))
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
@@ -134,6 +135,7 @@ class Decoder(TextModel):
         method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
                         asked.filtered)  # fmt: skip
         sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
+        ends_text = np.int32(-1 if stop is None else stop)
         number_B[: len(rows)] = [row.number for row in rows]
         state = decode.start(model, method, params, T, memory_len, U, number_B)
         for turn, parts in enumerate(rounds):
@@ -152,10 +154,9 @@ class Decoder(TextModel):
             done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
             while left:
                 results, state = decode.write(
-                    model, method, params, state, sampling, np.int32(decode.CHUNK), stop, last
+                    model, method, params, state, sampling, np.int32(decode.CHUNK), ends_text, last
                 )
-                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
-                left_BU = (turn_BU < 0) & (np.arange(U) < size_B[:, None])
+                left_BU, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
                 for b, (row, part) in enumerate(zip(rows, parts, strict=True)):
                     row.calls = int(calls_B[b])
                     if part is not None and not row.ended:
@@ -179,7 +180,7 @@ class _Row:
     log_probs: list[float] = dataclasses.field(default_factory=list)
     calls: int = 0
     ended: bool = False
-    best: list[np.ndarray] = dataclasses.field(default_factory=list)
+    best: Sequence[np.ndarray] = ()
     """Arguments of `Filled.with_best`."""
 
     def take(
@@ -202,17 +203,9 @@ class _Row:
 
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
-    """With what is unknown in its order."""
-    position_U, target_U, text_U = (each_U[np.argsort(place_N[part.text_U])] for each_U in part[2:5])
-    return Segment(part.token_N, part.rank_N, position_U, target_U, text_U)
-
-
-def _parts(
-    ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
-) -> list[Segment]:
-    """One for each segment, with what is unknown in its order."""
-    parts = [_in_order(part, place_N) for part in segments(ids_N, known_N, place_N, segment_len, special)]
-    return [part._replace(rank_N=np.where(part.rank_N > 0, NEVER, part.rank_N)) for part in parts]
+    """With what is unknown in its order, and not seen unless it is read as MASK."""
+    rank_N, order_U = np.where(part.rank_N > 0, NEVER, part.rank_N), np.argsort(place_N[part.text_U])
+    return Segment(part.token_N, rank_N, *(each_U[order_U] for each_U in part[2:5]))
 
 
 def _continued(
@@ -222,8 +215,8 @@ def _continued(
     tokens, and then one for each so many more, which read nothing."""
     read_N, known_N = following(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)
-    reads = [read_N[start : min(start + segment_len, length)] for start in range(0, length, segment_len)]
-    gaps = [np.arange(start, min(start + decode.CHUNK, N)) for start in range(length, N, decode.CHUNK)]
+    reads = np.split(read_N[:length], range(segment_len, length, segment_len))
+    gaps = np.split(np.arange(length, N), range(decode.CHUNK, N - length, decode.CHUNK))
     none = np.zeros(0, int)
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)

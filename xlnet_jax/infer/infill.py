@@ -104,9 +104,7 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     random = np.random.default_rng((seed, number, 1, row))
     bounds = [_bounds(mark, number) for mark in marks]
     lengths = [int(random.integers(*pair, endpoint=True)) for pair in bounds]
-    ends = [0, *(mark.end() for mark in marks)]
-    starts = [*(mark.start() for mark in marks), len(text)]
-    parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+    parts = MARK.split(text)[::2]  # between them is the group of each mark
     first, *later = ids_of_parts(tokenizer, parts)
     ids, known, gaps = list(first), [True] * len(first), list[tuple[int, int]]()
     for length, part in zip(lengths, later, strict=True):
@@ -121,11 +119,13 @@ def hidden(tokenizer: Tokenizer, ids: Sequence[int], alone: bool = False) -> Gap
     starts = [*np.flatnonzero(tokenizer.word_start[np.asarray(ids)]).tolist(), len(ids)]
     words = list(itertools.pairwise(starts))[2:]
     gaps = [pair for pair in words if pair[1] == pair[0] + 1][:1] if alone else words[::5]
-    bounds = [0, *(at for gap in gaps for at in gap), len(ids)]
+    bounds = [0, *itertools.chain(*gaps), len(ids)]
     parts = texts_of(tokenizer, ids, list(zip(bounds[::2], bounds[1::2], strict=True)))
-    unknown = {at for gap in gaps for at in range(*gap)}
-    masked = [tokenizer.special.mask if at in unknown else id for at, id in enumerate(ids)]
-    return Gapped(masked, [at not in unknown for at in range(len(ids))], gaps, parts) if gaps else None
+    known_N = np.ones(len(ids), bool)
+    for gap in gaps:
+        known_N[slice(*gap)] = False
+    masked_N = np.where(known_N, ids, tokenizer.special.mask)
+    return Gapped(masked_N.tolist(), known_N.tolist(), gaps, parts) if gaps else None
 
 
 def texts_of(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> list[str]:
@@ -261,10 +261,10 @@ def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> I
     log_prob_N[filled.position_U] = filled.log_prob_U
     ids, gaps, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
     for (start, end), part in zip(text.gaps, text.parts[1:], strict=True):
-        whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[start:end]))
+        cut = slice(start, end)
+        whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[cut]))
         whole += new + part
-        pieces = [tokenizer.pieces[id] for id in ids[start:end]]
-        cut = slice(start, start + len(pieces))
+        pieces = [tokenizer.pieces[id] for id in ids[cut]]
         gaps.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
     return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls, exact)
 

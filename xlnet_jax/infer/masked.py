@@ -10,7 +10,7 @@ arXiv:1910.14659). Of several unknown tokens each would be predicted without kno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,14 +55,13 @@ def by_text(pairs: Sequence[tuple[Sequence[int], Sequence[bool]]], log_probs: Se
     return found
 
 
-def filled(texts: Sequence[Gapped], logits_BV: np.ndarray, asked: Fill) -> list[Filled]:
+def filled(texts: Sequence[Gapped], logits_BV: Any, asked: Fill) -> list[Filled]:
     """Each text with its unknown piece drawn from its row of logits, or the most probable ones."""
-    B = len(texts)
+    B, logits_BV = len(texts), jnp.asarray(logits_BV)
     number_B, count_B = jnp.arange(B), jnp.zeros(B, jnp.int32)
-    token_B = sample(jnp.asarray(logits_BV), Sampling.of(asked), number_B, count_B, asked.filtered)
-    log_prob_BV = jax.nn.log_softmax(jnp.asarray(logits_BV))
-    log_prob_B = jnp.take_along_axis(log_prob_BV, token_B[:, None], axis=1)[:, 0]
-    best = zip(*jax.device_get(most_probable(jnp.asarray(logits_BV), asked.top)), strict=True)
+    token_B = sample(logits_BV, Sampling.of(asked), number_B, count_B, asked.filtered)
+    log_prob_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
+    best = zip(*jax.device_get(most_probable(logits_BV, asked.top)), strict=True)
     results = []
     for text, token, log_prob, pair in zip(texts, *jax.device_get((token_B, log_prob_B)), best, strict=True):
         at = text.known.index(False)

@@ -8,7 +8,6 @@ on_one_device    its parameters on the first device of this process alone: for t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,8 +38,7 @@ from xlnet_jax.train.state import init_params
 from xlnet_jax.train.step import build_step
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A trained model before any device is used."""
 
     path: str
@@ -134,7 +132,7 @@ def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
     recipe = any_recipe(config, stored.tokenizer)
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
+        lambda x: x.update(sharding=device),
         jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))),
     )
     return restore.parameters(stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged)
@@ -146,6 +144,8 @@ def on_host(config: Config) -> int:
     The devices of a pod only start together, and to read parameters does not need them.
     """
     me = find_process_info(config)
-    if me is not None and not me.process:
+    if me is None:
+        return 0
+    if not me.process:
         jax.config.update("jax_platforms", "cpu")
-    return me.process if me is not None else 0
+    return me.process

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.infer.batching import program, read_by_host
 from xlnet_jax.infer.options import Decoding
 
@@ -30,11 +29,6 @@ class Sampling(NamedTuple):
     def of(cls, asked: Decoding) -> Sampling:
         """As it is asked for."""
         return cls(np.float32(asked.temperature), np.int32(asked.top_k), np.float32(asked.top_p), np.int32(asked.seed))
-
-
-def possible(logits_BPV: jax.Array, model: ModelConfig) -> jax.Array:
-    """Logits, -inf for the rows that have no piece (`model.spare_rows`)."""
-    return logits_BPV.at[..., model.pieces :].set(-jnp.inf) if model.spare_rows else logits_BPV
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:

@@ -104,13 +104,12 @@ class Scorer(TextModel):
         """
         K, T, seed = asked.orders, self.segment_len, asked.seed
         read = self._chain if self.by_masks else self._whole
-        every = [
-            [read(ids_N, known_N, places(number, known_N, asked.order, (seed, number, turn), T)) for turn in range(K)]
-            for number, (ids_N, known_N) in enumerate(texts, 1)
-        ]
-        left = iter(self._of_rows([[row for rows in of_text for row in rows] for of_text in every], listener))
-        return [Likelihood(np.flatnonzero(~known_N), np.stack([np.concatenate([next(left) for _ in rows])
-                for rows in of_text])) for (_, known_N), of_text in zip(texts, every, strict=True)]  # fmt: skip
+        every = []
+        for number, (ids_N, known_N) in enumerate(texts, 1):
+            orders = (places(number, known_N, asked.order, (seed, number, turn), T) for turn in range(K))
+            every.append([row for place_N in orders for row in read(ids_N, known_N, place_N)])
+        found = zip(texts, self._of_texts(every, listener), strict=True)
+        return [Likelihood(np.flatnonzero(~known_N), log_prob_X.reshape(K, -1)) for (_, known_N), log_prob_X in found]
 
     def elbo(self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None) -> list[Bound]:
         """The bound of masked diffusion; arguments and errors as of `log_prob`, a pass for each of `asked.draws` sets.
@@ -122,26 +121,30 @@ class Scorer(TextModel):
         every = [_masks(~known_N, K, (asked.seed, number)) for number, (_, known_N) in enumerate(texts, 1)]
         rows = [[[with_masks(self.model, ids_N, ~mask_N, self.special)] for mask_N in mask_KN]
                 for (ids_N, _), mask_KN in zip(texts, every, strict=True)]  # fmt: skip
-        found, results = self._of_rows(rows, listener), list[Bound]()
-        for number, ((_, known_N), mask_KN) in enumerate(zip(texts, every, strict=True)):
+        results = list[Bound]()
+        for (_, known_N), mask_KN, log_prob_X in zip(texts, every, self._of_texts(rows, listener), strict=True):
             term_KN = np.zeros(mask_KN.shape)
-            term_KN[mask_KN] = np.concatenate(found[number * K : (number + 1) * K])
+            term_KN[mask_KN] = log_prob_X
             term_KN *= (~known_N).sum() / mask_KN.sum(axis=1, keepdims=True)
             results.append(Bound(np.flatnonzero(~known_N), term_KN[:, ~known_N]))
         return results
 
-    def _of_rows(self, of_texts: list[list[list[Segment]]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
-        """Of each row of each text log p of its targets. Raises BadInput if one is not finite."""
+    def _of_texts(
+        self, of_texts: list[list[list[Segment]]], listener: Callable[[int], None] | None
+    ) -> list[np.ndarray]:
+        """Of each text log p of the targets of all its rows. Raises BadInput if one is not finite."""
         rows, found = [row for of_text in of_texts for row in of_text], dict[int, np.ndarray]()
         B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
         for numbers in groups:
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
                 listener(len(numbers))
-        for row, number in enumerate(number for number, of_text in enumerate(of_texts, 1) for _ in of_text):
-            if not np.isfinite(found[row]).all():
+        left, results = iter(range(len(rows))), list[np.ndarray]()
+        for number, of_text in enumerate(of_texts, 1):
+            results.append(np.concatenate([found[next(left)] for _ in of_text]))
+            if not np.isfinite(results[-1]).all():
                 raise BadInput(f"text {number}: the likelihood is not finite; the parameters are damaged")
-        return [found[row] for row in range(len(rows))]
+        return results
 
     @property
     def by_masks(self) -> bool:
@@ -154,27 +157,23 @@ class Scorer(TextModel):
         for at in np.flatnonzero(~known_N):
             whole = with_masks(self.model, ids_N, known_N | (place_N < place_N[at]), self.special)
             one = whole.text_U == at
-            asked = {"position_U": whole.position_U[one], "target_U": whole.target_U[one], "text_U": whole.text_U[one]}
-            rows.append([whole._replace(**asked)])
+            position_U, target_U, text_U = (each_U[one] for each_U in whole[2:5])
+            rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
         return rows
 
     def _whole(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
-        """One row for all positions."""
-        return [self._segments(ids_N, known_N, place_N)]
-
-    def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
-        """The parts of a text in which its tokens are read."""
+        """One row for all positions: the parts of a text in which its tokens are read."""
         T = self.segment_len
         if not self.model.transformer.left_to_right:
-            return segments(ids_N, known_N, place_N, T, self.special)
+            return [segments(ids_N, known_N, place_N, T, self.special)]
         ids_N, known_N = following(ids_N, known_N, self.special)
         parts = []
         for start in range(0, len(ids_N) - 1, T):
-            read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
+            read_N = ids_N[:-1][start : start + T]
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
             text_U = start + 1 + position_U
             parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
-        return parts
+        return [parts]
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))

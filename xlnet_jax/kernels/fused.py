@@ -138,7 +138,7 @@ def compare(config: ModelConfig, device: Any) -> float:
     if kernel is gpu.attend:
         # As few programs as with many rows: one adds up the gradients of several blocks of queries.
         blocks = gpu.blocks_of(config.head_dim, jnp.dtype(config.compute_dtype))
-        kernel = functools.partial(kernel, blocks=dataclasses.replace(blocks, programs=8))
+        kernel = functools.partial(kernel, blocks=blocks._replace(programs=8))
     run = jax.jit(lambda attend, case: xla.differentiated(attend, case)[::2], static_argnums=0)
     unit, differences = float(jnp.finfo(jnp.bfloat16).eps), []
     for chosen in (False, True):

@@ -10,9 +10,8 @@ The gradient cannot be differentiated again.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,20 +26,14 @@ HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """How many queries and keys a program handles, powers of 2 from 16 on, and its warps."""
+class Blocks(NamedTuple):
+    """How many queries and keys a program handles, powers of 2 from 16 on."""
 
     queries: int
     """In order; at most `keys`."""
     chosen: int
     """Queries at chosen positions; at most `keys`."""
     keys: int
-    warps: int = 4
-    stages: int = 2
-    """Tiles whose loads are under way at a time."""
-    sum_stages: int = 1
-    """The same where keys get their gradient: 2 would spill more."""
     programs: int = 256
     """At least as many give the queries their gradient, if there are blocks of queries enough: an H100 runs 264 at a
     time. Each has a part of the gradient of the position keys of its own, in float32."""
@@ -72,7 +65,9 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     blocks = blocks or blocks_of(Ep, dtype)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
-    plan = Plan(queries=query_block, tile=tile, interpret=interpret, **packing.call(a, Tp, Kp))
+    plan = Plan(
+        queries=query_block, tile=tile, programs=blocks.programs, interpret=interpret, **packing.call(a, Tp, Kp)
+    )
     r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (
         (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
@@ -88,7 +83,7 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     )  # fmt: skip
     pad = functools.partial(_padded, head_dim=Ep)
     o_BQHE: Any = _fused(
-        (plan, blocks), pad(a_BQHE.astype(dtype), (0, Qp - Q)), pad(b_BQHE.astype(dtype), (0, Qp - Q)),
+        plan, pad(a_BQHE.astype(dtype), (0, Qp - Q)), pad(b_BQHE.astype(dtype), (0, Qp - Q)),
         jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))), pad(a.k_BKHE, (0, Kp - K)), pad(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
@@ -97,50 +92,49 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(static: tuple[Plan, Blocks], *arguments: Any) -> jax.Array:
+def _fused(plan: Plan, *arguments: Any) -> jax.Array:
     """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
-    return _fused_forward(static, *arguments)[0]
+    return _fused_forward(plan, *arguments)[0]
 
 
-def _fused_forward(static: tuple[Plan, Blocks], *arguments: Any) -> tuple[jax.Array, Any]:
+def _fused_forward(plan: Plan, *arguments: Any) -> tuple[jax.Array, Any]:
     a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
-    (B, H, Q), plan = other_BHQ.shape, static[0]
+    B, H, Q = other_BHQ.shape
     inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
     o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
-    o_BQHE, log_BHQ = _call(forward, static, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
+    o_BQHE, log_BHQ = _call(forward, plan, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
     # Kept by remat `dots`, as the products are: the backward pass does not run this again.
     o_BQHE, log_BHQ = checkpoint_name((o_BQHE, log_BHQ), "fused_attention")
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
 
-def _fused_backward(static: tuple[Plan, Blocks], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
+def _fused_backward(plan: Plan, saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
     table_B, *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
-    (B, H, Q), plan = other_BHQ.shape, static[0]
+    B, H, Q = other_BHQ.shape
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
-    blocks, programs = Q // plan.queries, static[1].programs
-    groups = next((n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= programs), blocks)
+    blocks = Q // plan.queries
+    groups = next((n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks)
     dr_GNHE = jax.ShapeDtypeStruct((B * groups, *r_SNHE.shape[1:]), jnp.float32)
     da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = _call(
-        backward_queries, static, (groups, H, B), [a_BQHE, b_BQHE, other_BHQ, dr_GNHE], inputs
+        backward_queries, plan, (groups, H, B), [a_BQHE, b_BQHE, other_BHQ, dr_GNHE], inputs
     )
     dr_SNHE = dr_GNHE.reshape(B, groups, *r_SNHE.shape[1:]).sum(axis=1) * plan.unit
     if not plan.own_tables:
         of_table_SB = jnp.arange(len(r_SNHE))[:, None] == table_B[None]
         dr_SNHE = jnp.sum(jnp.where(of_table_SB[:, :, None, None, None], dr_SNHE[None], 0), axis=1)
-    dk_BKHE, dv_BKHE = _call(backward_keys, static, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
+    dk_BKHE, dv_BKHE = _call(backward_keys, plan, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
     return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
-    plan, blocks = static
+def _call(body: Any, plan: Plan, grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
-    stages = blocks.sum_stages if body is backward_keys else blocks.stages
-    return plan.call(body, name, grid, results, inputs, blocks.warps, stages)
+    # Tiles whose loads are under way at a time; where keys get their gradient 2 would spill more.
+    return plan.call(body, name, grid, results, inputs, stages=1 if body is backward_keys else 2)
 
 
 def _padded(x: jax.Array, padding: tuple[int, int], head_dim: int) -> jax.Array:

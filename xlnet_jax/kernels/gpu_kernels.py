@@ -18,7 +18,7 @@ Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,8 @@ class Plan(packing.Call, Triton):
     """Q: in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
+    programs: int
+    """At least as many give the queries their gradient."""
 
     @property
     def unit(self) -> float:
@@ -61,8 +63,7 @@ class Plan(packing.Call, Triton):
         return self.positions // self.tile
 
 
-@dataclasses.dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The references that all kernels read: whole arrays."""
 
     table_B: Any

@@ -45,16 +45,14 @@ class Triton:
     interpret: bool
     """Runs as plain JAX, on any device."""
 
-    def call(
-        self, body: Any, name: str, grid: tuple[int, ...], results: list[Any], inputs: Any, warps: int, stages: int
-    ) -> Any:
+    def call(self, body: Any, name: str, grid: tuple[int, ...], results: list[Any], inputs: Any, stages: int) -> Any:
         """The results of body(self, *inputs, *results) for each program of the grid; `results` have shape and dtype."""
         if not self.interpret:
             _lower_take()
         return pl.pallas_call(
             functools.partial(body, self), grid=grid, name=name, interpret=self.interpret,
             out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
-            compiler_params=triton.CompilerParams(num_warps=warps, num_stages=stages),
+            compiler_params=triton.CompilerParams(num_warps=4, num_stages=stages),
         )(*inputs)  # fmt: skip
 
     def dot(self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:

@@ -81,7 +81,8 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
         Plan(
             groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
             window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
-            strided=blocks.strided, saved=saved, **packing.call(a, Tp, Kp),
+            strided=blocks.strided, saved=saved, vmem_bytes=blocks.vmem_bytes, interpret=interpret,
+            **packing.call(a, Tp, Kp),
         ) for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
@@ -91,7 +92,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     queries = packing.queries(a, Qp)
     word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
-        (*plans, blocks.vmem_bytes, interpret), table_B, word_BH.reshape(-1), *_windows(queries[2], plans[0]),
+        plans, table_B, word_BH.reshape(-1), *_windows(queries[2], plans[0]),
         lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)), lanes(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
@@ -101,7 +102,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(static: tuple[Plan, Plan, int, bool], *arguments: jax.Array) -> jax.Array:
+def _fused(plans: tuple[Plan, ...], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
     First come those that programs know before they start: number of each row's position keys [B], word of dropout after
@@ -109,17 +110,17 @@ def _fused(static: tuple[Plan, Plan, int, bool], *arguments: jax.Array) -> jax.A
     [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and zeros
     [B, 8, Q], and rank, segment and zeros [B, 8, K].
     """
-    return _fused_forward(static, *arguments)[0]
+    return _fused_forward(plans, *arguments)[0]
 
 
-def _fused_forward(static: tuple[Plan, Plan, int, bool], *arguments: Any) -> tuple[jax.Array, Any]:
-    (plan, _, *how), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = static, arguments
+def _fused_forward(plans: tuple[Plan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
+    (plan, _), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = plans, arguments
     inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
     (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
     _, in_specs, log, weights = _specs(plan, r_SDN.shape[2], lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
     o_BQD, log_BG8Q, weight_BHQK = _call(
-        forward, plan, how, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
+        forward, plan, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
         (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log, weights],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
@@ -137,8 +138,8 @@ def _fused_forward(static: tuple[Plan, Plan, int, bool], *arguments: Any) -> tup
     return o_BQD, (inputs, o_BQD, *saved)
 
 
-def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
-    (_, plan, *how), (inputs, o_BQD, log_BG8Q, weight_BHQK) = static, saved
+def _fused_backward(plans: tuple[Plan, ...], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
+    (_, plan), (inputs, o_BQD, log_BG8Q, weight_BHQK) = plans, saved
     *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
     (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
     queries, keys = plan.query_block, plan.key_block
@@ -149,7 +150,7 @@ def _fused_backward(static: tuple[Plan, Plan, int, bool], saved: Any, do_BQD: ja
     by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
     scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
-        backward, plan, how, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
+        backward, plan, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
         in_specs=[*in_specs, by_query, log, by_query, weights], out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
@@ -193,16 +194,14 @@ def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpe
     return spec, inputs, log, weights
 
 
-def _call(body: Any, plan: Plan, how: list[Any], grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any
-          ) -> Any:  # fmt: skip
-    vmem_bytes, interpret = how
+def _call(body: Any, plan: Plan, grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any) -> Any:
     return pl.pallas_call(
         functools.partial(body, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),
         out_shape=out_shape,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=vmem_bytes),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=plan.vmem_bytes),
         name=f"xlnet_attention_{body.__name__}",
-        interpret=interpret,
+        interpret=plan.interpret,
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,10 @@ class Plan(packing.Call):
     """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
     saved: bool
     """The forward pass leaves its weights to the backward pass; all keys are in one block."""
+    vmem_bytes: int
+    """Limit for the compiler."""
+    interpret: bool
+    """Runs as plain JAX, on any device."""
 
     @property
     def heads(self) -> int:
@@ -87,8 +91,7 @@ class Plan(packing.Call):
         return self.query_block // self.strip * self.heads
 
 
-@dataclasses.dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
 
     plan: Plan
@@ -160,8 +163,7 @@ class Unit:
             visit(self.row(w), window_QL[:, :1] == w)
 
 
-@dataclasses.dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """The units of a program, by number: the heads of the first strip, then those of the next."""
 
     plan: Plan

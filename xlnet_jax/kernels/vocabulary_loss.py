@@ -67,10 +67,6 @@ def nll(
         # A comparison, not a gather, whose gradient would be a scatter.
         return (first + jnp.arange(V))[None] == target_C[:, None]
 
-    def wanted(V: int, target_C: jax.Array) -> jax.Array:
-        chosen_CV = is_target(V, target_C)
-        return jnp.where(chosen_CV, 1 - smoothing, 0) + smoothing / size if smoothing else chosen_CV
-
     def local_nll(table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
         def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             x_CD, target_C = inputs
@@ -92,7 +88,10 @@ def nll(
         def chunk(sums: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
             x_CD, target_C, log_sum_C, g_C = inputs
             p_CV = jnp.exp(logits(table_VD, bias_V, x_CD) - log_sum_C[:, None])
-            dz_CV = g_C[:, None] * (p_CV - wanted(len(bias_V), target_C))
+            wanted_CV = is_target(len(bias_V), target_C)
+            if smoothing:
+                wanted_CV = jnp.where(wanted_CV, 1 - smoothing, 0) + smoothing / size
+            dz_CV = g_C[:, None] * (p_CV - wanted_CV)
             # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not finite.
             dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
             rounded_CV = dz_CV.astype(x_CD.dtype)
@@ -105,8 +104,7 @@ def nll(
         return over(rows, d_table_VD), over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
 
     def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        run = everywhere(local_nll, 2, (PartitionSpec(rows), PartitionSpec(rows)))
-        nll_BP, log_sum_BP = run(*rounded(*arguments))
+        nll_BP, log_sum_BP = everywhere(local_nll, 2, PartitionSpec(rows))(*rounded(*arguments))
         return nll_BP, (*arguments, log_sum_BP)
 
     def rounded(table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -23,13 +23,12 @@ part.
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from xlnet_jax.config import ModelConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
+class Architecture(NamedTuple):
     """The parts of a transformer. Their sizes are in `ModelConfig`."""
 
     positions: str = "relative"
@@ -70,21 +69,19 @@ BERT = Architecture(
 )
 FAMILIES = {
     "bert": BERT,
-    "roberta": dataclasses.replace(BERT, head="dense_erf"),
-    "albert": dataclasses.replace(BERT, projected=True, sentence_dropout=0.1),
-    "gpt2": dataclasses.replace(
-        BERT, segments="none", embedding_norm=False, final_norm=True, scaled_init=True, head="bare"
-    ),
-    "transformer": dataclasses.replace(BERT, positions="sinusoids", segments="none", embedding_norm=False, head="bare"),
+    "roberta": BERT._replace(head="dense_erf"),
+    "albert": BERT._replace(projected=True, sentence_dropout=0.1),
+    "gpt2": BERT._replace(segments="none", embedding_norm=False, final_norm=True, scaled_init=True, head="bare"),
+    "transformer": BERT._replace(positions="sinusoids", segments="none", embedding_norm=False, head="bare"),
 }
 """By `model.architecture`, each for the objectives that `config.families` has for it."""
 ROWS = {
     ("plm", "relative"): XLNET,
-    ("mlm", "relative"): dataclasses.replace(XLNET, targets="content"),
-    ("mdm", "relative"): dataclasses.replace(XLNET, targets="content"),
-    ("prefix", "relative"): dataclasses.replace(XLNET, targets="content"),
+    ("mlm", "relative"): XLNET._replace(targets="content"),
+    ("mdm", "relative"): XLNET._replace(targets="content"),
+    ("prefix", "relative"): XLNET._replace(targets="content"),
     ("clm", "relative"): TRANSFORMER_XL,
-    ("clm", "absolute"): dataclasses.replace(TRANSFORMER_XL, positions="per_layer"),
+    ("clm", "absolute"): TRANSFORMER_XL._replace(positions="per_layer"),
 }
 """Of the family `xlnet`, by `data.objective` and `model.position_scheme`; prefix is the task `text_to_text`."""
 
@@ -92,4 +89,4 @@ ROWS = {
 def architecture(config: ModelConfig, objective: str) -> Architecture:
     """The parts of a model that is trained by `objective`; `config.model.rules` refuses what has no row."""
     row = FAMILIES.get(config.architecture) or ROWS[objective, config.position_scheme]
-    return dataclasses.replace(row, norm=config.norm)
+    return row._replace(norm=config.norm)

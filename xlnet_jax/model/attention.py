@@ -13,7 +13,7 @@ sum.
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,9 +33,7 @@ IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 runs or compiles the model decides on `auto` before (`fused.decided`)."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """What the rows of one stream may see."""
 
     limit_BQ: jax.Array
@@ -45,9 +43,7 @@ class Stream:
     """Positions of the rows in the segment; None: all of it in order."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class AttentionInputs:
+class AttentionInputs(NamedTuple):
     """What all layers need to know about keys and queries, per example: K = M + T keys."""
 
     rows_B: jax.Array

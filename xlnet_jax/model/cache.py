@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,9 +23,7 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.layers import accumulator
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """What attention reads of earlier tokens, of all layers (a leading L) or of one."""
 
     k_BHKE: jax.Array
@@ -58,7 +56,7 @@ class Cache:
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if position_BQ is not None:
             return kept, put(self.rank_BK, rank_BQ, M + position_BQ)
-        k_LBHME, v_LBHME = (x[:, :, :, :M] for x in (kept.k_BHKE, kept.v_BHKE))
+        k_LBHME, v_LBHME = (x[:, :, :, :M] for x in kept[:2])
         r_LNHE = None if kept.r_NHE is None else kept.r_NHE[:, T - Q : T + M + Q - 1]
         return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
 
@@ -73,7 +71,7 @@ class Cache:
             old_LBHKE.at[:, :, :, M : M + Q].set(new_LBQHE.transpose(0, 1, 3, 2, 4))
             if slot_BQ is None
             else _written(old_LBHKE, new_LBQHE, slot_BQ)
-            for old_LBHKE, new_LBQHE in zip((kept.k_BHKE, kept.v_BHKE), rows_LBQHE, strict=True)
+            for old_LBHKE, new_LBQHE in zip(kept[:2], rows_LBQHE, strict=True)
         )
         rank_BK = self.rank_BK.at[:, M : M + Q].set(rank_BQ) if slot_BQ is None else put(self.rank_BK, rank_BQ, slot_BQ)
         return dataclasses.replace(self, layers=Kept(k_LBHKE, v_LBHKE, kept.r_NHE), rank_BK=rank_BK)
@@ -152,9 +150,8 @@ def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: 
     kernel_LDHE = params["layers"]["attention"]["position"]
     if config.share_layers:
         kernel_LDHE = jnp.broadcast_to(kernel_LDHE, (config.layers, *kernel_LDHE.shape))
-    odd_LNHE, even_LNHE = jax.vmap(lambda kernel_DHE: positions.project(table_ND[None].astype(dtype), kernel_DHE))(
-        kernel_LDHE
-    )
+    table_1ND = table_ND[None].astype(dtype)
+    odd_LNHE, even_LNHE = jax.vmap(positions.project, (None, 0))(table_1ND, kernel_LDHE)
     r_LNHE = (odd_LNHE + even_LNHE)[:, 0].astype(dtype)
     r_LNHE = nn.with_logical_constraint(r_LNHE, (None, None, "heads", None))
     return Cache(Kept(zeros, zeros, r_LNHE), never_BK, memory_len)

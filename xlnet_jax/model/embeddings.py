@@ -11,6 +11,7 @@ Transformer-XL, section 4.1); a factorised one is a single cluster (ALBERT):
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -48,12 +49,9 @@ class Cluster:
 
 def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
     """The most frequent words and the tail clusters; one cluster without `cutoffs`."""
-    ends = [*config.cutoff_list(), config.vocab_size]
+    bounds = itertools.pairwise([0, *config.cutoff_list(), config.vocab_size])
     width = config.d_embed or config.d_model
-    starts = [0, *ends[:-1]]
-    return tuple(
-        Cluster(a, b - a, width // config.div_val**i) for i, (a, b) in enumerate(zip(starts, ends, strict=True))
-    )
+    return tuple(Cluster(a, b - a, width // config.div_val**i) for i, (a, b) in enumerate(bounds))
 
 
 def projections(config: ModelConfig) -> int:
@@ -150,15 +148,15 @@ class Embedding(nn.Module):
         padding_BT = batch.tokens == family.padding_row
         if family.padding_row >= 0:
             h_BTD = unlearned(padding_BT, h_BTD)
+        T = batch.tokens.shape[1]
+        at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
-            first, T = family.first_position, batch.tokens.shape[1]
-            place: Any = T if place_BT is None else place_BT
+            first, place = family.first_position, T if place_BT is None else place_BT
             if first:  # padding has a row of its own
-                place = jnp.where(padding_BT, -1, jnp.arange(T)[None] if place_BT is None else place_BT)
+                place = jnp.where(padding_BT, -1, at_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, first)
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
         if self.parts.positions == "sinusoids":
-            at_BT = jnp.arange(batch.tokens.shape[1])[None] if place_BT is None else place_BT
             h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
@@ -170,7 +168,7 @@ class Embedding(nn.Module):
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
             mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
-        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, place_BT, deterministic=deterministic)
+        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT, deterministic=deterministic)
         if self.parts.projected:
             h_BTD = Dense(config, config.d_model, (None, "embed"), name="embedding_projection")(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))

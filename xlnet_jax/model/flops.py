@@ -35,9 +35,13 @@ def forward_flops(config: Config) -> dict[str, int]:
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
-    parts, groups, rows = architecture(model, data.objective), clusters(model), rows_of_layers(config)
-    # Query and output projection, segment scores, feed-forward.
-    row = 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
+    parts, groups = architecture(model, data.objective), clusters(model)
+    # Scores of content and relative position, and values.
+    attention = (3 if parts.positions == "relative" else 2) * 2 * (M + T) * W
+    # And query and output projection, segment scores, feed-forward.
+    row = attention + 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
+    # With two streams nothing uses the last layer's content output: the targets attend to its input.
+    two_streams = parts.targets == "query"
     # Of one vector through the projections of all clusters; of a softmax all clusters count, as all are computed.
     projected = sum(2 * part.width * D for part in groups) if projections(model) else 0
     columns = sum(part.size * part.width for part in groups) + (len(groups) - 1) * groups[0].width
@@ -45,30 +49,14 @@ def forward_flops(config: Config) -> dict[str, int]:
         columns += D * groups[0].width
     softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
     return {
-        **{name: n * row + attention_flops(config, n) for name, n in rows.items()},
+        "content": (model.layers - two_streams) * T * row,
+        "query": model.layers * P * two_streams * row,
         "keys": model.layers * 2 * 2 * (M + T) * D * W,
         "softmax": P * (2 * columns + projected),
         **({"embedding": T * projected} if projected else {}),
         **({"embedding": T * 2 * groups[0].width * D} if parts.projected else {}),
         **({"auxiliary": softmaxes * 2 * P * D * model.vocab_size} if softmaxes else {}),
     }
-
-
-def rows_of_layers(config: Config) -> dict[str, int]:
-    """Rows of each stream in all layers. With two streams nothing uses the last layer's content output: the targets
-    attend to its input."""
-    layers, two_streams = config.model.layers, architecture(config.model, config.data.objective).targets == "query"
-    return {
-        "content": (layers - two_streams) * config.data.segment_len,
-        "query": layers * config.data.num_predict * two_streams,
-    }
-
-
-def attention_flops(config: Config, rows: int | None = None) -> int:
-    """Forward FLOPs inside attention: scores of content and relative position, and values; of all rows by default."""
-    model, rows = config.model, sum(rows_of_layers(config).values()) if rows is None else rows
-    products = 3 if architecture(model, config.data.objective).positions == "relative" else 2
-    return rows * products * 2 * (model.memory_len + config.data.segment_len) * model.heads * model.head_dim
 
 
 def step_flops(config: Config) -> int:

@@ -10,10 +10,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -41,9 +40,7 @@ Depths = Mapping[str, float | tuple[int, ...]]
 infinity. A tuple has the depth of each entry of a leading axis."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The result of the model; `heads` make logits, only if a caller needs them."""
 
     hidden_BTD: jax.Array
