@@ -10,7 +10,7 @@ from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.finetune import layouts
 
-LAYOUT = layouts.Layout(XLNET)
+LAYOUT = layouts.Layout(XLNET, FAMILIES["xlnet"])
 
 
 def _text(first, count):

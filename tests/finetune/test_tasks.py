@@ -72,7 +72,7 @@ def test_a_text_has_any_number_of_labels(label):
     logits_C = np.array([2.0, 0.0, -1.0])
     share_C = 1 / (1 + np.exp(-logits_C))
     nll = -np.log(np.where(label_C, share_C, 1 - share_C)).mean()
-    loss_B = binary_cross_entropy(jnp.asarray(logits_C)[None, None], {"label": label_C[None].astype(np.float32)})
+    loss_B = binary_cross_entropy(jnp.asarray(logits_C)[None, None], label_C[None].astype(np.float32))
     np.testing.assert_allclose(loss_B, [nll], rtol=1e-6)
     (found,) = task.outputs({"logits": logits_C[None, None]}, [row], [example])
     assert found == {"labels": ["a"], "scores": pytest.approx(dict(zip("abc", share_C, strict=True)))}

@@ -37,7 +37,7 @@ class Classification(Task):
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
-        return {"label": np.int32(0 if example.label is None else index_of(example.label, self.labels, example.where))}
+        return {"label": np.int32(0 if example.label is None else self.label_number(example.label, example))}
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -68,7 +68,7 @@ class MultiLabelClassification(Task):
     def target(self, example: Example) -> Labels:
         """1 for each class that the example has, else 0."""
         label_C = np.zeros(len(self.labels), np.float32)
-        label_C[[index_of(name, self.labels, example.where) for name in example.label or ()]] = 1
+        label_C[[self.label_number(name, example) for name in example.label or ()]] = 1
         return {"label": label_C}
 
     def head(self, config: ModelConfig) -> Classifier:
@@ -144,7 +144,7 @@ class MultipleChoice(Task):
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
-        return {"label": np.int32(0 if example.label is None else _option(example, len(example.texts) - 2))}
+        return {"label": np.int32(0 if example.label is None else _option(example))}
 
     def head(self, config: ModelConfig) -> Classifier:
         """One logit for each sequence."""
@@ -152,7 +152,7 @@ class MultipleChoice(Task):
 
     def gold(self, example: Example) -> str:
         """See `Task`."""
-        return LETTERS[_option(example, len(example.texts) - 2)]
+        return LETTERS[_option(example)]
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""
@@ -161,26 +161,18 @@ class MultipleChoice(Task):
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """The share of right answers."""
-        right = [_option(example, len(each["scores"])) for each, example in zip(outputs, examples, strict=True)]
-        return {"accuracy": metrics.accuracy(np.array(right), np.array([LETTERS.index(x["label"]) for x in outputs]))}
+        right, chosen = [self.gold(example) for example in examples], [output["label"] for output in outputs]
+        return {"accuracy": metrics.accuracy(np.array(right), np.array(chosen))}
 
 
-def _option(example: Example, options: int) -> int:
+def _option(example: Example) -> int:
     """The number of the right option. Raises BadInput."""
-    label = str(example.label).strip()
+    label, options = str(example.label).strip(), len(example.texts) - 2
     index = int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
     if not 0 <= index < min(options, len(LETTERS)):
         raise BadInput(f"{example.where}: the label {label!r} is none of {options} options; use A to "
                        f"{LETTERS[options - 1]}, or 0 to {options - 1}")  # fmt: skip
     return index
-
-
-def index_of(label: Any, labels: Sequence[str], where: str) -> int:
-    """The number of a label. Raises BadInput."""
-    if str(label) not in labels:
-        some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
-        raise BadInput(f"{where}: unknown label {str(label)[:60]!r}; finetune.labels are {some}")
-    return labels.index(str(label))
 
 
 def number_of(example: Example) -> float:

@@ -69,7 +69,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
     partner_B = first + jnp.arange(len(unit_B2D))
     a_to_b_BN, b_to_a_BN = (unit_B2D[:, c] @ every_N2D[:, 1 - c].T / temperature for c in range(2))
-    return 0.5 * (cross_entropy(a_to_b_BN, {"label": partner_B}) + cross_entropy(b_to_a_BN, {"label": partner_B}))
+    return 0.5 * (cross_entropy(a_to_b_BN, partner_B) + cross_entropy(b_to_a_BN, partner_B))
 
 
 class Embeddings(Task):

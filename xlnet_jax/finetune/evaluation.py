@@ -21,6 +21,7 @@ from xlnet_jax.finetune.setup import TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.progress import number, shown
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, best, results, rows_at_once
@@ -83,23 +84,23 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
 class TaskEvaluator:
     """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work directory."""
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str, write: Write | None = None) -> None:
-        self._predict, self._config, self._dev = predictor(dev.task, recipe, mesh), recipe.config, dev
-        self._write, self._workdir, self._metric = write, workdir, dev.task.metric
+    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str, write: Write | None) -> None:
+        self._predict, self._dev = predictor(dev.task, recipe, mesh), dev
+        self._write, self._workdir = write, workdir
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in training, and `rank` =
         -score."""
         task, dev = self._dev.task, self._dev
         loss_N, predictions = self._predict(params, dev.rows, hooks)
-        loss = float(np.average(loss_N.astype(np.float64), weights=predictions.get("weight")))
+        loss = np.average(loss_N.astype(np.float64), weights=predictions.get("weight"))
         if self._write is not None:
             predictions = self._write(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
-        score = scores[self._metric]
+        score = scores[task.metric]
         if not math.isfinite(score):
-            raise Diverged(f"{self._metric} on the dev set is {score}; lower optimizer.learning_rate")
+            raise Diverged(f"{task.metric} on the dev set is {score}; lower optimizer.learning_rate")
         earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
@@ -109,11 +110,10 @@ class TaskEvaluator:
             )
             path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
-            until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)
-        return {"loss": loss if math.isfinite(loss) else None, "score": score, **scores, "rank": -score}
+            until_it_works(write, path, task.config.checkpoint.io_deadline_seconds, lambda: None)
+        return {"loss": number(loss), "score": score, **scores, "rank": -score}
 
     def described(self, scores: dict[str, Any]) -> str:
         """The score that ranks."""
-        loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
         examples = quantity(len(self._dev.examples), "dev example")
-        return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
+        return f"{self._dev.task.metric} {scores['score']:.4f}, loss {shown(scores['loss'])} on {examples}"

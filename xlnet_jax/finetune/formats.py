@@ -30,6 +30,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
@@ -107,7 +108,8 @@ def records(config: Config, source: str, lenient: bool = False) -> Iterator[Reco
     Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
     names = [name.strip() for name in source.split(",") if name.strip()] or [source]
-    if config.finetune.task == "text_to_text" and not any(map(_has_fields, names)):
+    task = config.finetune.task
+    if task == "text_to_text" and not any(has_records(task, name) for name in names):
         yield from _line_files(names)
         return
     for name in names:
@@ -122,15 +124,11 @@ def records(config: Config, source: str, lenient: bool = False) -> Iterator[Reco
 
 def has_records(task: str, name: str) -> bool:
     """Whether a file for `predict` is read as those for training: others have a text in each line."""
-    end = kind_of(name).suffix
-    of_words = end in _WITH_WORDS or (end == ".txt" and task == "token_classification")
-    return _has_fields(name) or (task != "text_to_text" and (of_words or os.path.isdir(name)))
-
-
-def _has_fields(name: str) -> bool:
-    """Whether each record of a source says what is what."""
     kind = kind_of(name)
-    return kind.format == "tfds" or kind.suffix in _WITH_FIELDS
+    if kind.format == "tfds" or kind.suffix in _WITH_FIELDS:
+        return True
+    of_words = kind.suffix in _WITH_WORDS or (kind.suffix == ".txt" and task == "token_classification")
+    return task != "text_to_text" and (of_words or os.path.isdir(name))
 
 
 def _line_files(names: list[str]) -> Iterator[Record]:
@@ -149,40 +147,35 @@ def _line_files(names: list[str]) -> Iterator[Record]:
 def _records(config: Config, name: str) -> Iterator[Record]:
     for file in find_sources([name]):
         path, kind = file.path, kind_of(file.path)
+        end = kind.suffix
         with files.translate_errors(path):
             if kind.format == "tfds":
                 for number, fields in enumerate(stored.tfds_rows(path)):
                     yield Record(f"{path}, example {number}", fields)
-            elif kind.suffix == ".parquet":
+            elif end == ".parquet":
                 for number, fields in enumerate(stored.parquet_rows(path), 1):
                     yield Record(f"{path}, row {number}", fields)
-            elif kind.suffix == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
-                yield _in_folder(os.path.dirname(path.removeprefix(top)), path, _decoded(file))
+            elif end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
+                raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
+            elif end in (".csv", ".tsv"):
+                yield from _table(path, _decoded(file), "".join(config.finetune.column_list()).isdecimal())
+            elif end in _WITH_FIELDS:
+                yield from _json(path, _decoded(file))
+            elif end == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
+                yield _in_folder(path, PurePath(path.removeprefix(top)).parent.name, _decoded(file))
             else:
-                yield from _of_text(config, file)
+                text = _decoded(file)
+                yield from (_fasttext if text.lstrip().startswith(PREFIX) else _conll)(path, text)
 
 
-def _in_folder(folder: str, path: str, text: str) -> Record:
+def _in_folder(path: str, label: str, text: str) -> Record:
     """An object of JSON, or a text whose label is its folder.
 
     Texts beside the folders, and those in aclImdb's `unsup`, have no label.
     """
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
-    label = os.path.basename(folder)
     return Record(path, {"text": text, "label": None if label in ("", "unsup") else label})
-
-
-def _of_text(config: Config, file: Source) -> Iterator[Record]:
-    path, end = file.path, kind_of(file.path).suffix
-    if end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
-        raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
-    text = _decoded(file)
-    if end in (".csv", ".tsv"):
-        return _table(path, text, "".join(config.finetune.column_list()).isdecimal())
-    if end in _WITH_FIELDS:
-        return _json(path, text)
-    return (_fasttext if text.lstrip().startswith(PREFIX) else _conll)(path, text)
 
 
 def _decoded(file: Source) -> str:
@@ -192,8 +185,8 @@ def _decoded(file: Source) -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start].decode() + "?"
         rows = _csv_rows(before) if kind_of(file.path).suffix == ".csv" else before.split("\n")
-        message = f"not UTF-8 at byte {error.start}; convert the file"
-        raise BadInput(f"{file.path}, row {len([*rows])}: {message}") from error
+        where = f"{file.path}, row {len([*rows])}"
+        raise BadInput(f"{where}: not UTF-8 at byte {error.start}; convert the file") from error
 
 
 def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
@@ -211,12 +204,12 @@ def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
             where, error = f"{path}, row {number}", None
             if row in ([], [""]):
                 continue
-            if not names and not numbered:
-                names = row
+            if not names:
+                names = [*map(str, range(len(row)))] if numbered else row
                 if twice := [name for name in names if name and names.count(name) > 1]:
                     raise BadInput(f"{where}: two columns are called {twice[0][:60]!r}; rename one")
-                continue
-            names = names or [*map(str, range(len(row)))]
+                if not numbered:
+                    continue
             if len(row) < len(names) and "is_duplicate" in names:
                 short.append(number)
                 continue
@@ -249,10 +242,8 @@ def _json(path: str, text: str) -> Iterator[Record]:
     except BadInput:
         value = None  # several lines, one of which may be damaged
     if isinstance(value, dict) and isinstance(value.get("data"), list):
-        yield from _squad(path, value)
-        return
-    lines = map(json.dumps, value) if isinstance(value, list) else text.split("\n")
-    yield from json_lines(path, lines)
+        return _squad(path, value)
+    return json_lines(path, map(json.dumps, value) if isinstance(value, list) else text.split("\n"))
 
 
 def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
@@ -304,12 +295,12 @@ def _conll(path: str, text: str) -> Iterator[Record]:
             rows[number] = columns
         if rows:
             lists = [list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)]
-            both = [*enumerate(lists), *enumerate(lists, -len(lists))]
-            yield Record(f"{path}, row {min(rows)}", {str(n): column for n, column in both})
+            by_number = {str(n): column for start in (0, -len(lists)) for n, column in enumerate(lists, start)}
+            yield Record(f"{path}, row {min(rows)}", by_number)
 
 
 def _without_ranges(rows: list[list[str]]) -> list[list[str]]:
     """Without the rows `1-2` and `1.1` of CoNLL-U, which has at least five columns and counts the words from 1."""
     words = [columns for columns in rows if not re.fullmatch(r"\d+[-.]\d+", columns[0])]
-    counted = [columns[0] for columns in words] == [str(n) for n in range(1, len(words) + 1)]
+    counted = all(columns[0] == str(n) for n, columns in enumerate(words, 1))
     return words if words and counted and len(words[0]) > 4 else rows

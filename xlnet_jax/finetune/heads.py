@@ -68,7 +68,7 @@ class Classifier(nn.Module):
     config: ModelConfig
     outputs: int
     loss: Any
-    """(logits_BCO in at least float32, labels) -> loss_B."""
+    """(logits_BCO in at least float32, labels["label"]) -> loss_B."""
 
     def setup(self) -> None:
         """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS logits/kernel."""
@@ -83,26 +83,26 @@ class Classifier(nn.Module):
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """loss_B."""
-        return self.loss(self(hidden, deterministic=deterministic), labels)
+        return self.loss(self(hidden, deterministic=deterministic), labels["label"])
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
         """`logits` [B, C, O]."""
         return {"logits": self(hidden, deterministic=True)}
 
 
-def cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
-    """-log softmax at `labels["label"]` [B]; the classes are the outputs of one sequence, or one of each sequence."""
+def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
+    """-log softmax at the label; the classes are the outputs of one sequence, or one of each sequence."""
     logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
-    is_label_BN = jnp.arange(logits_BN.shape[1])[None] == labels["label"][:, None]
+    is_label_BN = jnp.arange(logits_BN.shape[1])[None] == label_B[:, None]
     return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)
 
 
-def binary_cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
-    """The mean over the outputs of one sequence of -log p(`labels["label"]`), [B, O] of 0 and 1; p is a sigmoid."""
-    logits_BO, label_BO = logits_BCO[:, 0], labels["label"]
+def binary_cross_entropy(logits_BCO: jax.Array, label_BO: jax.Array) -> jax.Array:
+    """The mean over the outputs of one sequence of -log p(label), 0 or 1; p is a sigmoid."""
+    logits_BO = logits_BCO[:, 0]
     return (jax.nn.softplus(logits_BO) - logits_BO * label_BO).mean(axis=1)
 
 
-def squared_error(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
-    """(output - `labels["label"]`)^2."""
-    return (logits_BCO[:, 0, 0] - labels["label"]) ** 2
+def squared_error(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
+    """(output - label)^2."""
+    return (logits_BCO[:, 0, 0] - label_B) ** 2

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.config.families import FAMILIES, Family
+from xlnet_jax.config.families import Family
 from xlnet_jax.data.tokenizer import SpecialIds
 
 A, B, CLASS = range(3)
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     """Where the special pieces of a family stand."""
 
     special: SpecialIds
-    family: Family = FAMILIES["xlnet"]
+    family: Family
 
     @property
     def first(self) -> int:
@@ -60,13 +60,10 @@ def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
     """At most two texts with the special pieces."""
     (special, family), last = layout, len(parts) - 1
     separators = [family.separators] * last + [min(family.separators, 1)]
-    blocks = [np.append(part, [special.sep] * count) for part, count in zip(parts, separators, strict=True)]
-    kinds = [np.full(len(block), kind) for kind, block in zip((A, B), blocks, strict=False)]
-    before, after = [special.cls] * (family.cls == "first"), [special.cls] * (family.cls == "last")
-    return Sequence(
-        np.concatenate([before, *blocks, after]).astype(np.int32),
-        np.concatenate([[A] * len(before), *kinds, [CLASS] * len(after)]).astype(np.int32),
-    )
+    texts = [np.append(part, [special.sep] * count) for part, count in zip(parts, separators, strict=True)]
+    blocks = [[special.cls] * (family.cls == "first"), *texts, [special.cls] * (family.cls == "last")]
+    kinds = np.repeat([A, *(A, B)[: len(parts)], CLASS], [len(block) for block in blocks])
+    return Sequence(np.concatenate(blocks).astype(np.int32), kinds.astype(np.int32))
 
 
 def sentences(layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
@@ -114,17 +111,17 @@ def windows(
     starts = [0]
     while starts[-1] + room < len(paragraph):
         starts.append(starts[-1] + min(stride, room))
-    ends = [min(start + room, len(paragraph)) for start in starts]
-    score_WN = np.full((len(starts), len(paragraph)), -1.0)
-    for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        index = np.arange(end - start)
-        score_WN[w, start:end] = np.minimum(index, index[::-1]) + 0.01 * (end - start)
+    parts = [slice(start, min(start + room, len(paragraph))) for start in starts]
+    score_WN = np.full((len(parts), len(paragraph)), -1.0)
+    for w, part in enumerate(parts):
+        index = np.arange(part.stop - part.start)
+        score_WN[w, part] = np.minimum(index, index[::-1]) + 0.01 * len(index)
     best_N, question_first = score_WN.argmax(axis=0), layout.family.cls != "last"
     found = []
-    for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        part = paragraph[start:end]
-        sequence = joined(layout, *((question, part) if question_first else (part, question)))
+    for w, part in enumerate(parts):
+        texts = (question, paragraph[part]) if question_first else (paragraph[part], question)
+        sequence = joined(layout, *texts)
         before = len(question) + layout.family.separators if question_first else 0
         first = layout.origin(sequence.tokens) + layout.first + before
-        found.append(Window(start, sequence, first, best_N[start:end] == w))
+        found.append(Window(part.start, sequence, first, best_N[part] == w))
     return found

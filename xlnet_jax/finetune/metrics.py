@@ -162,8 +162,8 @@ def exact(answer: str, predicted: str) -> float:
 def words_f1(answer: str, predicted: str) -> float:
     """F1 of the words that two answers have. If one has no words, 1 if neither has any, else 0."""
     words, predicted_words = normalized(answer).split(), normalized(predicted).split()
-    if not words or not predicted_words:
-        return float(words == predicted_words)
+    if words == predicted_words:
+        return 1.0
     common = sum((collections.Counter(words) & collections.Counter(predicted_words)).values())
     return 2 * common / (len(words) + len(predicted_words))
 
@@ -178,38 +178,36 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
     # An answer of nothing but articles and punctuation is none.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
     by_metric = {
-        name: [max(metric(answer, said) for answer in true) for true, said in zip(nearest, predicted, strict=True)]
+        name: np.array([max(metric(answer, said) for answer in true)
+                        for true, said in zip(nearest, predicted, strict=True)])
         for name, metric in (("exact", exact), ("f1", words_f1))
-    }
-    has_answer = [bool(true) for true in answers]
-    groups = {"": {*has_answer}}
-    if len(groups[""]) > 1:
-        groups |= {"has_answer_": {True}, "no_answer_": {False}}
+    }  # fmt: skip
+    has_N, said_N = np.array([*map(bool, answers)]), np.array([*map(bool, predicted)], float)
+    groups = {"": has_N | ~has_N}
+    if len({*has_N}) > 1:
+        groups |= {"has_answer_": has_N, "no_answer_": ~has_N}
     scores = {}
-    for prefix, group in groups.items():
+    for prefix, in_N in groups.items():
         for name, score_N in by_metric.items():
-            chosen = [score for score, has in zip(score_N, has_answer, strict=True) if has in group]
-            scores[prefix + name] = sum(chosen) / len(chosen)
+            scores[prefix + name] = sum(score_N[in_N].tolist()) / int(in_N.sum())
     for name, score_N in by_metric.items():
-        gains = [score if has else -float(bool(said))
-                 for score, has, said in zip(score_N, has_answer, predicted, strict=True)]  # fmt: skip
-        best = best_threshold(gains, has_answer.count(False), no_answer)
+        best = best_threshold(np.where(has_N, score_N, -said_N), (~has_N).sum(), no_answer)
         scores[f"best_{name}"], scores[f"best_{name}_threshold"] = best
     return scores
 
 
-def best_threshold(gains: Sequence[float], silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
+def best_threshold(gain_N: np.ndarray, silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
     """The best score and its threshold: questions with `no_answer` above the threshold get no answer.
 
     The answers are given one by one, the surest first; each adds its gain to `silent`, the summed score without any.
     The lowest of equal thresholds wins. If it is best to answer nothing, the threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
-    sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *np.array(gains)[order_N]])
+    sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *gain_N[order_N]])
     # One threshold cannot separate equal values.
     score_M[1:-1][sure_N[1:] == sure_N[:-1]] = -np.inf
     given = int(score_M.argmax())
-    return float(score_M[given]) / len(gains), float(sure_N[given - 1] if given else sure_N[0] - 1)
+    return float(score_M[given]) / len(gain_N), float(sure_N[given - 1] if given else sure_N[0] - 1)
 
 
 def _ratio(above: Any, below: Any) -> float:

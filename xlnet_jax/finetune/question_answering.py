@@ -120,10 +120,7 @@ class AnswerHead(nn.Module):
         logit_B = self.answer_class(hidden, start_BT, deterministic=deterministic)
         # log(1 + exp(x)) - x y, without overflow.
         no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
-        span_B = sum(
-            cross_entropy(x_BT, {"label": labels[name]}) for name, x_BT in (("start", start_BT), ("end", end_BT))
-        )
-        return 0.5 * span_B + 0.5 * no_answer_B
+        return _span_losses(start_BT, end_BT, labels) + 0.5 * no_answer_B
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
         """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K]; `no_answer` [B]."""
@@ -159,9 +156,7 @@ class SpanHead(nn.Module):
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """loss_B; labels: start, end (positions), both [B]."""
-        start_BT, end_BT = self._scores(hidden)
-        return 0.5 * (cross_entropy(start_BT, {"label": labels["start"]}) +
-                      cross_entropy(end_BT, {"label": labels["end"]}))  # fmt: skip
+        return _span_losses(*self._scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
         """As of `AnswerHead`, of spans that are no longer than `longest`, with logits; `no_answer`: the sum of CLS."""
@@ -189,6 +184,11 @@ def _allowed(hidden: Hidden) -> jax.Array:
     """The paragraph, and XLNet's CLS: [B, T]."""
     T = hidden.real_BCT.shape[2]
     return _paragraph(hidden) | (jnp.arange(T) == T - 1)[None]
+
+
+def _span_losses(start_BT: jax.Array, end_BT: jax.Array, labels: Labels) -> jax.Array:
+    """(CE(start) + CE(end)) / 2: [B]."""
+    return 0.5 * (cross_entropy(start_BT, labels["start"]) + cross_entropy(end_BT, labels["end"]))
 
 
 def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
@@ -229,25 +229,23 @@ class QuestionAnswering(Task):
         paragraph, asked = self._paragraph(context), self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
             raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
-        answer = None
+        first = last = -1  # piece of the answer
         if example.label:
             start, text = example.label[0]
-            answer = paragraph.covering(start, start + len(text))
-        windows = layouts.windows(self.layout, self.config.data.segment_len, paragraph.tokens_N, asked,
-                                  settings.stride, settings.max_question)  # fmt: skip
-        return [self._row(number, window, paragraph, answer, example.label is None) for window in windows]
-
-    def _row(self, number: int, window: layouts.Window, paragraph: offsets.Pieces, answer: tuple[int, int] | None,
-             unlabelled: bool) -> Row:  # fmt: skip
-        T, (tokens, segments) = self.config.data.segment_len, window.sequence
-        part = slice(window.start, window.start + len(window.best_N))
-        start = end = 0 if unlabelled or self.layout.first else T - 1
-        holds = answer is not None and part.start <= answer[0] and answer[1] < part.stop
-        if answer is not None and holds:
-            start, end = ((window.first + piece - window.start) % T for piece in answer)
-        labels = {"start": start, "end": end, "impossible": not unlabelled and not holds}
-        passage = Passage(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
-        return Row((tokens,), (segments,), {name: np.int32(x) for name, x in labels.items()}, number, passage)
+            first, last = paragraph.covering(start, start + len(text))
+        T, is_labelled, rows = self.config.data.segment_len, example.label is not None, list[Row]()
+        none = T - 1 if is_labelled and not self.layout.first else 0
+        for window in layouts.windows(self.layout, T, paragraph.tokens_N, asked, settings.stride,
+                                      settings.max_question):  # fmt: skip
+            part = slice(window.start, window.start + len(window.best_N))
+            holds = part.start <= first and last < part.stop
+            start, end = ((window.first + piece - window.start) % T if holds else none for piece in (first, last))
+            target = {"start": start, "end": end, "impossible": is_labelled and not holds}
+            labels = {name: np.int32(x) for name, x in target.items()}
+            passage = Passage(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+            tokens, segments = window.sequence
+            rows.append(Row((tokens,), (segments,), labels, number, passage))
+        return rows
 
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
         """See the module's docstring."""
@@ -261,20 +259,23 @@ class QuestionAnswering(Task):
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
         """
-        none = {"answer": "", "start": 0, "score": -float("inf"), "no_answer": float("inf")}
-        answers: list[dict[str, Any]] = [dict(none) for _ in examples]
+        answers: list[dict[str, Any]] = [
+            {"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples
+        ]
         for b, row in enumerate(rows):
             best = answers[row.example]
             best["no_answer"] = min(best["no_answer"], float(predictions["no_answer"][b]))
-            score, start, end = max(self._candidates(predictions, b, row.more), default=(-float("inf"), 0, 0))
+            score, start, end = max(self._candidates(predictions, b, row.more), default=(-np.inf, 0, 0))
             if score > best["score"]:
                 text = examples[row.example].texts[0][start:end]
                 start += len(text) - len(text.lstrip())
                 best.update(answer=text.strip(), start=start, score=score)
-        for each in answers if self.config.model.family.absolute else ():
-            each["no_answer"] -= each["score"] if each["answer"] else 0
-        # JSON has no infinity: an empty answer has no score.
-        return [each | {"score": each["score"] if each["answer"] else None} for each in answers]
+        for each in answers:
+            if not each["answer"]:
+                each["score"] = None  # JSON has no infinity
+            elif self.config.model.family.absolute:
+                each["no_answer"] -= each["score"]
+        return answers
 
     def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, part: Passage) -> list[tuple[float, int, int]]:
         """(score, first character, character after the last) of the spans in the beam of a row."""

@@ -7,6 +7,7 @@ there is none; see `unlabelled`. Every error is one line with the file and the r
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -132,12 +133,12 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
     The tuple is empty if the context holds no answer; a question without `answers` has no label.
     """
     context, question, answers = *map(record.text, ("context", "question")), record.fields.get("answers")
-    names, given = ("answer_start", "text"), ()
+    start_and_text, given = operator.itemgetter("answer_start", "text"), ()
     try:
         if isinstance(answers, list):  # as SQuAD has them; TFDS has lists of texts and of starts
-            given = [tuple(each[name] for name in names) for each in answers]
+            given = map(start_and_text, answers)
         elif answers is not None:
-            given = zip(*(answers[name] for name in names), strict=True)
+            given = zip(*start_and_text(answers), strict=True)
         label = tuple(_found(record, context, *each) for each in given)
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error

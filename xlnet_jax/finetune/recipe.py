@@ -51,7 +51,8 @@ class TaskModel:
         inputs, config = self._segment(batch, 0), self.transformer.config
         memory = empty_memory(config, len(inputs.tokens), 0)
         params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
-        hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
+        h_NTD = jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype)
+        hidden = self._as_hidden(batch, h_NTD, jnp.arange(len(batch.tokens)))
         key = jax.random.fold_in(key, 1)
         variables = self.head.init(key, hidden, batch.labels, deterministic=True, method="losses")
         # A head that only pools has none.
@@ -94,7 +95,7 @@ class TaskModel:
         self, params: Any, batch: TaskBatch, dropout_key: jax.Array | None = None, rows_B: jax.Array | None = None
     ) -> Hidden:
         """Reads all segments of every sequence, and returns the vectors of the last one."""
-        B, C, S, _ = batch.tokens.shape
+        (B, C, S, _), config = batch.tokens.shape, self.transformer.config
         rows_B = jnp.arange(B) if rows_B is None else rows_B
         rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
 
@@ -104,15 +105,14 @@ class TaskModel:
                 {"params": params}, self._segment(batch, segment), memory, rows_N, **_dropout(dropout_key, 3 + segment)
             )
 
-        slots = self.transformer.config.memory_len if S > 1 else 0
-        memory = empty_memory(self.transformer.config, B * C, slots)
+        slots = config.memory_len if S > 1 else 0
+        memory = empty_memory(config, B * C, slots)
         for segment in range(S - 1 if slots else 0):
             filled = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
             # The padding before a text is at the left end of the memory.
             real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
-        config = self.transformer.config
         dropped = self.transformer.parts.output_dropout or config.architecture in self.task.dropped
         drop = Dropout(dropout_rate(config) if dropped else 0.0)
         h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
@@ -131,11 +131,10 @@ class TaskModel:
         rank_T = np.arange(tokens.shape[1], dtype=np.int32) if family.cls == "none" else 0
         return forward_text(tokens, jnp.where(self._is_text(tokens), rank_T, NEVER), kinds, none, continues=segment > 0)
 
-    def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:
+    def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array) -> Hidden:
         B, C, _, T = batch.tokens.shape
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
-        rows_B = jnp.arange(B) if rows_B is None else rows_B
         return Hidden(h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.family.cls)
 
 

@@ -230,10 +230,8 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         if workdirs.read_config(source) is None:
             raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
                            "directory")  # fmt: skip
-        tokenizer = workdirs.tokenizer(source)
-        trained = workdirs.load_config(source, step=step)
-        model = vars(trained.model)
-        config = config.changed(model={name: model[name] for name in configs.ARCHITECTURE})
+        tokenizer, trained = workdirs.tokenizer(source), workdirs.load_config(source, step=step)
+        config = config.changed(model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE})
         if config.model.family.absolute:
             config = config.changed(model={"memory_len": 0})
         if config.finetune.task == "text_to_text":  # a left-to-right model has other parts

@@ -207,6 +207,13 @@ class Task(abc.ABC):
         """The names of the labels by number."""
         return self.config.finetune.label_list()
 
+    def label_number(self, label: Any, example: Example) -> int:
+        """The number of a label of an example. Raises BadInput."""
+        if str(label) not in self.labels:
+            some = ", ".join(self.labels[:10]) + (", ..." if len(self.labels) > 10 else "")
+            raise BadInput(f"{example.where}: unknown label {str(label)[:60]!r}; finetune.labels are {some}")
+        return self.labels.index(str(label))
+
     @property
     def layout(self) -> layouts.Layout:
         """That of the family."""
@@ -287,8 +294,8 @@ class Task(abc.ABC):
         for b, row in enumerate(filled):
             for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
                 first = self.layout.origin(pieces) % shape[2]
-                tokens[b, c, first : first + len(pieces)] = pieces
-                kinds[b, c, first : first + len(pieces)] = kind
+                place = slice(first, first + len(pieces))
+                tokens[b, c, place], kinds[b, c, place] = pieces, kind
         labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
         weight = (np.arange(size) < len(rows)).astype(np.float32)
         tokens, kinds = (x.reshape(*shape[:2], -1, T) for x in (tokens, kinds))

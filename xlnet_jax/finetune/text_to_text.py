@@ -24,7 +24,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
+from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
 from xlnet_jax.finetune.layouts import Layout
@@ -74,16 +74,16 @@ class TextToText(Task):
         """One row. A source that leaves too little room for the longest target loses pieces at its end."""
         most = self.config.finetune.max_answer
         source_N = self.tokenizer.encode(example.texts[0])[: self.length - most - 2]
-        target_N, what = np.zeros(0, np.int32), "source"
+        target_N = np.zeros(0, np.int32)
         if example.label is not None:
-            target_N, what = self.tokenizer.encode(example.label), "target" if len(source_N) else "source"
-        if not len(source_N) or (example.label is not None and not len(target_N)):
+            target_N = np.append(self.tokenizer.encode(example.label), self.end)
+        if not len(source_N) or len(target_N) == 1:  # END alone
+            what = "target" if len(source_N) else "source"
             raise BadInput(f"{example.where}: the {what} is empty after normalisation; correct the row or remove it")
-        if len(target_N) > most:
-            raise BadInput(f"{example.where}: the target has {len(target_N)} pieces, more than finetune.max_answer="
-                           f"{most}; raise it, or shorten the target")  # fmt: skip
-        end = [self.end] * (example.label is not None)
-        tokens_N = np.concatenate([source_N, [self.separator], target_N, end]).astype(np.int32)
+        if len(target_N) > most + 1:
+            raise BadInput(f"{example.where}: the target has {len(target_N) - 1} pieces, more than "
+                           f"finetune.max_answer={most}; raise it, or shorten the target")  # fmt: skip
+        tokens_N = np.concatenate([source_N, [self.separator], target_N]).astype(np.int32)
         labels = {"source": np.array([len(source_N) + 1], np.int32), "length": np.array([len(tokens_N)], np.int32)}
         return [Row((tokens_N,), (np.zeros_like(tokens_N),), labels, number)]
 
@@ -97,10 +97,13 @@ class TextToText(Task):
         """Batches of rows of similar length; see `Buckets`."""
         T, seed = self.config.data.segment_len, self.config.seeds.data
         halvings_N = np.array([(T // max(len(row.tokens[0]), SHORTEST)).bit_length() - 1 for row in rows])
-        numbers = {k: np.flatnonzero(halvings_N == k) for k in np.unique(halvings_N).tolist()}
-        lengths = tuple(Length(k, ShuffledBlocks(len(each_N), 1, 1, seed), each_N) for k, each_N in numbers.items())
-        steps = from_weights([len(each_N) / 2**k for k, each_N in numbers.items()])
-        return Buckets((ShuffledBlocks(len(rows), 1, 1, seed),), bidirectional=False, steps=steps, lengths=lengths)
+        lengths = []
+        for k in np.unique(halvings_N).tolist():
+            numbers_N = np.flatnonzero(halvings_N == k)
+            lengths.append(Length(k, ShuffledBlocks(len(numbers_N), 1, 1, seed), numbers_N))
+        steps = from_weights([each.blocks.tokens / 2**each.k for each in lengths])
+        corpora = (ShuffledBlocks(len(rows), 1, 1, seed),)
+        return Buckets(corpora, bidirectional=False, steps=steps, lengths=tuple(lengths))
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`target`: the text, and `log_prob`: nats, of its pieces and END."""
@@ -145,9 +148,7 @@ class Buckets(Stream):
         k, blocks, numbers_N = self.lengths[which]
         first_B = (self._read(step, plan)[which] + rows) << k
         epoch_N, index_N, _ = blocks.locate((first_B[:, None] + np.arange(1 << k)).ravel())
-        none_B, exists_B = np.zeros(len(rows), np.int64), rows < current(plan, step).batch_size
-        return Windows(cursor_B=none_B, direction_B=none_B + 1, continues_B=none_B > 0, exists_B=exists_B,
-                       corpus_B=none_B, block_B=numbers_N[index_N], epoch_B=epoch_N, window=0)  # fmt: skip
+        return dataclasses.replace(super().locate(step, rows, plan), block_B=numbers_N[index_N], epoch_B=epoch_N)
 
     def _read(self, step: int, plan: Plan) -> np.ndarray:
         """Of each length the rows of `train.batch_size` that were read before, int64."""

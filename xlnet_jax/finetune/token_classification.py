@@ -19,7 +19,6 @@ import numpy as np
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
-from xlnet_jax.finetune.classification import index_of
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 
@@ -39,7 +38,7 @@ class TokenHead(nn.Module):
         """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)
-        nll_BT = cross_entropy(logits_NO, {"label": labels["label"].reshape(-1)}).reshape(is_word_BT.shape)
+        nll_BT = cross_entropy(logits_NO, labels["label"].reshape(-1)).reshape(is_word_BT.shape)
         nll_BT = jnp.where(is_word_BT, nll_BT, 0)
         return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
 
@@ -85,17 +84,17 @@ class TokenClassification(Task):
         words = [word if len(word) else np.array([self.tokenizer.special.unk], np.int32) for word in words]
         labels = [0] * len(words)
         if example.label is not None:
-            labels = [index_of(name, self.labels, example.where) for name in example.label]
-        rows, first = [], 0
-        while first < len(words):
-            pieces = np.cumsum([len(word) for word in words[first:]])
-            last = first + max(1, int(np.searchsorted(pieces, T - layout.extra(1), "right")))
-            tokens, segments = layouts.sentences(layout, T, np.concatenate(words[first:last]))
-            starts = np.array([0, *pieces[: last - first - 1]]) + layout.origin(tokens) + layout.first
+            labels = [self.label_number(name, example) for name in example.label]
+        rows = []
+        while words:
+            pieces = np.cumsum([len(word) for word in words])
+            count = max(1, int(np.searchsorted(pieces, T - layout.extra(1), "right")))
+            tokens, segments = layouts.sentences(layout, T, np.concatenate(words[:count]))
+            starts = np.array([0, *pieces[: count - 1]]) + layout.origin(tokens) + layout.first
             label_T = np.full(T, -1, np.int32)
-            label_T[starts] = labels[first:last]
+            label_T[starts] = labels[:count]
             rows.append(Row((tokens,), (segments,), {"label": label_T}, number, starts))
-            first = last
+            words, labels = words[count:], labels[count:]
         return rows
 
     def head(self, config: ModelConfig) -> TokenHead:
