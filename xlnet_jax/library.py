@@ -134,11 +134,12 @@ class Model:
         found = infill.gapped(self.tokenizer, text, number, needed=needed)
         if found.drawn:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
-        return self._laid_out(found.ids).tokens.tolist()
+        return self._laid_out(found.ids)
 
-    def _laid_out(self, ids: Sequence[int]) -> layouts.Sequence:
+    def _laid_out(self, ids: Sequence[int]) -> list[int]:
         """A text with the special pieces of the model's family."""
-        return layouts.joined(layouts.Layout(self.tokenizer.special, self.config.model.family), np.array(ids, np.int32))
+        layout = layouts.Layout(self.tokenizer.special, self.config.model.family)
+        return layouts.joined(layout, np.array(ids, np.int32)).tokens.tolist()
 
     @property
     def longest(self) -> int:
@@ -198,7 +199,7 @@ class Model:
             return self._filled(gapped, asked)
         infill.check_one(gapped, "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
                          "one piece, [MASK]; use a model of data.objective=plm")  # fmt: skip
-        rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]
+        rows = [self._laid_out(text.ids) for text in gapped]
         logits = self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV[0, : self.config.model.pieces])
         return masked.filled(gapped, np.stack(logits), asked) if logits else []
 
@@ -283,7 +284,7 @@ class Model:
         def chance(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
             return float(logits_PV[0, targets[number]] - np.logaddexp.reduce(logits_PV[0]))
 
-        chances = self._run([self._laid_out(row).tokens.tolist() for row in rows], chance)
+        chances = self._run([self._laid_out(row) for row in rows], chance)
         return masked.by_text(pairs, chances)
 
     @contextlib.contextmanager

@@ -95,8 +95,7 @@ def suggest_file(path: str) -> str:
         names = [] if os.path.lexists(path) else os.listdir(folder or ".")
     except (OSError, ValueError):  # the folder is not there either, or it is an address
         return ""
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return suggest(path, [os.path.join(folder, near[0])]) if near else ""
+    return suggest(name, names, os.path.join(folder, ""))
 
 
 def how_to_install(extra: str) -> str:

@@ -25,7 +25,8 @@ from xlnet_jax import config as configs
 from xlnet_jax.commands.finetune import finetune as fine_tune
 from xlnet_jax.commands.train import train
 from xlnet_jax.comparison.intervals import differences
-from xlnet_jax.comparison.page import page
+from xlnet_jax.comparison.page import of_measure, of_task, page
+from xlnet_jax.comparison.report import binned
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
@@ -230,9 +231,8 @@ def measured(folder: str) -> dict[str, Any]:
 
 def curve(folder: str) -> list[tuple[int, float]]:
     """Steps, and the mean training loss of those before."""
-    lines = [(line["step"], line["loss"]) for line in read_jsonl(folder, "metrics.jsonl") if line["loss"]]
-    parts = np.array_split(np.array(lines), min(CURVE_POINTS, len(lines)))
-    return [(int(part[-1, 0]), float(part[:, 1].mean())) for part in parts]
+    points = binned(read_jsonl(folder, "metrics.jsonl"), "loss", CURVE_POINTS)
+    return [(int(step), loss) for step, loss in points.tolist()]
 
 
 def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
@@ -272,8 +272,7 @@ def paired(systems: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[dic
     """The differences of every measure, in bits per byte, with their standard deviation over windows; then of tasks."""
     found = []
     for measure in MEASURES:
-        having = {name: {seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]}
-                  for name, runs in systems.items()}  # fmt: skip
+        having = {name: of_measure(runs, measure) for name, runs in systems.items()}
         bits, bits_N = ({name: {seed: score[key] for seed, score in runs.items()} for name, runs in having.items()}
                         for key in ("bits_per_byte", "bits_per_byte_N"))  # fmt: skip
         for pair in differences(bits):
@@ -281,8 +280,7 @@ def paired(systems: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[dic
             d_N = np.mean([np.subtract(bits_N[pair.a][seed], bits_N[pair.b][seed]) for seed in shared], axis=0)
             found.append(pair._asdict() | {"measure": measure, "spread": float(d_N.std(ddof=1))})
     for task in tasks:
-        scores = {name: {seed: one["tasks"][task]["score"] for seed, one in runs.items() if task in one["tasks"]}
-                  for name, runs in systems.items()}  # fmt: skip
+        scores = {name: of_task(runs, task) for name, runs in systems.items()}
         found += [pair._asdict() | {"measure": task, "spread": None} for pair in differences(scores)]
     return found
 
@@ -291,12 +289,12 @@ def show(result: dict[str, Any]) -> None:
     """Mean bits per byte of each system, and the differences that are named."""
     for name, runs in result["systems"].items():
         for measure in MEASURES:
-            values = [one["measures"][measure]["bits_per_byte"] for one in runs.values() if one["measures"][measure]]
+            values = [score["bits_per_byte"] for score in of_measure(runs, measure).values()]
             line = f"{np.mean(values):.4f} bits per byte, {quantity(len(values), 'seed')}" if values else "not defined"
             print(f"{name:24} {measure:14} {line if runs else 'not run'}")
-        scores = [(task, each) for one in runs.values() for task, each in one["tasks"].items()]
-        for task, metric in dict.fromkeys((task, each["metric"]) for task, each in scores):
-            values = [each["score"] for name_of, each in scores if name_of == task]
+        metrics = {task: each["metric"] for one in runs.values() for task, each in one["tasks"].items()}
+        for task, metric in metrics.items():
+            values = [*of_task(runs, task).values()]
             print(f"{name:24} {task:14} {np.mean(values):.4f} {metric}, {quantity(len(values), 'seed')}")
     for each in result["differences"]:
         if each["named"]:

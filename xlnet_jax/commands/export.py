@@ -60,7 +60,7 @@ def export(
     if average > 1:
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
-    if identity.pop("phases", ()):  # the keys of the phase
+    if phases := identity.pop("phases", ()):  # the keys of the phase
         identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
     evaluated = workdirs.line_of(workdir, "evaluations", at)
     share, task = evaluated.get("heldout_share", 1), config.finetune.task
@@ -72,7 +72,7 @@ def export(
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
     scores = {name: evaluated[name] for name in ranking if name in evaluated and itself}
-    tokens = _tokens(stored, at) if "phases" not in (workdirs.read_config(workdir) or {}) else None
+    tokens = None if phases else _tokens(stored, at)
     WRITERS[format].write(
         Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens), output, shard_bytes
     )

@@ -17,7 +17,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
 from xlnet_jax.infer.options import Generate, Score
-from xlnet_jax.infer.score import Likelihood
+from xlnet_jax.infer.score import Bound, Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import progress
@@ -141,25 +141,27 @@ def score(
         map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
     )
     if model.config.data.objective == "mlm" and Score(**options) == Score():
-        pairs = zip(passages, model.pseudo_score(passages), strict=True)
-        return [_result(model.tokenizer, number, passage, score.position_U, score.log_prob_U,
-                        {"pseudo_log_prob": score.pseudo_log_prob})
-                for number, (passage, score) in enumerate(pairs, 1)]  # fmt: skip
-    if model.config.data.objective == "mdm":
-        bounds = enumerate(zip(passages, model.elbo(passages, **options), strict=True), 1)
-        return [_result(model.tokenizer, row, passage, bound.position_U, bound.term_KU.mean(axis=0),
-                        {"elbo": bound.elbo, "standard_error": progress.number(np.float64(bound.standard_error)),
-                         "draws": len(bound.term_KU)})
-                for row, (passage, bound) in bounds]  # fmt: skip
-    scores = zip(passages, model.score(passages, **options), strict=True)
-    return [_scored(model.tokenizer, number, *pair) for number, pair in enumerate(scores, 1)]
+        found = [(one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
+                 for one in model.pseudo_score(passages)]  # fmt: skip
+    elif model.config.data.objective == "mdm":
+        found = [(one.position_U, one.term_KU.mean(axis=0), _of_bound(one)) for one in model.elbo(passages, **options)]
+    else:
+        scores = model.score(passages, **options)
+        found = [(one.position_U, one.log_prob_KU.mean(axis=0), _of_likelihood(one)) for one in scores]
+    pairs = enumerate(zip(passages, found, strict=True), 1)
+    return [_result(model.tokenizer, number, passage, *each) for number, (passage, each) in pairs]
 
 
-def _scored(tokenizer: Tokenizer, number: int, passage: Passage, score: Likelihood) -> dict[str, Any]:
+def _of_bound(bound: Bound) -> dict[str, Any]:
+    error = progress.number(np.float64(bound.standard_error))
+    return {"elbo": bound.elbo, "standard_error": error, "draws": len(bound.term_KU)}
+
+
+def _of_likelihood(score: Likelihood) -> dict[str, Any]:
     totals = {"log_prob": float(score.joint_K.mean())}
     if len(score.joint_K) > 1:
         totals |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
-    return _result(tokenizer, number, passage, score.position_U, score.log_prob_KU.mean(axis=0), totals)
+    return totals
 
 
 def _result(

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtr, stdtrit  # JAX requires SciPy
 
 ALPHA = 0.05
 FEWEST_SEEDS = 5
@@ -35,45 +36,35 @@ class Difference(NamedTuple):
 
 
 def inside(t: float, freedom: int) -> float:
-    """P(|T| <= t) of Student's distribution with whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    term, total = (math.cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
-    for n in range(2 + freedom % 2, freedom + 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (n - 1) / n
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if freedom % 2 else total
+    """P(|T| <= t) of Student's distribution with these degrees of freedom."""
+    return float(2 * stdtr(freedom, t) - 1)
 
 
 def quantile(level: float, freedom: int) -> float:
     """The t with P(|T| <= t) = level."""
-    low, high = 0.0, 1.0
-    while inside(high, freedom) < level:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle, freedom) < level else (low, middle)
-    return high
+    return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def differences(values: Mapping[str, Mapping[Any, float]]) -> list[Difference]:
     """All pairs of systems, from the value of each seed of each, with Holm's correction for their number."""
-    pairs, alone = [], []
+    found, tested = dict[tuple[str, str], Difference](), []
     for a, b in itertools.combinations(values, 2):
         seeds = values[a].keys() & values[b].keys()
+        if not seeds:
+            continue
         d_S = np.array([values[a][seed] - values[b][seed] for seed in seeds])
+        mean = float(d_S.mean())
+        found[a, b] = Difference(a, b, mean, None, None, len(d_S), False)
         if len(seeds) > 1:
-            mean, error, freedom = float(d_S.mean()), float(d_S.std(ddof=1)) / math.sqrt(len(d_S)), len(d_S) - 1
+            error = float(d_S.std(ddof=1)) / math.sqrt(len(d_S))
             t = abs(mean) / error if error else math.inf if mean else 0.0
-            pairs.append((1 - inside(t, freedom), Difference(a, b, mean, None, None, len(d_S), False), error))
-        elif seeds:
-            alone.append(Difference(a, b, float(d_S[0]), None, None, 1, False))
-    found, left = list[Difference](), len(pairs)
-    for p, pair, error in sorted(pairs, key=lambda each: each[0]):
+            tested.append((1 - inside(t, len(d_S) - 1), error, (a, b)))
+    left = len(tested)
+    for p, error, names in sorted(tested, key=lambda each: each[0]):
+        pair = found[names]
         half = quantile(1 - ALPHA / left, pair.seeds - 1) * error
         rejects = p <= ALPHA / left
         left -= rejects  # after the first that fails all have its level
-        found.append(pair._replace(low=pair.mean - half, high=pair.mean + half,
-                                   named=rejects and pair.seeds >= FEWEST_SEEDS))  # fmt: skip
-    order = [*itertools.combinations(values, 2)]
-    return sorted(found + alone, key=lambda each: order.index((each.a, each.b)))
+        found[names] = pair._replace(low=pair.mean - half, high=pair.mean + half,
+                                     named=rejects and pair.seeds >= FEWEST_SEEDS)  # fmt: skip
+    return [*found.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,10 +101,19 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
 
 
+def of_measure(runs: Mapping[str, Any], measure: str) -> dict[str, Any]:
+    """By seed the scores of the runs of a system that have this measure."""
+    return {seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]}
+
+
+def of_task(runs: Mapping[str, Any], task: str) -> dict[str, float]:
+    """By seed the scores of the runs of a system that were fine-tuned on this task."""
+    return {seed: one["tasks"][task]["score"] for seed, one in runs.items() if task in one["tasks"]}
+
+
 def measured(result: dict[str, Any], measure: str) -> str:
     """The scores of one measure, and its differences with a plot."""
-    scores = {name: [one["measures"][measure] for one in runs.values() if one["measures"][measure]]
-              for name, runs in result["systems"].items()}  # fmt: skip
+    scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
     values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
     of_windows = {name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0)) if found else ""
                   for name, found in scores.items()}  # fmt: skip
@@ -118,8 +127,7 @@ def tasks(result: dict[str, Any]) -> str:
     found = {task: one["metric"] for runs in systems.values() for run in runs.values()
              for task, one in run["tasks"].items()}  # fmt: skip
     for task, metric in found.items():
-        values = {name: [one["tasks"][task]["score"] for one in runs.values() if task in one["tasks"]]
-                  for name, runs in systems.items()}  # fmt: skip
+        values = {name: [*of_task(runs, task).values()] for name, runs in systems.items()}
         parts.append(f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all systems."
                      " Each position sees the whole text, also in a model that was trained left to right. High is "
                      "good.</p>" + compared(result, task, metric, values, {}))  # fmt: skip
@@ -176,7 +184,7 @@ def calls(systems: dict[str, Any]) -> str:
     rows = []
     for name, runs in systems.items():
         for measure, title in TITLES.items():
-            if found := [one["measures"][measure] for one in runs.values() if one["measures"][measure]]:
+            if found := [*of_measure(runs, measure).values()]:
                 seconds = float(np.mean([each["seconds"] for each in found]))
                 rows.append((f"{name}, {title.lower()}", f"{found[0]['calls']:,}", f"{found[0]['flops']:.3e}",
                              duration(seconds)))  # fmt: skip

@@ -65,14 +65,14 @@ def overview(runs: Mapping[str, dict[str, Any]]) -> str:
     return table(caption, columns, rows)
 
 
-def binned(lines: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    """Of the lines with a number for the key, steps and means, [at most POINTS, 2]."""
+def binned(lines: Sequence[dict[str, Any]], key: str, most: int = POINTS) -> np.ndarray:
+    """Of the lines with a number for the key, steps and means, [at most `most`, 2]."""
     points = np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None], float)
     if not len(points):
         return np.zeros((0, 2))
     if key == "tokens_per_second":  # on CPUs the last dispatch seems to take no time, since one is read behind the next
         points = points[points[:, 1] < 3 * np.median(points[:, 1])]
-    return np.array([(part[-1, 0], part[:, 1].mean()) for part in np.array_split(points, min(POINTS, len(points)))])
+    return np.array([(part[-1, 0], part[:, 1].mean()) for part in np.array_split(points, min(most, len(points)))])
 
 
 def curves(runs: Mapping[str, dict[str, Any]]) -> str:
