@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,8 +36,6 @@ SHARD_BYTES = 5 * 10**9
 """Size from which weights are split into several files, as that library does."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
-_OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
-"""Parts of a LayerNorm in files of before 2020."""
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
 
@@ -147,7 +144,8 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         for name, (path, array) in stored.items():
             if name.endswith(_BUFFERS):
                 continue
-            known = _OLD.sub(lambda found: {"gamma": "weight", "beta": "bias"}[found[0]], name)
+            # Parts of a LayerNorm in files of before 2020.
+            known = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
             if embedding in stored and known not in whole:
                 known = f"{prefix}.{known}"
             places[known] = path, name
