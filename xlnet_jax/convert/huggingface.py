@@ -166,8 +166,7 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         yield names.Arrays(folder, forms, array_of)
 
 
-@contextlib.contextmanager
-def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]:
+def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
     """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput without any."""
     listed, steps, made = files.listing(folder), None, ""
     with tempfile.TemporaryDirectory() as place:
@@ -187,7 +186,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]
             raise BadInput(f"{where}: its pieces are not those of {named}; remove the file that is wrong")
         assert opened.content  # read before the file goes
     opened.path = named
-    yield opened
+    return opened
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -207,20 +206,20 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         known |= of_modules
     config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
-    with open_tokenizer(path, tokenizer) as own:
-        config = formats.fitted(config, own)
-        tokenizer_files.check_frame(path, own, config)
-        name = config.model.architecture
-        if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
-            raise BadInput(f"tokenizer {own.path}: {why}")
-        kept, lost = fields.read_kept(found, config, own.special)
-        with open_weights(path, row) as arrays:
-            of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
-            if config.finetune.task == "none" and of_pairs & arrays.forms.keys():
-                config = config.changed(data={"sentence_loss": True})
-            table = peers.table(config)
-            # Many a folder has the pooler that its class does not read.
-            spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
-            used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
-            convert, lost = functools.partial(names.from_foreign, table), [*lost, *asked, *sorted(spare)]
-            yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)
+    own = open_tokenizer(path, tokenizer)
+    config = formats.fitted(config, own)
+    tokenizer_files.check_frame(path, own, config)
+    name = config.model.architecture
+    if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
+        raise BadInput(f"tokenizer {own.path}: {why}")
+    kept, lost = fields.read_kept(found, config, own.special)
+    with open_weights(path, row) as arrays:
+        of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
+        if config.finetune.task == "none" and of_pairs & arrays.forms.keys():
+            config = config.changed(data={"sentence_loss": True})
+        table = peers.table(config)
+        # Many a folder has the pooler that its class does not read.
+        spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
+        used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
+        convert, lost = functools.partial(names.from_foreign, table), [*lost, *asked, *sorted(spare)]
+        yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)
