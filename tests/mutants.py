@@ -668,7 +668,7 @@ MUTANTS = (
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
     Mutant("accents_follow_the_case_of_letters", "xlnet_jax/data/tokenizer_fields.py", "lower if strip is None else strip", "lower",
            one("data/tokenizer_fields", "test_settings_of_wordpiece_are_done_with_either_file")),
-    Mutant("an_unknown_field_is_left_alone", "xlnet_jax/data/tokenizer_fields.py", '(rule or "")', "(rule or text)",
+    Mutant("an_unknown_field_is_left_alone", "xlnet_jax/data/tokenizer_fields.py", 'not in rule.split()', "not in (rule or text).split()",
            one("data/tokenizer_fields", "test_settings_that_cannot_be_done_are_refused_by_name")),
     Mutant("lower_case_of_a_unigram_file_is_lost", "xlnet_jax/convert/tokenizer_json.py", "    return normalization\n",
            "    return Normalization(False, normalization.keep_accents)\n",

@@ -127,9 +127,9 @@ def test_a_tokenizer_goes_out_with_its_model_and_in_again(name, tmp_path):
     if special.mask is not None:
         assert fast(f"bado {fast.mask_token}", add_special_tokens=False)["input_ids"][-1] == special.mask
         assert fast.decode(found["input_ids"], skip_special_tokens=True)
-    with huggingface.open_tokenizer(folder) as back:
-        assert (back.sha256, back.normalization) == (tokenizer.sha256, tokenizer.normalization)
-        again = exported(name, back, tmp_path / "again")
+    back = huggingface.open_tokenizer(folder)
+    assert (back.sha256, back.normalization) == (tokenizer.sha256, tokenizer.normalization)
+    again = exported(name, back, tmp_path / "again")
     assert data_fixtures.contents(again) == data_fixtures.contents(folder)
     # Places of words in a text.
     text = "Bado  kilu, menora"
@@ -140,8 +140,8 @@ def test_a_tokenizer_goes_out_with_its_model_and_in_again(name, tmp_path):
     ]
     # Only the older files: what a hub folder of 2019 has.
     os.remove(f"{folder}/tokenizer.json")
-    with huggingface.open_tokenizer(folder) as back:
-        assert back.sha256 == tokenizer.sha256
+    back = huggingface.open_tokenizer(folder)
+    assert back.sha256 == tokenizer.sha256
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -157,10 +157,10 @@ def test_what_their_classes_save_is_read(name, tmp_path):
     for kind in {SLOW[name], f"{SLOW[name]}Fast" if OLD else SLOW[name]}:
         theirs = getattr(transformers, kind).from_pretrained(old_files, **rules)
         theirs.save_pretrained(tmp_path / kind)
-        with huggingface.open_tokenizer(str(tmp_path / kind)) as ours:
-            assert ours.special == tokenizer.special
-            for text in texts:
-                assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False), text
+        ours = huggingface.open_tokenizer(str(tmp_path / kind))
+        assert ours.special == tokenizer.special
+        for text in texts:
+            assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False), text
 
 
 TOKEN = {"content": "[E1]", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "special": True}
@@ -193,9 +193,9 @@ def test_settings_make_the_ids_of_their_library(case, file, tmp_path):
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
     pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": name.removesuffix("-cased")}))
     theirs = AutoTokenizer.from_pretrained(folder)
-    with huggingface.open_tokenizer(folder) as ours:
-        assert (ours.sha256 == tokenizer.sha256) == (case == "as it is")
-        if "added" in case:
-            assert ours.pieces[700] == "[E1]" and 700 in ours.encode("a [E1]")
-        for line, wanted in zip(lines, theirs(lines, add_special_tokens=False)["input_ids"], strict=True):
-            assert ours.encode(line).tolist() == wanted, line
+    ours = huggingface.open_tokenizer(folder)
+    assert (ours.sha256 == tokenizer.sha256) == (case == "as it is")
+    if "added" in case:
+        assert ours.pieces[700] == "[E1]" and 700 in ours.encode("a [E1]")
+    for line, wanted in zip(lines, theirs(lines, add_special_tokens=False)["input_ids"], strict=True):
+        assert ours.encode(line).tolist() == wanted, line

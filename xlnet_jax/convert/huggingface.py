@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,8 +36,6 @@ SHARD_BYTES = 5 * 10**9
 """Size from which weights are split into several files, as that library does."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
-_OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
-"""Parts of a LayerNorm in files of before 2020."""
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
 
@@ -147,7 +144,8 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         for name, (path, array) in stored.items():
             if name.endswith(_BUFFERS):
                 continue
-            known = _OLD.sub(lambda found: {"gamma": "weight", "beta": "bias"}[found[0]], name)
+            # Parts of a LayerNorm in files of before 2020.
+            known = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
             if embedding in stored and known not in whole:
                 known = f"{prefix}.{known}"
             places[known] = path, name
@@ -168,8 +166,7 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         yield names.Arrays(folder, forms, array_of)
 
 
-@contextlib.contextmanager
-def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]:
+def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
     """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput without any."""
     listed, steps, made = files.listing(folder), None, ""
     with tempfile.TemporaryDirectory() as place:
@@ -189,7 +186,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Iterator[Tokenizer]
             raise BadInput(f"{where}: its pieces are not those of {named}; remove the file that is wrong")
         assert opened.content  # read before the file goes
     opened.path = named
-    yield opened
+    return opened
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -209,20 +206,20 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         known |= of_modules
     config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
-    with open_tokenizer(path, tokenizer) as own:
-        config = formats.fitted(config, own)
-        tokenizer_files.check_frame(path, own, config)
-        name = config.model.architecture
-        if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
-            raise BadInput(f"tokenizer {own.path}: {why}")
-        kept, lost = fields.read_kept(found, config, own.special)
-        with open_weights(path, row) as arrays:
-            of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
-            if config.pretrains and of_pairs & arrays.forms.keys():
-                config = config.changed(data={"sentence_loss": True})
-            table = peers.table(config)
-            # Many a folder has the pooler that its class does not read.
-            spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
-            used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
-            convert, lost = functools.partial(names.from_foreign, table), [*lost, *asked, *sorted(spare)]
-            yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)
+    own = open_tokenizer(path, tokenizer)
+    config = formats.fitted(config, own)
+    tokenizer_files.check_frame(path, own, config)
+    name = config.model.architecture
+    if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
+        raise BadInput(f"tokenizer {own.path}: {why}")
+    kept, lost = fields.read_kept(found, config, own.special)
+    with open_weights(path, row) as arrays:
+        of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
+        if config.pretrains and of_pairs & arrays.forms.keys():
+            config = config.changed(data={"sentence_loss": True})
+        table = peers.table(config)
+        # Many a folder has the pooler that its class does not read.
+        spare = {name for name in arrays.forms if ".pooler." in name} - {entry.theirs for entry in table}
+        used = arrays._replace(forms={name: form for name, form in arrays.forms.items() if name not in spare})
+        convert, lost = functools.partial(names.from_foreign, table), [*lost, *asked, *sorted(spare)]
+        yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import string
 
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
@@ -11,16 +11,16 @@ from xlnet_jax.convert.peers import class_of
 _NAMES = {"xlnet": "XLNet", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT", "gpt2": "GPT-2"}
 _HEADER = """\
 ---
-library_name: {library}
-pipeline_tag: {pipeline}
+library_name: $library
+pipeline_tag: $pipeline
 tags:
-- {family}
-- {tag}
+- $family
+- $tag
 ---
 
-# {name}
+# $name
 
-{name}, {trained} with xlnet_jax {version}, exported at step {step}.
+$name, $trained with xlnet_jax $version, exported at step $step.
 
 """
 
@@ -43,15 +43,15 @@ classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_la
 _OF_LAYOUT = {
     "last": """\
 The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
-cut with `truncation=True` at {max_length} tokens, the length of a segment in training; the model itself has no limit.
+cut with `truncation=True` at $max_length tokens, the length of a segment in training; the model itself has no limit.
 """,
     "first": """\
-The tokenizer pads on the right and puts `{cls}` first: the vector of a text is the first one. Long texts are cut with
-`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}.
+The tokenizer pads on the right and puts `$cls` first: the vector of a text is the first one. Long texts are cut with
+`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
 """,
     "none": """\
 Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
-`truncation=True` at {max_length} tokens, the length of an example in training; positions end at {longest}.
+`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
 """,
 }
 """By where CLS stands."""
@@ -66,13 +66,13 @@ print(classify([{"text": "A sentence."}]))
 Two texts are `{"text": "One.", "text_pair": "Two."}`. """
 _LOAD = """\
 import torch
-from transformers import AutoTokenizer, {architecture}
+from transformers import AutoTokenizer, $architecture
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), $architecture.from_pretrained("FOLDER").eval()
 """
 _WORDS = """\
 words = "A sentence in words .".split()
-given = tokenizer([f"{space}{word}" for word in words], is_split_into_words=True, truncation=True, return_tensors="pt")
+given = tokenizer([f"${space}{word}" for word in words], is_split_into_words=True, truncation=True, return_tensors="pt")
 with torch.no_grad():
     best_T = model(**given).logits[0].argmax(-1).tolist()
 first = {word: place for place, word in reversed([*enumerate(given.word_ids())]) if word is not None}
@@ -153,10 +153,12 @@ _CARDS = {
 """By `finetune.task`: its pipeline and a program."""
 
 _MASKS = """
-## What stands at `{mask}`
+## What stands at `$mask`
 
 ```python
-{load}given = tokenizer("The {mask} of the union.", return_tensors="pt")
+"""
+_MASKED = """\
+given = tokenizer("The $mask of the union.", return_tensors="pt")
 masked = given["input_ids"][0] == tokenizer.mask_token_id  # [T]
 """
 _OF_QUERY_STREAM = """\
@@ -174,20 +176,20 @@ answer for `<mask>` is often `<mask>`.
 """
 _OF_CONTENT_STREAM = """\
 with torch.no_grad():
-    logits = model(**given).{logits}[0, masked]  # [P, V]
+    logits = model(**given).$logits[0, masked]  # [P, V]
 print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 ```
 
-`pipeline("fill-mask")` gives the same: {why}
+`pipeline("fill-mask")` gives the same: $why
 """
 _GENERATE = """
 ## How a text goes on
 
 ```python
-from transformers import AutoTokenizer, {architecture}
+from transformers import AutoTokenizer, $architecture
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), {architecture}.from_pretrained("FOLDER").eval()
-given = tokenizer("A sentence", {given}return_tensors="pt")
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), $architecture.from_pretrained("FOLDER").eval()
+given = tokenizer("A sentence", ${given}return_tensors="pt")
 print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
 ```
 """
@@ -240,8 +242,8 @@ def model_card(trained: Trained) -> str:
         cells = [f"| {key} | {value} |\n" for key, value in rows.items() if value]
         tables += f"## {title}\n\n| | |\n|---|---|\n{''.join(cells)}\n" if cells else ""
     words = {
-        "load": _LOAD, "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture,
-        "name": _NAMES[model.architecture], "max_length": str(data.segment_len), "longest": str(model.max_positions),
+        "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture,
+        "name": _NAMES[model.architecture], "max_length": data.segment_len, "longest": model.max_positions,
         "library": "sentence-transformers" if program == _EMBED else "transformers", "pipeline": pipeline,
         "tag": "fine-tuning" if tuned else "pretraining", "trained": "fine-tuned" if tuned else "pretrained",
         "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
@@ -252,9 +254,8 @@ def model_card(trained: Trained) -> str:
     use = _HOW + program + _OF_LAYOUT[family.cls]
     if not tuned:
         if sees_masks:
-            use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+            use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
         if not fills:
             use += _GENERATE
-    header, use = (functools.reduce(lambda text, word: text.replace(f"{{{word}}}", words[word]), words, part)
-                   for part in (_HEADER, use))  # fmt: skip
+    header, use = (string.Template(part).substitute(words) for part in (_HEADER, use))
     return header + tables.removesuffix("\n") + use

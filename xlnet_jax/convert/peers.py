@@ -49,8 +49,6 @@ class Peer(NamedTuple):
     """What of config.json has one value in our models."""
     ids: dict[str, str] = NONE
     """Special pieces of config.json, by their names in `SpecialIds`."""
-    no_place: frozenset[str] = frozenset()
-    """Keys of `ModelConfig` that config.json has no place for, beside `NO_PLACE`."""
     kept: dict[str, Any] = NONE
     """Keys of config.json that say how the model is used there, with the values for a run of ours. A run that starts
     from an import keeps those of its source."""
@@ -71,9 +69,6 @@ SAME: dict[str, Any] = {"is_encoder_decoder": False, "pruned_heads": {}, "quanti
 IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "output_hidden_states", "output_attentions",
                   "chunk_size_feed_forward"})  # fmt: skip
 """Keys of config.json that change no function."""
-NO_PLACE = frozenset({"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll",
-                      "spare_rows"})  # fmt: skip
-"""Keys of `ModelConfig` that config.json has a place for in no family."""
 
 
 def peer(model: ModelConfig) -> Peer:
@@ -221,8 +216,6 @@ PEERS = {
         only={"norm": "post"} | _WHOLE | _OF_XLNET,
         required={"attn_type": "bi", "tie_word_embeddings": True, "same_length": False},
         ids={"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"},
-        # There are no projections without `cutoffs` and `d_embed`.
-        no_place=frozenset({"tie_projections", "memory_len", "attention_dropout", "max_positions"}),
         # The lengths of pretraining would change inference and generation there.
         kept={"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True},
         aliases={"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",

@@ -24,6 +24,7 @@ from sentencepiece import sentencepiece_model_pb2
 from xlnet_jax.data.tokenizer import XLNET, Normalization, ends_in_digit_comma, special_of
 from xlnet_jax.errors import BadInput
 
+_PROTO: Any = sentencepiece_model_pb2  # its classes are made when it is imported
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
@@ -34,9 +35,8 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
     `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
     format cannot express this kind of model.
     """
-    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
-    model = proto.ModelProto.FromString(model_file)
-    if model.trainer_spec.model_type != proto.TrainerSpec.UNIGRAM:
+    model = _PROTO.ModelProto.FromString(model_file)
+    if model.trainer_spec.model_type != _PROTO.TrainerSpec.UNIGRAM:
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(piece.type == piece.BYTE for piece in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
@@ -86,21 +86,22 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
         raise BadInput(f"{name}: not a unigram model; XLNet has one")
-    proto: Any = sentencepiece_model_pb2
-    made = proto.ModelProto()
+    made, kinds = _PROTO.ModelProto(), _PROTO.ModelProto.SentencePiece
     try:
         special, names = special_of([piece for piece, _ in model["vocab"]])
         for index, (piece, score) in enumerate(model["vocab"]):
             low = score <= -_UNLIKELY
-            control = made.SentencePiece.UNKNOWN if index == special.unk else made.SentencePiece.CONTROL
-            user = made.SentencePiece.USER_DEFINED if score == 0 or index == special.eop else made.SentencePiece.NORMAL
-            unused = made.SentencePiece.UNUSED if low and not ends_in_digit_comma(piece) else user
-            kind = control if index < (special.eop or len(names)) else unused
+            if index < (special.eop or len(names)):
+                kind = kinds.UNKNOWN if index == special.unk else kinds.CONTROL
+            elif low and not ends_in_digit_comma(piece):
+                kind = kinds.UNUSED
+            else:
+                kind = kinds.USER_DEFINED if score == 0 or index == special.eop else kinds.NORMAL
             made.pieces.add(piece=piece, score=score + _UNLIKELY if low else score, type=kind)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{name}: its model has no list of pieces and scores") from error
     trainer = made.trainer_spec
-    trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
+    trainer.model_type, trainer.vocab_size = _PROTO.TrainerSpec.UNIGRAM, len(made.pieces)
     trainer.unk_id, trainer.pad_id = special.unk, -1 if special == XLNET else special.pad
     trainer.bos_id, trainer.eos_id = (-1 if each is None else each for each in (special.bos, special.eos))
     normalizers, rule = _steps(document.get("normalizer")), made.normalizer_spec
@@ -115,8 +116,7 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
 def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Normalization:
     """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or `transformers` writes
     them; `model` is `sentencepiece_model` of it. Raises BadInput for other steps."""
-    proto: Any = sentencepiece_model_pb2
-    rule = proto.ModelProto.FromString(model).normalizer_spec
+    rule = _PROTO.ModelProto.FromString(model).normalizer_spec
     # White space is that of the model, too: the pre-tokeniser splits at it.
     blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]

@@ -164,10 +164,9 @@ def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Var
         yield f"{at}/rel_attn/qkv/kernel", (D, 3 * H * E), tuple(qkv)
         yield f"{at}/rel_attn/r/kernel", (D, H * E), (Part(f"{attention}/position", i),)
         yield f"{at}/rel_attn/o/kernel", (H * E, D), (Part(f"{attention}/output", i, np.transpose),)
-        yield f"{at}/ff/layer_1/kernel", (D, F), (Part(f"{dense}/inner/kernel", i),)
-        yield f"{at}/ff/layer_1/bias", (F,), (Part(f"{dense}/inner/bias", i),)
-        yield f"{at}/ff/layer_2/kernel", (F, D), (Part(f"{dense}/outer/kernel", i),)
-        yield f"{at}/ff/layer_2/bias", (D,), (Part(f"{dense}/outer/bias", i),)
+        for ours, theirs, size in (("inner", "layer_1", (D, F)), ("outer", "layer_2", (F, D))):
+            yield f"{at}/ff/{theirs}/kernel", size, (Part(f"{dense}/{ours}/kernel", i),)
+            yield f"{at}/ff/{theirs}/bias", size[1:], (Part(f"{dense}/{ours}/bias", i),)
         for ours, theirs in ((attention, "rel_attn"), (dense, "ff")):
             yield f"{at}/{theirs}/LayerNorm/gamma", (D,), (Part(f"{ours}/norm/scale", i),)
             yield f"{at}/{theirs}/LayerNorm/beta", (D,), (Part(f"{ours}/norm/bias", i),)

@@ -61,12 +61,9 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     for piece in sentencepiece_pb2.SentencePieceText.FromString(message).pieces:  # pyright: ignore[reportAttributeAccessIssue]
         parts = tokenizer.digit_comma.get(piece.id, [piece.id])
         start, end = int(character[piece.begin]), int(character[piece.end])
-        if len(parts) > 1:
-            # A number and a comma, one character for each of both; a space before them goes with the first digit.
-            lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts]
-            cuts = [start, *(end - sum(lengths[place:]) for place in range(1, len(parts))), end]
-        else:
-            cuts = [start, end]
+        # A number and a comma, one character for each of both; a space before them goes with the first digit.
+        lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts[1:]]
+        cuts = [start, *(end - sum(lengths[place:]) for place in range(len(lengths))), end]
         tokens += parts
         starts += cuts[:-1]
         ends += cuts[1:]

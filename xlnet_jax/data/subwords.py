@@ -41,10 +41,8 @@ _ROLES = {*_BERT, *_ROBERTA, *_GPT2}
 _FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
 _ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
-_TWICE = 2  # a pair that occurs less often becomes no piece
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
 _GAPS = "its ids have gaps, or two pieces have one id"
-_OUTSIDE = ("truncation", "padding", "post_processor")
 
 # Of the many processes of `prepare` each has one core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -172,7 +170,7 @@ def _read(path: str, normalization: Normalization, settings: Settings | None) ->
         _check(path, normalization)
         document = files.json_object(text, path)
         tokenizer_fields.check_file(document, path)
-        document |= dict.fromkeys(_OUTSIDE)
+        document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     if settings and isinstance(document["model"]["vocab"], dict):
         level = "bytebpe" if "merges" in document["model"] else "wordpiece"
         usual = json.loads(_empty(level, AS_IS, path).to_str()) if is_made or not settings.verbatim else None
@@ -249,7 +247,7 @@ def train(texts: Sequence[str], path: str, vocab_size: int, level: str, normaliz
     trainer = made.model.get_trainer()
     trainer.vocab_size, trainer.special_tokens = vocab_size - len(last), special
     trainer.initial_alphabet, trainer.limit_alphabet = alphabet, len(alphabet)
-    trainer.min_frequency, trainer.show_progress = _TWICE, False
+    trainer.min_frequency, trainer.show_progress = 2, False  # a pair that occurs once becomes no piece
     made.train_from_iterator(texts, trainer)
     model: Mapping[str, Any] = json.loads(made.to_str())["model"]
     pieces = [*sorted(model["vocab"], key=model["vocab"].__getitem__), *last]

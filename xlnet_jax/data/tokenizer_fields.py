@@ -102,11 +102,11 @@ def check(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
     """Raises BadInput for a field that is in none of some `FIELDS`, or has a value that cannot be used."""
     rules = {name: rule for table in tables for rule, names in FIELDS[table].items() for name in names.split()}
     for name, value in found.items():
-        rule, text = rules.get(name), json.dumps(value)
+        rule, text = rules.get(name, ""), json.dumps(value)
         why = "is not a known field, and may change ids; remove it if it does not"
-        if rule is not None:
+        if rule:
             why = f"makes other ids; only {' or '.join(rule.split())} can be used"
-        if rule not in (DONE, FREE) and text not in (rule or "").split():
+        if rule not in (DONE, FREE) and text not in rule.split():
             raise BadInput(f"{where}: {name}={text:.60} {why}")
 
 
