@@ -25,8 +25,9 @@ import numpy as np
 from xlnet_jax.batch import NEVER, Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import orders, spans, whole_sentences
-from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
+from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -45,7 +46,7 @@ def layout(data: DataConfig, memory_len: int) -> Layout:
     return Layout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
 
 
-def check(text: Text, config: Config, name: str) -> None:
+def check(text: Corpus, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
@@ -68,23 +69,23 @@ def check(text: Text, config: Config, name: str) -> None:
 class ExampleBuilder:
     """The inputs of examples, and the keys of their random draws (see `stream.uniforms`)."""
 
-    text: Text
+    text: Corpus
     tokenizer: Tokenizer
     config: Config
     name: str
     step: int
 
-    def draws(self, where: Windows, rows: np.ndarray, fixed: int, fresh: int) -> np.ndarray:
-        """`fixed + fresh` uniform draws per row; with static targets or copies the fixed ones depend only on the
-        window, or on which of ten epochs it is too."""
-        seed, compat = self.config.seeds.data, self.config.compat
+    def draws(self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0) -> list[np.ndarray]:
+        """Uniform draws per row: as many as each of `needs`, and `fresh` ones. With static targets or copies all but
+        these depend only on the window, or on which of ten epochs it is too."""
+        seed, compat, fixed = self.config.seeds.data, self.config.compat, sum(needs)
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
         if compat.on("static_targets") or compat.on("static_copies"):
             key = 2 * where.block_B + (where.direction_B < 0)
             if compat.on("static_copies"):
                 key = COPIES * where.block_B + where.epoch_B % COPIES
             draws[:, :fixed] = uniforms(seed, "static", where.window, key, fixed)
-        return draws
+        return np.split(draws, np.cumsum(needs, dtype=int), axis=1)
 
     def draws_needed(self, length: int) -> int:
         """Number of draws that `targets` takes for `length` positions."""
@@ -129,7 +130,7 @@ def ranks(
 
 
 def build(
-    text: Text, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    text: Corpus, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
     """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the key of the draws."""
     builder = ExampleBuilder(text, tokenizer, config, name, step)
@@ -148,10 +149,9 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     config = builder.config
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
-    needs = [4, builder.draws_needed(R), builder.draws_needed(T - R)]
+    needs = 4, builder.draws_needed(R), builder.draws_needed(T - R)
     # With `static_targets` all draws but the factorisation order are static.
-    draws = builder.draws(where, rows, sum(needs), T)
-    pair_draws, first_draws, second_draws, order_draws = np.split(draws, np.cumsum(needs), axis=1)
+    pair_draws, first_draws, second_draws, order_draws = builder.draws(where, rows, *needs, fresh=T)
 
     tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
     pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
@@ -172,7 +172,7 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
     data = builder.config.data
     T, law = data.segment_len, orders.LAWS[data.factorization_order]
-    rank_BT = law.ranks(builder.draws(where, rows, 0, 1 + T))
+    rank_BT = law.ranks(*builder.draws(where, rows, fresh=1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     segments_BT = np.zeros((len(rows), T))
     return _batch(where, tokens_BT, segments_BT, rank_BT, rank_BT >= 0, data.num_predict, T - 1)
@@ -182,7 +182,7 @@ def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     """Masked diffusion: the law `uniform`, without an order. n of the R tokens are MASK, n uniform from 1 to R."""
     data, special = builder.config.data, builder.tokenizer.special
     text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
-    target_BR = orders.LAWS["uniform"].ranks(builder.draws(where, rows, 0, 1 + data.reuse_len)) >= 0
+    target_BR = orders.LAWS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len)) >= 0
     # What is around the text is no target.
     around = ((0, 0), (1, 1) if builder.config.model.family.absolute else (0, 0))
     tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
@@ -195,10 +195,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     config = builder.config
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, tot, B = shape.segment_len, shape.budget, len(rows)
-    needs = [4, builder.draws_needed(T), 2 * T]
-    pair_draws, target_draws, corrupt_draws = np.split(
-        builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
-    )
+    pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, 4, builder.draws_needed(T), 2 * T)
     # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
     pairs = choose_pairs(
@@ -209,18 +206,15 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
     segments_BT = np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1)
     batch = _batch(where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs)
-    fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)
-    return dataclasses.replace(batch, tokens=fed_BT.astype(np.int32))
+    return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the whole window."""
     data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
     T, R = data.segment_len, data.reuse_len
-    needs = [0 if data.pairs == "none" else whole_sentences.draws_needed(R), 2 * T, 2 * T]
-    pair_draws, target_draws, corrupt_draws = np.split(
-        builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
-    )
+    of_pair = 0 if data.pairs == "none" else whole_sentences.draws_needed(R)
+    pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, of_pair, 2 * T, 2 * T)
     if data.pairs == "none":
         whole_B, none_B = np.full(B, R), np.zeros(B, bool)
         pairs, length_B = Pairs(whole_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B), whole_B
@@ -231,7 +225,7 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     of_b_BT, used_BT = (column > first_sep_B1) & (column < end_B1), column < end_B1
     text_BT = used_BT & (column > 0) & (column != first_sep_B1) & (column != end_B1 - 1)
     place_BT = np.clip(column - 1 - of_b_BT, 0, R - 1)
-    tokens_BT = np.where(text_BT, np.take_along_axis(pairs.tokens_BY, place_BT, axis=1), special.sep)
+    tokens_BT = np.where(text_BT, spans.at(pairs.tokens_BY, place_BT), special.sep)
     tokens_BT = np.where(used_BT, tokens_BT, special.pad)
     tokens_BT[:, 0] = special.cls
 
@@ -244,8 +238,7 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
     rank_BT = np.where(used_BT, 0, NEVER)
     batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
-    fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)
-    return dataclasses.replace(batch, tokens=fed_BT.astype(np.int32))
+    return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
 def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
@@ -289,14 +282,12 @@ def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
     column = np.arange(budget + 2)[None, :]
     first_sep = pairs.a_len_B[:, None]
     place = np.clip(column - (column > first_sep), 0, budget - 1)
-    tokens = np.take_along_axis(pairs.tokens_BY, place, axis=1)
+    tokens = spans.at(pairs.tokens_BY, place)
     is_sep = (column == first_sep) | (column == budget + 1)
     return np.where(is_sep, sep, tokens), (column > first_sep).astype(int)
 
 
-def _corrupted(
-    tokens_BT: np.ndarray, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
-) -> np.ndarray:
+def _corrupted(batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray) -> Batch:
     """Replaces the targets: most by MASK, some by a random piece; the others stay as they are (BERT, section 3.1)."""
     data, tokenizer = builder.config.data, builder.tokenizer
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
@@ -304,8 +295,8 @@ def _corrupted(
     any_BT = random_V[(piece_BT * len(random_V)).astype(int)]
     changed = data.mask_share + data.random_share
     fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask,
-                      np.where(kind_BT < changed, any_BT, tokens_BT))  # fmt: skip
-    return np.where(target_BT, fed_BT, tokens_BT)
+                      np.where(kind_BT < changed, any_BT, batch.tokens))  # fmt: skip
+    return dataclasses.replace(batch, tokens=np.where(target_BT, fed_BT, batch.tokens).astype(np.int32))
 
 
 def _batch(
@@ -325,7 +316,7 @@ def _batch(
         direction=where.direction_B,
         continues=where.continues_B,
         target_positions=position_BP.astype(np.int32),
-        target_tokens=np.where(used_BP, np.take_along_axis(tokens_BT, position_BP, axis=1), 0).astype(np.int32),
+        target_tokens=np.where(used_BP, spans.at(tokens_BT, position_BP), 0).astype(np.int32),
         target_weights=(used_BP & where.exists_B[:, None]).astype(np.float32),
         summary_position=np.full(len(tokens_BT), summary, np.int32),
         label=(pairs.follows_B if pairs else none_B).astype(np.int32),

@@ -11,31 +11,16 @@ Both end at the end of a sentence, and are cut to the budget of the example.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.data.batches import spans
 from xlnet_jax.data.batches.stream import Windows
+from xlnet_jax.data.corpus.corpus import Corpus
 
 
-class Text(Protocol):
-    """The source of examples: `corpus.Corpus`, or anything with the same interface."""
-
-    tokens: int
-    documents: int
-
-    def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens int32 [B, length] and sentence starts bool [B, length]; wraps around at the end."""
-        ...
-
-    def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same with all flags of `pages`, uint8 [B, length]."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Lengths that follow from the configuration."""
 
     segment_len: int
@@ -56,8 +41,7 @@ class Layout:
         return self.memory_len + self.reuse_len + self.budget
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Segments A and B of B rows, |A| + |B| = budget."""
 
     a_len_B: np.ndarray
@@ -69,7 +53,7 @@ class Pairs:
     """bool: whether there was a choice, so that the label means something."""
 
 
-def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, length: int) -> tuple:
+def read_in_order(text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int) -> tuple:
     """Text from each cursor on in reading order, and the sentence starts in that order.
 
     In reversed text a sentence starts with its last token, the one before the start of the next sentence.
@@ -82,7 +66,7 @@ def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, len
 
 
 def choose_pairs(
-    text: Text, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
+    text: Corpus, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
     positive_pair_rate: float, kind: str = "next",
 ) -> Pairs:  # fmt: skip
     """Chooses A and B; `kind` is `data.pairs`.
@@ -96,8 +80,7 @@ def choose_pairs(
     columns = np.arange(X)
     cut_BX = starts_BX & (columns >= 1) & (columns < tot)
     cuts_B = cut_BX.sum(axis=1)
-    beyond_BX = starts_BX & (columns >= tot)
-    end_B = np.where(beyond_BX.any(axis=1), beyond_BX.argmax(axis=1), X)
+    end_B = spans.first_true(starts_BX & (columns >= tot), X)
     follows_B = draws_B4[:, 0] < positive_pair_rate
     if kind == "next":
         follows_B &= cuts_B > 0
@@ -132,15 +115,14 @@ def choose_pairs(
     place_BY = np.arange(tot)[None, :]
     from_b_BY = place_BY - a_len_B[:, None] + b_begin_B[:, None]
     in_a_BY = place_BY < a_len_B[:, None]
-    following = np.take_along_axis(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)), axis=1)
+    following = spans.at(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)))
     if kind == "order":
         # Text without a sentence start within the budget is all A, in either order.
         swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
-        following = np.where(
-            swapped_B1, np.take_along_axis(following, (place_BY + a_len_B[:, None]) % tot, 1), following
-        )
+        swapped_BY = spans.at(following, (place_BY + a_len_B[:, None]) % tot)
+        following = np.where(swapped_B1, swapped_BY, following)
         a_len_B = np.where(swapped_B1[:, 0], tot - a_len_B, a_len_B)
         return Pairs(a_len_B, following, ~swapped_B1[:, 0], cuts_B > 0)
-    elsewhere = np.take_along_axis(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1), axis=1)
+    elsewhere = spans.at(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1))
     tokens_BY = np.where(in_a_BY | follows_B[:, None], following, elsewhere)
     return Pairs(a_len_B, tokens_BY, follows_B, np.ones(B, bool))

@@ -50,7 +50,7 @@ def sample(
     length_BS = _lengths(length_BS, max_span)
     columns = np.arange(N)
     first_BW, before_BN = _words(word_start_BN, max_span)
-    eligible_before_BN = np.concatenate([np.zeros((B, 1), int), np.cumsum(eligible_BN, axis=1)], axis=1)
+    eligible_before_BN = before(eligible_BN)
 
     # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its goal early and the
     # end of the text would have too few targets.
@@ -141,6 +141,16 @@ def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.take_along_axis(table, index, axis=1)
 
 
+def before(flags_BN: np.ndarray) -> np.ndarray:
+    """How many flags are set before each of the positions from 0 to N: int64 [B, N + 1]."""
+    return np.pad(np.cumsum(flags_BN, axis=1), ((0, 0), (1, 0)))
+
+
+def first_true(flags_BN: np.ndarray, none: int) -> np.ndarray:
+    """The first position of each row whose flag is set, int64 [B]; `none` where there is none."""
+    return np.where(flags_BN.any(axis=1), flags_BN.argmax(axis=1), none)
+
+
 def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
     """Span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
     cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
@@ -150,7 +160,7 @@ def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
 def _words(word_start_BN: np.ndarray, max_span: int) -> tuple[np.ndarray, np.ndarray]:
     """The start of word w, N past the last word, int [B, N + max_span + 1]; and how many words start before each of the
     positions from 0 to N."""
-    B, N = word_start_BN.shape
+    N = word_start_BN.shape[1]
     first_BW = np.sort(np.where(word_start_BN, np.arange(N), N), axis=1)
-    first_BW = np.concatenate([first_BW, np.full((B, max_span + 1), N)], axis=1)
-    return first_BW, np.concatenate([np.zeros((B, 1), int), np.cumsum(word_start_BN, axis=1)], axis=1)
+    first_BW = np.pad(first_BW, ((0, 0), (0, max_span + 1)), constant_values=N)
+    return first_BW, before(word_start_BN)

@@ -21,8 +21,9 @@ import numpy as np
 
 from xlnet_jax.config import DataConfig
 from xlnet_jax.data.batches import spans
-from xlnet_jax.data.batches.sentence_pairs import Pairs, Text
+from xlnet_jax.data.batches.sentence_pairs import Pairs
 from xlnet_jax.data.batches.stream import Windows
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.pages import DOCUMENT_START, SENTENCE_START
 
 REACH = 16
@@ -37,7 +38,9 @@ def draws_needed(budget: int) -> int:
     return _CHOICES + 5 * budget
 
 
-def choose(text: Text, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig) -> tuple[Pairs, np.ndarray]:
+def choose(
+    text: Corpus, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig
+) -> tuple[Pairs, np.ndarray]:
     """A and B, whose tokens are the first of `tokens_BY`, int [B, budget], and |A| + |B|, int [B]."""
     short_B, length_B, part_B, cut_B, choice_B, elsewhere_B = draws_BX[:, :_CHOICES].T
     target_B = np.where(short_B < data.short_rate, 2 + (length_B * (budget - 1)).astype(int), budget)
@@ -74,7 +77,7 @@ def choose(text: Text, where: Windows, budget: int, draws_BX: np.ndarray, data: 
     a_len_B = np.minimum(length_2B[0], np.maximum(budget - length_2B[1], -(-budget // 2)))
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
     lost_2B = length_2B - [a_len_B, b_len_B]
-    at_front_BX = np.pad(np.cumsum(draws_BX[:, _CHOICES:] < 0.5, axis=1), ((0, 0), (1, 0)))
+    at_front_BX = spans.before(draws_BX[:, _CHOICES:] < 0.5)
     of_a_B, of_both_B = (spans.at(at_front_BX, lost[:, None])[:, 0] for lost in (lost_2B[0], lost_2B.sum(axis=0)))
     a_B, b_B = begin_2B[0] + of_a_B, begin_2B[1] + of_both_B - of_a_B
     place_BY, a_len_B1 = np.arange(budget)[None, :], a_len_B[:, None]
@@ -97,19 +100,19 @@ def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.
     columns, begin_B1 = np.arange(flags_BX.shape[1]), begin_B[:, None]
     end_BX = (flags_BX & DOCUMENT_START > 0) & (columns > begin_B1)
     end_BX |= (flags_BX & SENTENCE_START > 0) & (columns >= begin_B1 + wanted_B[:, None])
-    return np.where(end_BX.any(axis=1), end_BX.argmax(axis=1), len(columns))
+    return spans.first_true(end_BX, len(columns))
 
 
 def _elsewhere(
-    text: Text, at_R: np.ndarray, wanted_R: np.ndarray, draws_R: np.ndarray, budget: int
+    text: Corpus, at_R: np.ndarray, wanted_R: np.ndarray, draws_R: np.ndarray, budget: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For R positions text of other documents, int [R, 3 budgets], and where in it B begins and ends."""
     reach = REACH * budget
     starts = text.read_flags(at_R - reach, 2 * reach)[1] & DOCUMENT_START > 0
     behind, ahead = starts[:, reach::-1], starts[:, reach + 1 :]
     # Distances from the position.
-    own_first_R = np.where(behind.any(axis=1), behind.argmax(axis=1), reach)
-    own_end_R = np.where(ahead.any(axis=1), 1 + ahead.argmax(axis=1), reach)
+    own_first_R = spans.first_true(behind, reach)
+    own_end_R = 1 + spans.first_true(ahead, reach - 1)
     beyond_R = (draws_R * (text.tokens - own_first_R - own_end_R)).astype(np.int64)
     tokens, flags = text.read_flags(at_R + own_end_R + beyond_R - budget, 3 * budget)
     # Back to the start of the sentence, but neither into the row's own document nor further than a budget.

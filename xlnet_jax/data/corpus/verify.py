@@ -72,10 +72,10 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     except BadInput as error:
         problems.append(str(error))
     problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)]
-    known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
+    known = {shard["file"] for _, shard in shards}
     extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
-    shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads, progress_bar("shards", len(shards)) as bar:
         try:

@@ -56,7 +56,7 @@ def run(
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
     suffix = "json" if tokenizer else work_unit.COUNTS
-    notes = [os.path.basename(work_unit.file_name(output, index, suffix)) for index in range(len(units))]
+    notes = list(map(os.path.basename, work_unit.file_names(output, units, suffix)))
     finished = files.listing(folder)
     missing = [unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished]
     if done := len(units) - len(missing):

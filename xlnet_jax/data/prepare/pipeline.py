@@ -130,6 +130,7 @@ def prepare(
         options = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
+            # Here, because an option that differs is named in this order.
             **({} if level == "sentencepiece" else {"vocabulary": level}),
             **({"family": family} if family else {}),
             # Only a trained tokenizer depends on these.
@@ -238,8 +239,7 @@ def _write_vocabulary(
     """Adds up the units' counts and writes the vocabulary to `path`. Raises BadInput: no text, too small a bound, or a
     published data set with other counts than the published ones."""
     counts, of_file = Counter[str](), Counter[str]()
-    paths = [work_unit.file_name(output, index, work_unit.COUNTS) for index in range(len(units))]
-    for note in in_threads(files.read_json, paths):
+    for note in in_threads(files.read_json, work_unit.file_names(output, units, work_unit.COUNTS)):
         counts.update(note["counts"])
         of_file[note["sources"][0]["path"]] += note["tokens"]
     if not counts:
@@ -261,8 +261,7 @@ def _assemble(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Gives the shards their final names and writes the other files of the corpus; the manifest last."""
-    paths = [work_unit.file_name(output, index, "json") for index in range(len(units))]
-    notes = list(in_threads(resume.read_note, paths))
+    notes = list(in_threads(resume.read_note, work_unit.file_names(output, units, "json")))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
         read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
         if note["tokenizer"] != tokenizer.sha256 or read != list(parts):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,6 +40,11 @@ def file_name(output: str, index: int, suffix: str) -> str:
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
 
 
+def file_names(output: str, units: Sequence[Any], suffix: str) -> list[str]:
+    """`file_name` of all units."""
+    return [file_name(output, index, suffix) for index in range(len(units))]
+
+
 def in_threads(function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
     """As `map`, many calls at the same time: in a bucket every request costs a round trip."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
@@ -50,7 +55,7 @@ class _SplitWriter:
     """Encodes the documents of one split of one unit and writes its shard."""
 
     def __init__(self, path: str, page_tokens: int, tokenizer: Tokenizer):
-        self._path, self._page_tokens, self._tokenizer = path, page_tokens, tokenizer
+        self.path, self._page_tokens, self._tokenizer = path, page_tokens, tokenizer
         self._writer: pages.PageWriter | None = None
         self._waiting: list[Document] = []
         self._characters = 0
@@ -88,23 +93,20 @@ class _SplitWriter:
         self.empty += len(waiting) - documents
         if not documents:
             return
-        # Every document ends with EOD, if there is one, which belongs to the last sentence.
-        eod = self._tokenizer.special.eod
-        ends = 0 if eod is None else 1
-        start_K = np.cumsum(length_K) - length_K + ends * (np.cumsum(opens_document_K) - 1)
-        size = int(length_K.sum()) + ends * documents
-        is_piece_N = np.ones(size, bool)
-        if ends:
-            is_piece_N[start_K[opens_document_K][1:] - 1] = is_piece_N[-1] = False
-        tokens_N, starts_N = np.full(size, eod or 0, np.int32), np.zeros(size, np.uint8)
-        tokens_N[is_piece_N] = pieces
+        start_K = np.cumsum(length_K) - length_K
+        tokens_N, starts_N = pieces, np.zeros(len(pieces), np.uint8)
         starts_N[start_K] = (
             pages.SENTENCE_START + opens_document_K * pages.DOCUMENT_START + opens_paragraph_K * pages.PARAGRAPH_START
         )
-        for name, count in zip(COUNTED, (size, documents, len(length_K), opens_paragraph_K.sum()), strict=True):
+        if (eod := self._tokenizer.special.eod) is not None:
+            # It ends every document, and belongs to the last sentence.
+            ends_D = np.append(start_K[opens_document_K][1:], len(pieces))
+            tokens_N, starts_N = np.insert(pieces, ends_D, eod), np.insert(starts_N, ends_D, 0)
+        sums = len(tokens_N), documents, len(length_K), opens_paragraph_K.sum()
+        for name, count in zip(COUNTED, sums, strict=True):
             self.counted[name] += int(count)
         self.counts += np.bincount(tokens_N, minlength=len(self.counts))
-        self._writer = self._writer or pages.PageWriter(self._path, self._page_tokens)
+        self._writer = self._writer or pages.PageWriter(self.path, self._page_tokens)
         self._writer.write(tokens_N, starts_N)
 
     def close(self) -> dict[str, Any] | None:
@@ -113,7 +115,7 @@ class _SplitWriter:
         if not self._writer:
             return None
         entry = self._writer.close()
-        for _ in pages.scan(self._path, entry, self._page_tokens, self._tokenizer.vocab_size):
+        for _ in pages.scan(self.path, entry, self._page_tokens, self._tokenizer.vocab_size):
             pass
         return entry
 
@@ -144,8 +146,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
         reader = TextReader(request, tokenizer.cleaned)
-        paths = {split: os.path.join(folder, split) for split in SPLITS}
-        writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
+        writers = {name: _SplitWriter(os.path.join(folder, name), request.page_tokens, tokenizer) for name in SPLITS}
         splits = {}
         try:
             for part in parts:
@@ -158,7 +159,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
-                files.rename(paths[split], file_name(output, index, split))
+                files.rename(writer.path, file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
                    "replaced": reader.replaced,
