@@ -46,7 +46,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     if phase >= len(config.ends):
         raise BadInput(f"--phase={phase}: the configuration has {quantity(len(config.ends), 'phase')}, counted from 0")
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
-    phases = [fused.decided(config.in_phase(number), Session(), absent=chip) for number in range(len(config.ends))]
+    phases = [fused.decided(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)

@@ -133,8 +133,7 @@ def task_configs(paths: str | None) -> dict[str, Config]:
 
 def spent(config: Config, equal: str) -> int:
     """FLOPs or fresh tokens of a whole run."""
-    parts = [config.in_phase(number) for number in range(len(config.ends))]
-    steps = np.diff([0, *config.ends]).tolist()
+    parts, steps = config.parts, np.diff([0, *config.ends]).tolist()
     each = [step_flops(part) if equal == "flops" else part.train.batch_size * part.data.reuse_len for part in parts]
     return sum(cost * count for cost, count in zip(each, steps, strict=True))
 

@@ -63,8 +63,8 @@ def train(
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
-        for number in range(len(config.ends)):
-            recipe(config.in_phase(number))  # refuses before the corpus is read
+        for part in config.parts:
+            recipe(part)  # refuses before the corpus is read
         mixture = open_mixture(config)
         warn_of_export(mixture.tokenizer, config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
@@ -74,9 +74,9 @@ def train(
         config = keep_shuffle(config, saved, known)
         if saved is not None:
             workdirs.check_resume(saved, config, mixture, known)
-        for phase in (config.in_phase(number) for number in range(len(config.ends))):
-            mixture.stream(phase).check(phase.train.batch_size, mixture.described())
-            mixture.check(phase)
+        for part in config.parts:
+            mixture.stream(part).check(part.train.batch_size, mixture.described())
+            mixture.check(part)
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.
@@ -96,7 +96,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
 
     Raises BadInput if the model of a phase fills no gaps, or the held-out split is too short.
     """
-    parts = [config.in_phase(number) for number in range(len(config.ends))]
+    parts = config.parts
     for part in parts:
         check(part, f"log.samples={config.log.samples}: this run", Fill())
     length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS

@@ -93,7 +93,7 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
     """
     if config.data.shuffle_len or not (config.phases or (started or {}).get("phases")):
         return config
-    parts = [config.in_phase(number).data for number in range(len(config.ends))]
+    parts = [part.data for part in config.parts]
     kept = parts[0].shuffle_len if started is None else started["config"].get("data.shuffle_len", 0)
     config = config.changed(data={"shuffle_len": kept})
     needs = math.lcm(*(part.reuse_len * part.windows_per_block for part in parts))

@@ -55,6 +55,11 @@ class Config:
         """The configuration of one phase; `train.steps` is that of the whole run."""
         return phases.apply(self, number) if self.phases else self
 
+    @property
+    def parts(self) -> list[Config]:
+        """The configuration of each phase, in order; a run without phases is one."""
+        return [self.in_phase(number) for number in range(len(self.ends))]
+
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
         values = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}

@@ -279,8 +279,8 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     try:
         heldout = open_mixture(config, "heldout", opened=train)
         if not config.evaluation.every:
-            for number in range(len(config.ends)):
-                heldout.check(config.in_phase(number))
+            for part in config.parts:
+                heldout.check(part)
     except BadInput as error:
         if config.evaluation.every:
             raise

@@ -133,7 +133,7 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
             advice = f"prepare one again with the options of the other and with its {file} as --tokenizer"
             raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
-    parts = [config.in_phase(number).data for number in range(len(config.ends))]
+    parts = [part.data for part in config.parts]
     for part in parts * weighted:
         if part.weights and len(part.weight_list()) != len(corpora):
             has = f"{quantity(len(part.weight_list()), 'number')} for {len(corpora)} corpora"
