@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from xlnet_jax.distributed import mesh as meshes
 
-SALTS = tuple(np.uint32(salt) for salt in (0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4))
+SALTS = np.array([0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4], np.uint32)
 _PART = 2**18  # elements
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
@@ -29,8 +29,8 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
     All processes of a run must call it together; each gets the answers for the whole arrays. Waits for the devices.
     Of an array with an entry in `shapes`, only so many first elements along each axis count.
     """
-    shapes = shapes or {}
     arrays = {name: array for name, array in by_path(trees).items() if isinstance(array, jax.Array | np.ndarray)}
+    shapes = {name: array.shape for name, array in arrays.items()} | (shapes or {})
     in_memory = {name: np.asarray(array) for name, array in arrays.items() if _in_memory(array)}
     on_devices = {name: array for name, array in arrays.items() if name not in in_memory}
     sums, finite = {}, {}
@@ -38,9 +38,9 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
         compiled = _compiled(_everywhere(on_devices), tuple(shapes.items()))
         sums, finite = jax.device_get(meshes.settled(compiled(on_devices)))
     for name, array in in_memory.items():
-        sums[name], finite[name] = sums_in_memory(_first(array, shapes.get(name)))
-    digits = {name: "".join(f"{word:08x}" for word in words.tolist()) for name, words in sums.items()}
-    checksums = {name: f"{form(array, shapes.get(name))} {digits[name]}" for name, array in arrays.items()}
+        sums[name], finite[name] = sums_in_memory(_first(array, shapes[name]))
+    digits = {name: "".join(f"{word:08x}" for word in sums[name].tolist()) for name in arrays}
+    checksums = {name: f"{form(array, shapes[name])} {digits[name]}" for name, array in arrays.items()}
     return checksums, [name for name in arrays if not finite[name]]
 
 
@@ -79,21 +79,21 @@ def form(array: Any, shape: tuple[int, ...] | None = None) -> str:
     return f"{np.dtype(array.dtype).name}[{','.join(map(str, shape or array.shape))}]"
 
 
-def _first(array: Any, shape: tuple[int, ...] | None) -> Any:
-    """The first elements of an array along each axis, as many as `shape` has; None = all."""
-    return array if shape is None else array[tuple(map(slice, shape))]
+def _first(array: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of an array along each axis, as many as `shape` has."""
+    return array[tuple(map(slice, shape))]
 
 
 def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
     """The sharding of the sums: on every device of the arrays, so that each process can read them."""
-    sharding = getattr(next(iter(arrays.values())), "sharding", None)
+    sharding = next(iter(arrays.values())).sharding
     return NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
 
 
 @functools.lru_cache(maxsize=4)
 def _compiled(out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
     def sums_and_finite(arrays: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        arrays = {name: _first(array, dict(shapes).get(name)) for name, array in arrays.items()}
+        arrays = {name: _first(arrays[name], shape) for name, shape in shapes if name in arrays}
         return jax.tree.map(sums_of, arrays), {name: jnp.isfinite(array).all() for name, array in arrays.items()}
 
     return jax.jit(sums_and_finite, out_shardings=out_sharding)
@@ -101,23 +101,18 @@ def _compiled(out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple
 
 def sums_of(array: jax.Array) -> jax.Array:
     """The four sums of an array: uint32 [4]."""
-    words = _words(array)
+    is_bool = array.dtype == jnp.bool_
+    bits = array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
+    # Of 64-bit elements two words, along a last axis.
+    words = bits.astype(jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)
     for axis in range(words.ndim):
         stride = np.uint32(int(np.prod(words.shape[axis + 1 :], dtype=np.int64)) & 0xFFFFFFFF)
         position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
     position = _mixed(position + np.uint32(1))
     # One sum with a leading axis, and not four: less to compile.
-    salts = np.array(SALTS, np.uint32).reshape(-1, *[1] * words.ndim)
-    mixed = _mixed(words[None] ^ (position[None] + salts))
+    mixed = _mixed(words[None] ^ (position[None] + SALTS.reshape(-1, *[1] * words.ndim)))
     return mixed.sum(axis=tuple(range(1, mixed.ndim)), dtype=jnp.uint32)
-
-
-def _words(array: jax.Array) -> jax.Array:
-    """The bits of every element as uint32; of 64-bit elements two, along a last axis."""
-    is_bool = array.dtype == jnp.bool_
-    bits = array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
-    return bits.astype(jnp.uint32)
 
 
 def _mixed(word: Any) -> Any:

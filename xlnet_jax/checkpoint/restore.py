@@ -29,8 +29,9 @@ log = logging.getLogger("xlnet_jax")
 
 OF_VOCABULARY = ("params/word_embedding", "params/lm_head/bias")
 """Parameters with a row for each piece."""
-TreesOf = Callable[[int, dict[str, Any]], Trees]
-"""From the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not belong here."""
+TreesOf = Callable[[str, int, dict[str, Any]], Trees]
+"""From the folder, the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not
+belong here."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +45,15 @@ class Restored:
     """The newer steps, and the fault of each."""
 
 
-def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> Restored | None:
-    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine.
+def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arrays: bool = True) -> Restored | None:
+    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine, but
+    not without its `arrays` (see `newest`).
 
     Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then nothing is changed.
     """
-    restored = _newest_undamaged(checkpoints, same_arrays(checkpoints, trees_of), processes)
+    if not arrays:
+        return newest(checkpoints, same_arrays(trees_of), processes, arrays=False) if checkpoints.steps() else None
+    restored = _newest_undamaged(checkpoints, same_arrays(trees_of), processes)
     if restored is not None and restored.damaged:
         for step, why in restored.damaged.items():
             folder = f"{checkpoints.workdir}/quarantine"
@@ -85,44 +89,37 @@ def newest(
 def parameters(
     workdir: str, abstract_params: Any, processes: Session, step: int | None = None, averaged: bool = False
 ) -> tuple[Any, int]:
-    """The parameters of a run's checkpoint, for a reader, and its step. See `_params`."""
-    with Checkpoints(workdir) as checkpoints:
-        trees_of = same_arrays(checkpoints, lambda *_: {"params": abstract_params}, whole=False)
-        return _params(checkpoints, trees_of, processes, step, averaged)
-
-
-def _params(
-    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None, averaged: bool
-) -> tuple[Any, int]:
-    """The tree `params` that is asked for, and the step of its checkpoint; see `newest`.
+    """The parameters of a run's checkpoint, for a reader, and its step; see `newest`.
 
     If `averaged`, the average of the same arrays, which the optimizer keeps (`train.optimizer.Average`). A checkpoint
     without it, of an import, has parameters alone, which are the average if it was that which was exported.
     """
+    trees_of = same_arrays(lambda *_: {"params": abstract_params}, whole=False)
 
-    def asked(step: int, record: dict[str, Any]) -> Trees:
-        trees = trees_of(step, record)
+    def asked(where: str, step: int, record: dict[str, Any]) -> Trees:
+        trees = trees_of(where, step, record)
         names = (re.match(r"optimizer/(\d+)/average/", name) for name in record["checksums"])
         number = next((int(found[1]) for found in names if found), None)
         if not averaged or number is None:
             return trees
         return {"optimizer": [*[None] * number, {"average": trees["params"]}]}  # Orbax wants the list that it has
 
-    restored = newest(checkpoints, asked, processes, step)
+    with Checkpoints(workdir) as checkpoints:
+        restored = newest(checkpoints, asked, processes, step)
     if "params" in restored.trees:
         return restored.trees["params"], restored.step
     log.info("step %d: its average of the parameters (evaluation.averaged)", restored.step)
     return restored.trees["optimizer"][-1]["average"], restored.step
 
 
-def same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True) -> TreesOf:
+def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
     """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
     """
 
-    def checked(step: int, record: dict[str, Any]) -> Trees:
-        trees = trees_of(step, record)
+    def checked(where: str, step: int, record: dict[str, Any]) -> Trees:
+        trees = trees_of(where, step, record)
         for tree in (name for name in trees if name != "memory"):
             forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
             saved = _forms(record, tree)
@@ -135,7 +132,7 @@ def same_arrays(checkpoints: Checkpoints, trees_of: TreesOf, whole: bool = True)
                     if tree == "optimizer"
                     else "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
                 )
-                raise BadInput(f"{checkpoints.path / str(step)}: {differs}; {advice}")
+                raise BadInput(f"{where}: {differs}; {advice}")
         return trees
 
     return checked
@@ -174,7 +171,8 @@ def foreign_parameters(
     workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
 
-    def trees_of(step: int, record: dict[str, Any]) -> Trees:
+    def trees_of(where: str, step: int, record: dict[str, Any]) -> Trees:
+        del where
         saved = _forms(record)
         common = {name: _with_rows(leaf, saved[name]) if name in OF_VOCABULARY else leaf
                   for name, leaf in leaves.items() if name in saved}  # fmt: skip
@@ -204,7 +202,7 @@ def _with_rows(leaf: Any, form: str) -> Any:
     differs."""
     rows = re.split(r"[][,]", form)[1]
     sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
-    other = jax.ShapeDtypeStruct((int(rows), *leaf.shape[1:]), leaf.dtype, sharding=sharding)
+    other = leaf.update(shape=(int(rows), *leaf.shape[1:]), sharding=sharding)
     return other if form == checksums.form(other) != checksums.form(leaf) else leaf
 
 
@@ -228,7 +226,7 @@ def _newest_undamaged(
         why, record, abstract, trees = "", {}, {}, {}
         try:
             record = checkpoints.record(step)
-            abstract = trees_of(step, record)
+            abstract = trees_of(f"{checkpoints.path}/{step}", step, record)
             trees = checkpoints.read(step, abstract) if arrays else {}
         except Damaged as error:
             why = str(error)

@@ -6,18 +6,16 @@ afterwards. A second start before that reads it again.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.restore import Restored
-from xlnet_jax.checkpoint.store import Checkpoints, Trees
+from xlnet_jax.checkpoint.restore import Restored, TreesOf
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, check_link
@@ -67,18 +65,14 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     return origin
 
 
-def restored(
-    origin: Origin, config: Config, wanted: Callable[[Any, int, dict[str, Any]], Trees], processes: Session,
-    arrays: bool = True,
-) -> Restored:  # fmt: skip
-    """The state of the other run. `wanted`: `restore.TreesOf` of a folder of checkpoints; `arrays`: `restore.newest`.
+def restored(origin: Origin, config: Config, wanted: TreesOf, processes: Session, arrays: bool = True) -> Restored:
+    """The state of the other run; `wanted` and `arrays` as for `restore.resume`.
 
     Raises BadInput if it does not belong to this configuration, or is from the decay of the other run's schedule.
     """
     try:
         with Checkpoints(origin.path) as checkpoints:
-            trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
-            found = restore.newest(checkpoints, trees_of, processes, origin.step, arrays)
+            found = restore.newest(checkpoints, restore.same_arrays(wanted), processes, origin.step, arrays)
     except BadInput as error:
         raise type(error)(f"--branch={origin}: {error}") from error
     name = f"--branch={Origin(origin.path, found.step)}"

@@ -12,9 +12,10 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.model.layers import KERNELS, CastAhead, accumulator
+from xlnet_jax.model.layers import CastAhead, accumulator
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import RowLosses, mean_loss
+from xlnet_jax.train.optimizer import is_matrix
 from xlnet_jax.train.recipe import Recipe
 
 
@@ -56,7 +57,7 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
     def in_layer(path: tuple, whole: PartitionSpec, spec: PartitionSpec) -> PartitionSpec:
         axis, _ = meshes.row_split(spec) or (0, None)
-        return spec if axis and _is_kernel(path) else whole
+        return spec if axis and is_matrix(path) else whole
 
     return whole, specs, jax.tree_util.tree_map_with_path(in_layer, whole, specs)
 
@@ -72,7 +73,7 @@ def gather(params: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
     def one(path: tuple, x: jax.Array, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
         split = meshes.row_split(spec)
         # A head may compute in float32.
-        rounds = _is_kernel(path) and dtype.itemsize < x.dtype.itemsize and split is not None
+        rounds = is_matrix(path) and dtype.itemsize < x.dtype.itemsize and split is not None
         x = x.astype(dtype) if rounds else x
         return x if split is None or spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
@@ -80,10 +81,6 @@ def gather(params: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
         return jax.tree_util.tree_map_with_path(one, params, specs, entry)
 
     return jax.shard_map(local, in_specs=(specs,), out_specs=entry, check_vma=False)(params)
-
-
-def _is_kernel(path: tuple) -> bool:
-    return path[0].key == "layers" and path[-1].key in KERNELS
 
 
 def _of_rows(spec: PartitionSpec) -> PartitionSpec:

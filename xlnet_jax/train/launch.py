@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
+import json
 import logging
 import os
 import time
@@ -22,6 +24,7 @@ from jax.sharding import Mesh
 
 from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.restore import Restored
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, check_past, flat
 from xlnet_jax.data.batches import loader
@@ -142,7 +145,12 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
         out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
-        start = _found(job, phases, processes)
+        with Checkpoints(job.workdir, job.config.checkpoint) as checkpoints:
+            found, _ = _found(job.config, phases, job.data, checkpoints, processes, job.origin, arrays=False)
+        if found is None:
+            _initial(*phases[0], job.data, processes, arrays=False)
+        else:
+            log.info("dry run: it would start at step %d", found.step)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
     stream = job.data.stream(phases[-1].recipe.config)
     read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
@@ -154,31 +162,15 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
         "dry run: %s, mesh %s, first batch with %s, %s", quantity(parameters, "parameter"), dict(mesh.shape),
         quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"), quantity(len(out[1]), "metric"),
     )  # fmt: skip
-    return {"step": start, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
-
-
-def _found(job: Job, phases: Sequence[BuiltPhase], processes: Session) -> int:
-    """The step that a run would start from, whose checkpoint is here and fits as far as its record says."""
-    wanted = functools.partial(_wanted, job.config, phases, job.data)
-    with Checkpoints(job.workdir, job.config.checkpoint) as checkpoints:
-        if checkpoints.steps():
-            trees_of = restore.same_arrays(checkpoints, functools.partial(wanted, checkpoints.path))
-            found = restore.newest(checkpoints, trees_of, processes, arrays=False)
-            branch.warn_of_rise(found, job.config.in_phase(job.config.phase_before(found.step)), job.workdir)
-        elif job.origin:
-            found = branch.restored(job.origin, job.config, wanted, processes, arrays=False)
-        else:
-            _initial(*phases[0], job.data, processes, arrays=False)
-            return 0
-    log.info("dry run: it would start at step %d", found.step)
-    return found.step
+    return {"step": found.step if found else 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir,
+            "parameters": parameters}  # fmt: skip
 
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     """The plan at a step of a run that never changed its batch size by hand."""
     parts = config.parts[: config.phase_before(step + 1) + 1]
     plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
-    for start, before, after in zip(config.ends, parts, parts[1:], strict=False):
+    for start, (before, after) in zip(config.ends, itertools.pairwise(parts), strict=False):
         plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
     return plan
 
@@ -210,18 +202,17 @@ def _evaluated(
     if evaluator is None:
         return False, False
     lines = [line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] <= start]
-    scored = any(line["step"] == start for line in lines)
-    unscored = evaluation.due(config, start) and not scored
-    answers = processes.broadcast(f"{unscored} {not unscored and evaluation.ends(config, lines)}").split()
-    return answers[0] == "True", answers[1] == "True"
+    unscored = evaluation.due(config, start) and start not in (line["step"] for line in lines)
+    ended = not unscored and evaluation.ends(config, lines)
+    unscored, ended = json.loads(processes.broadcast(json.dumps([unscored, ended])))
+    return unscored, ended
 
 
 def _wanted(
-    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, folder: Any, step: int, record: dict[str, Any]
+    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, where: str, step: int, record: dict[str, Any]
 ) -> Trees:
-    """The trees of the checkpoint of a step, from a folder of checkpoints; BadInput if it does not fit."""
+    """The trees to read of a checkpoint (`restore.TreesOf`); BadInput if it does not fit."""
     recipe, built = phases[config.phase_before(step)]
-    where = str(folder / str(step))
     check_past(config, record.get("phases", ()), step, where)
     if config.phases != (*record.get("phases", ()),):
         check_parameters(built, record, where)
@@ -230,6 +221,21 @@ def _wanted(
     same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
     return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
+
+
+def _found(
+    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, checkpoints: Checkpoints, processes: Session,
+    origin: branch.Origin | None, arrays: bool = True,
+) -> tuple[Restored | None, branch.Origin | None]:  # fmt: skip
+    """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if it does; without the
+    `arrays` of the checkpoint it fits as far as its record says.
+    """
+    wanted = functools.partial(_wanted, config, phases, data)
+    found = restore.resume(checkpoints, wanted, processes, arrays)
+    if found is not None:
+        branch.warn_of_rise(found, config.in_phase(config.phase_before(found.step)), checkpoints.workdir)
+        return found, None
+    return branch.restored(origin, config, wanted, processes, arrays) if origin else None, origin
 
 
 def restore_or_init(
@@ -245,11 +251,7 @@ def restore_or_init(
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
     the first step of a branch `branch`.
     """
-    wanted = functools.partial(_wanted, config, phases, data)
-    restored = restore.resume(checkpoints, functools.partial(wanted, checkpoints.path), processes)
-    begins = origin if restored is None else None
-    if begins:
-        restored = branch.restored(begins, config, wanted, processes)
+    restored, begins = _found(config, phases, data, checkpoints, processes, origin)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
@@ -259,8 +261,6 @@ def restore_or_init(
     begin = memory_since(config, phases, number)
     recipe, built = phases[number]
     ends, config = config.ends, recipe.config
-    if not begins:
-        branch.warn_of_rise(restored, config, checkpoints.workdir)
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}

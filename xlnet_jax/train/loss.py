@@ -88,17 +88,16 @@ class LanguageModel:
         # Another key: with the same one, equal names would draw equal numbers.
         lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)
         params = {**params, "lm_head": lm_head.get("params", {})}
+        h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
         if self.sentences:
-            h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
             rows_B = jnp.arange(len(h_BTD))
             of_pairs = self.sentence_head.init(jax.random.fold_in(key, 3), h_BTD, batch, rows_B, deterministic=True)
-            params = {**params, **of_pairs["params"]}
-        if self.auxiliary is None:
-            return params
-        vectors_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
-        streams_LBTD = jnp.broadcast_to(vectors_BTD, (self.transformer.config.layers, *vectors_BTD.shape))
-        heads_of_layers = self.auxiliary.init(jax.random.fold_in(key, 2), streams_LBTD, vectors_BTD, batch)["params"]
-        return {**params, "auxiliary_heads": heads_of_layers}
+            params |= of_pairs["params"]
+        if self.auxiliary is not None:
+            streams_LBTD = jnp.broadcast_to(h_BTD, (self.transformer.config.layers, *h_BTD.shape))
+            of_layers = self.auxiliary.init(jax.random.fold_in(key, 2), streams_LBTD, h_BTD, batch)
+            params["auxiliary_heads"] = of_layers["params"]
+        return params
 
     @property
     def coefficients(self) -> Mapping[str, float]:

@@ -80,7 +80,7 @@ def decay_mask(params: Any) -> Any:
 
     The relative biases u, v, w and the embeddings are decayed, as in the original.
     """
-    spared = {"scale", "bias", *(f"{name}_bias" for name in ("query", "key", "value", "output"))}
+    spared = {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias"}
     return jax.tree_util.tree_map_with_path(lambda path, _: _names(path)[-1] not in spared, params)
 
 
@@ -194,13 +194,14 @@ def muon(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
     adam = optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)
 
     def kinds(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: "matrix" if _is_matrix(path) else "other", params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: "matrix" if is_matrix(path) else "other", params)
 
     both = optax.partition({"matrix": matrices, "other": adam}, kinds)
     return both, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
 
 
-def _is_matrix(path: tuple) -> bool:
+def is_matrix(path: tuple) -> bool:
+    """Whether a parameter is a kernel of the layers, by its path."""
     names = _names(path)
     return names[0] == "layers" and names[-1] in KERNELS
 

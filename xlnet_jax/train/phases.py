@@ -75,7 +75,7 @@ def compile_later(
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
     for number, (_, built) in enumerate(later, first):
         with goodput.measure("compile"):
-            shape = max((x.shape for x in jax.tree.leaves(built.abstract_batch)), key=len)
+            shape = max(_shapes(built.abstract_batch), key=len)
             executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
             processes.barrier(f"compiling phase {number + 1}")
     return executables
@@ -83,14 +83,18 @@ def compile_later(
 
 def enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
     """The state at the border of a phase: its memory is empty if the one before had another shape."""
-    wanted = built.abstract_state.memory
-    same = jax.tree.map(lambda x, y: x.shape == y.shape, state.memory, wanted)
-    return state if all(jax.tree.leaves(same)) else dataclasses.replace(state, memory=empty_memory(recipe, built))
+    if _shapes(state.memory) == _shapes(built.abstract_state.memory):
+        return state
+    return dataclasses.replace(state, memory=empty_memory(recipe, built))
+
+
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [x.shape for x in jax.tree.leaves(tree)]
 
 
 def memory_since(config: Config, phases: Sequence[BuiltPhase], number: int) -> int:
     """The step at which `enter` has emptied the memory of a phase; 0 if it never did."""
-    shapes = [[x.shape for x in jax.tree.leaves(built.abstract_state.memory)] for _, built in phases]
+    shapes = [_shapes(built.abstract_state.memory) for _, built in phases]
     while number and shapes[number - 1] == shapes[number]:
         number -= 1
     return [0, *config.ends][number]

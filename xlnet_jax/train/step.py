@@ -132,16 +132,9 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     rows = meshes.training_rows(recipe.config.train, mesh)
     boxed = logical = jax.eval_shape(lambda: states.init_state(recipe, rows))
     split = meshes.split_of(recipe.config, boxed.params, mesh.shape)
-    boxed = dataclasses.replace(
-        boxed,
-        params=meshes.pack(boxed.params, mesh.shape, split),
-        opt_state=meshes.pack(boxed.opt_state, mesh.shape, split),
-    )
-    state_shardings = dataclasses.replace(
-        meshes.shardings(boxed, mesh),
-        params=meshes.shardings(boxed.params, mesh, split),
-        opt_state=meshes.shardings(boxed.opt_state, mesh, split),
-    )
+    packed = meshes.pack({"params": boxed.params, "opt_state": boxed.opt_state}, mesh.shape, split)
+    boxed = dataclasses.replace(boxed, **packed)
+    state_shardings = dataclasses.replace(meshes.shardings(boxed, mesh), **meshes.shardings(packed, mesh, split))
     batch_sharding, everywhere = meshes.batch_sharding(mesh, leading=1), NamedSharding(mesh, PartitionSpec())
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
