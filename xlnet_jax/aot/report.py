@@ -27,6 +27,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, tpu
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.programs import kept_for_absent_devices
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe, recipes
 from xlnet_jax.train.state import init_params
@@ -34,7 +35,7 @@ from xlnet_jax.train.state import init_params
 log = logging.getLogger(__name__)
 
 
-def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0) -> dict[str, Any]:
+def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0) -> Json:
     """Compiles one training dispatch for a topology, of a run with phases one of this `phase`; returns the keys of
     docs/compile.md.
 
@@ -63,11 +64,11 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     return result
 
 
-def report(trial: Trial, topology: Topology, total: int) -> dict[str, Any]:
+def report(trial: Trial, topology: Topology, total: int) -> Json:
     """The report of so many steps without advice and budget. For a program that did not compile figures are None,
     collectives empty."""
     config = trial.config
-    result: dict[str, Any] = {
+    result: Json = {
         "topology": topology.name,
         "slices": topology.slices,
         "devices": len(topology.devices),
@@ -126,7 +127,7 @@ def _per_step(total: int, steps: int) -> float | int:
     return total // steps if total % steps == 0 else total / steps
 
 
-def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
+def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
     """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
     remat, ways = ["--config.model.remat=full"], meshes.row_devices(refused.mesh)
     first = [] if refused.config.model.remat == "full" else remat
@@ -149,7 +150,7 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str,
     return []
 
 
-def _advice(words: list[str], trial: Trial) -> dict[str, Any]:
+def _advice(words: list[str], trial: Trial) -> Json:
     return {"set": " ".join(words), "peak_hbm_bytes": trial.needed, "compile_seconds": round(trial.seconds, 2)}
 
 
@@ -171,7 +172,7 @@ def _estimate(trial: Trial, rows: int) -> int:
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
-def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
+def search(first: Trial, topology: Topology) -> list[Json]:
     """The largest batch per device that fits, for each remat, with the given mesh and with the largest fsdp."""
     found, ways = [], meshes.row_devices(first.mesh)
     for words in [[], *_more_fsdp(first, topology)]:
@@ -202,7 +203,7 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
     return best
 
 
-def print_report(result: dict[str, Any]) -> None:
+def print_report(result: Json) -> None:
     """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md explains them."""
     table = Table("", "", show_header=False, box=None)
     times = dict(result["account"] or {})

@@ -24,12 +24,13 @@ from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees, operations
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
 OF_VOCABULARY = ("params/word_embedding", "params/lm_head/bias")
 """Parameters with a row for each piece."""
-TreesOf = Callable[[str, int, dict[str, Any]], Trees]
+TreesOf = Callable[[str, int, Json], Trees]
 """From the folder, the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not
 belong here."""
 
@@ -39,7 +40,7 @@ class Restored:
     """A checkpoint that is what was saved."""
 
     step: int
-    record: dict[str, Any]
+    record: Json
     trees: Trees
     damaged: dict[int, str]
     """The newer steps, and the fault of each."""
@@ -96,7 +97,7 @@ def parameters(
     """
     trees_of = same_arrays(lambda *_: {"params": abstract_params}, whole=False)
 
-    def asked(where: str, step: int, record: dict[str, Any]) -> Trees:
+    def asked(where: str, step: int, record: Json) -> Trees:
         trees = trees_of(where, step, record)
         names = (re.match(r"optimizer/(\d+)/average/", name) for name in record["checksums"])
         number = next((int(found[1]) for found in names if found), None)
@@ -118,7 +119,7 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
     The memory is not compared: it may have other rows of weight 0.
     """
 
-    def checked(where: str, step: int, record: dict[str, Any]) -> Trees:
+    def checked(where: str, step: int, record: Json) -> Trees:
         trees = trees_of(where, step, record)
         for tree in (name for name in trees if name != "memory"):
             forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
@@ -154,9 +155,7 @@ def run_of(path: str) -> tuple[str, int | None]:
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
 
 
-def foreign_parameters(
-    path: str, abstract_params: Any, processes: Session, arrays: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def foreign_parameters(path: str, abstract_params: Any, processes: Session, arrays: bool = True) -> tuple[Json, Json]:
     """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
     Without `arrays` there are no parameters, and all else is checked.
 
@@ -171,7 +170,7 @@ def foreign_parameters(
     workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
 
-    def trees_of(where: str, step: int, record: dict[str, Any]) -> Trees:
+    def trees_of(where: str, step: int, record: Json) -> Trees:
         del where
         saved = _forms(record)
         common = {name: _with_rows(leaf, saved[name]) if name in OF_VOCABULARY else leaf
@@ -206,7 +205,7 @@ def _with_rows(leaf: Any, form: str) -> Any:
     return other if form == checksums.form(other) != checksums.form(leaf) else leaf
 
 
-def _forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
+def _forms(record: Json, tree: str = "params") -> dict[str, str]:
     """Dtype and shape of every array of a tree of a checkpoint, by name."""
     return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith(f"{tree}/")}
 

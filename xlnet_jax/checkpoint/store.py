@@ -41,6 +41,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
+from xlnet_jax.storage.files import Json
 
 FORMAT_VERSION = 3
 
@@ -146,7 +147,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         # Not those that an operator has renamed, such as 0008.
         return sorted((int(name) for name in names if name.isdecimal() and str(int(name)) == name), reverse=True)
 
-    def record(self, step: int) -> dict[str, Any]:
+    def record(self, step: int) -> Json:
         """The JSON record of a checkpoint. Raises Damaged if it cannot be read, or differs from what was saved, and
         BadInput if it has another format.
         """
@@ -167,7 +168,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             )
         return record
 
-    def save(self, step: int, trees: Trees, record: dict[str, Any], finite: Sequence[str] = ()) -> None:
+    def save(self, step: int, trees: Trees, record: Json, finite: Sequence[str] = ()) -> None:
         """Starts to write a checkpoint, after the previous one is complete. The next call raises errors of the writer.
 
         Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
@@ -243,7 +244,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 raise Damaged(f"{where} is damaged: {name} is missing")
         return trees
 
-    def gather(self, step: int, trees: Trees, abstract: Trees, record: dict[str, Any]) -> Trees:
+    def gather(self, step: int, trees: Trees, abstract: Trees, record: Json) -> Trees:
         """What was read, with the shardings of `abstract`, compared with the checksums of what was saved.
 
         All processes must call it together, after each has read without an error. Raises Damaged in all processes.
@@ -276,7 +277,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             sys.unraisablehook = self._hook
 
 
-def sums_of(trees: Trees, record: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+def sums_of(trees: Trees, record: Json) -> tuple[dict[str, str], list[str]]:
     """`checksums.of_trees`, of the memory without the rows of weight 0, which are those that the data plan lacks."""
     shapes = {}
     for name, array in trees.get("memory", {}).items() if record.get("plan") else ():
@@ -307,7 +308,7 @@ def operations(at_least: int = 0) -> int:
     return count
 
 
-def _hash(record: dict[str, Any]) -> str:
+def _hash(record: Json) -> str:
     """Of the complete record without the hash itself."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -39,6 +39,7 @@ from xlnet_jax.model.flops import step_flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding
 
 log = logging.getLogger("xlnet_jax")
@@ -53,7 +54,7 @@ def compare(
     configs: str, corpus: str, workdir: str, *, seeds: int = 5, equal: str = "flops", only: str | None = None,
     windows: int = 32, length: int | None = None, orders: int = 2, finetune: str | None = None,
     overrides: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Trains and scores what is not there yet, one run after the other, and writes the page.
 
     Args:
@@ -160,7 +161,7 @@ def chosen(only: str, named: dict[str, Config], seeds: int) -> tuple[str, int]:
     return name, int(seed)
 
 
-def start(workdir: str, named: dict[str, Config], asked: dict[str, Any]) -> None:
+def start(workdir: str, named: dict[str, Config], asked: Json) -> None:
     """Marks a new folder as that of this comparison. Raises BadInput for that of another one."""
     values = {name: {key: value for key, value in configs.flat(config).items() if key != "data.corpus"}
               | {"phases": config.phases} for name, config in named.items()}  # fmt: skip
@@ -215,14 +216,14 @@ def tune(config: Config, source: str, folder: str, seed: int) -> None:
     write_measures(folder, {"score": found["score"], "metric": found["metric"], "config_sha256": asked})
 
 
-def write_measures(folder: str, content: dict[str, Any]) -> None:
+def write_measures(folder: str, content: Json) -> None:
     """Marks a run as done."""
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
 
 
-def measured(folder: str) -> dict[str, Any]:
+def measured(folder: str) -> Json:
     """What the `measures.json` of a run has; empty if there is none."""
     path = os.path.join(folder, MEASURED)
     content = files.read_if_there(path)
@@ -242,10 +243,10 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
 
 
 def collected(
-    workdir: str, named: dict[str, Config], tasks: list[str], asked: dict[str, Any], bytes_by: dict[str, np.ndarray]
-) -> dict[str, Any]:
+    workdir: str, named: dict[str, Config], tasks: list[str], asked: Json, bytes_by: dict[str, np.ndarray]
+) -> Json:
     """Writes `compare.json` and the page of all runs that have been scored."""
-    systems: dict[str, dict[str, Any]] = {}
+    systems: dict[str, Json] = {}
     for name, config in named.items():
         folder, systems[name] = os.path.join(workdir, name), {}
         seeds = sorted(int(seed) for each in files.listing(folder) if (seed := each.rstrip("/")).isdecimal())
@@ -268,7 +269,7 @@ def collected(
     return result
 
 
-def paired(systems: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[dict[str, Any]]:
+def paired(systems: dict[str, Json], tasks: Sequence[str]) -> list[Json]:
     """The differences of every measure, in bits per byte, with their standard deviation over windows; then of tasks."""
     found = []
     for measure in MEASURES:
@@ -285,7 +286,7 @@ def paired(systems: dict[str, dict[str, Any]], tasks: Sequence[str]) -> list[dic
     return found
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Json) -> None:
     """Mean bits per byte of each system, and the differences that are named."""
     for name, runs in result["systems"].items():
         for measure in MEASURES:

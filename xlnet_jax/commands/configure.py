@@ -13,7 +13,7 @@ import os
 import shlex
 import textwrap
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -34,6 +34,7 @@ from xlnet_jax.messages import duration, quantity
 from xlnet_jax.model import flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.evaluation import open_heldout
 from xlnet_jax.train.loop import compile_step
 from xlnet_jax.train.recipe import make_recipe
@@ -76,7 +77,7 @@ SIZES = (
 
 def configure(
     corpus: str, output: str, minutes: float, family: str | None = None, objective: str | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
     cores, mostly compiling. The `minutes` are those of the training, start and evaluations included. `family` None is
     that of `prepare --family`, or xlnet; the `objective` is `mdm`, or the usual one of the family.
@@ -242,7 +243,7 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     )
 
 
-def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict[str, Any]:
+def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json:
     steps, batch_size, rate = config.train.steps, config.train.batch_size, speed / flops.step_flops(config)
     return {
         "output": output, "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
@@ -253,7 +254,7 @@ def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict
     }  # fmt: skip
 
 
-def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
+def _source(config: Config, result: Json, minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
     about = (

@@ -10,11 +10,12 @@ from xlnet_jax.data.corpus import verify as verifying
 from xlnet_jax.data.prepare import pipeline
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import printable
+from xlnet_jax.storage.files import Json
 
 
 def prepare(
     input: list[str], tfds: list[str], beam_options: str, output: str, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on with."""
     inputs = [*input, *(f"tfds:{name}" for name in tfds)]
     if not inputs:
@@ -29,7 +30,7 @@ def prepare(
     }  # fmt: skip
 
 
-def verify(path: str, workers: int | None) -> dict[str, Any]:
+def verify(path: str, workers: int | None) -> Json:
     """Compares a corpus with its hashes and counts. Raises BadInput after a line on stderr for each problem."""
     counts, problems = verifying.verify(path, workers)
     for problem in problems:
@@ -39,7 +40,7 @@ def verify(path: str, workers: int | None) -> dict[str, Any]:
     return {"ok": True, **counts}
 
 
-def show_samples(result: dict[str, Any]) -> None:
+def show_samples(result: Json) -> None:
     """Prints the samples as text."""
     for each in result["samples"]:
         print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
 import xlnet_jax
 from xlnet_jax.config import Config, DataConfig, DistributedConfig
@@ -30,6 +30,7 @@ from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.errors import BadInput, XLNetError, summary
 from xlnet_jax.messages import how_to_install, printable
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 LIMIT = 120.0  # seconds for a check: the first use of TPUs takes up to a minute
 _DEVICE_SECONDS, _CLUSTER_SECONDS = 100.0, 60.0
@@ -52,7 +53,7 @@ class Host:
     alone: bool = False
 
 
-def doctor(workdir: str | None, corpus: str | None) -> dict[str, Any]:
+def doctor(workdir: str | None, corpus: str | None) -> Json:
     """Runs all checks. Raises BadInput, after the lines on stderr, if something would stop a launch."""
     host = Host(workdir, corpus or "")
     result = {"checks": [examined(check, host) for check in CHECKS]}
@@ -64,7 +65,7 @@ def doctor(workdir: str | None, corpus: str | None) -> dict[str, Any]:
     return result
 
 
-def show(result: dict[str, Any], file: TextIO | None = None) -> None:
+def show(result: Json, file: TextIO | None = None) -> None:
     """One line for each check."""
     for each in result["checks"]:
         print(f"{each['status']:8} {each['check']:11} {printable(each['text'])}", file=file)

@@ -24,6 +24,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import picture
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
@@ -32,7 +33,7 @@ from xlnet_jax.train.sliding import SlidingLoss
 log = logging.getLogger("xlnet_jax")
 
 
-def run(*, context: bool, **options: Any) -> dict[str, Any]:
+def run(*, context: bool, **options: Any) -> Json:
     """`evaluate`, `by_context` or `joint.joint`, as the options ask. Raises BadInput for an option of another."""
     from xlnet_jax.commands.joint import joint  # it imports what is shared from here
 
@@ -53,7 +54,7 @@ def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
     streams: int | None = None, sliding: bool = False, factorization_order: str | None = None,
     overrides: Sequence[str] = (), **reach: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
 
     Args:
@@ -89,7 +90,7 @@ def evaluate(
 def by_context(
     workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
     targets: int = 2000, overrides: Sequence[str] = (), **reach: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the smallest memory + segment.
 
     Args:

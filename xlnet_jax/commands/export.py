@@ -21,6 +21,7 @@ from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -28,7 +29,7 @@ log = logging.getLogger("xlnet_jax")
 def export(
     workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, every: bool = False,
     average: int = 1, shard_bytes: int = SHARD_BYTES, overrides: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
     Args:
@@ -79,7 +80,7 @@ def export(
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
 
 
-def _every(workdir: str, output: str, step: int | None, options: dict[str, Any]) -> dict[str, Any]:
+def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
     """`export` of each checkpoint, the oldest first."""
     if step is not None:
         raise BadInput(f"--every exports all checkpoints, and --step={step} one; leave one of them out")

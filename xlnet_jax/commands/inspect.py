@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,6 +21,7 @@ from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
@@ -30,7 +30,7 @@ from xlnet_jax.train.state import init_params
 def inspect(
     path: str | None, workdir: str | None, step: int, row: int, output: str | None, parameters: bool,
     overrides: list[str],
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """The command: `example`, drawn to `output` if given, or with `parameters` the result of `count_parameters`.
 
     Raises BadInput unless there is either the `path` of a configuration or a `workdir`.
@@ -47,12 +47,12 @@ def inspect(
     return result
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Json) -> None:
     """Prints the result of `inspect`."""
     print_lines(result) if "parameters" in result else print_example(result)
 
 
-def count_parameters(config: Config) -> dict[str, Any]:
+def count_parameters(config: Config) -> Json:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the `families` that
     `model.architecture` may name, that of this model first. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
@@ -65,7 +65,7 @@ def count_parameters(config: Config) -> dict[str, Any]:
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors), "families": families}
 
 
-def example(config: Config, step: int, row: int) -> dict[str, Any]:
+def example(config: Config, step: int, row: int) -> Json:
     """The example of one row of one step of a run that never changed its batch size.
 
     Returns:
@@ -110,7 +110,7 @@ _PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are
 """By `data.pairs`, for each label."""
 
 
-def print_example(shown: dict[str, Any]) -> None:
+def print_example(shown: Json) -> None:
     """A table of the positions on stdout; for targets also the piece to predict and the positions it sees."""
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     content, query = visible(shown["rank"], list(targets))
@@ -135,7 +135,7 @@ def print_example(shown: dict[str, Any]) -> None:
     console.print(table)
 
 
-def draw(shown: dict[str, Any], path: str) -> None:
+def draw(shown: Json, path: str) -> None:
     """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure

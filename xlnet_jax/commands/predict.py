@@ -24,6 +24,7 @@ from xlnet_jax.infer.opened import Stored, find, opened
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import GREEDY, writer
 from xlnet_jax.messages import quantity
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -34,7 +35,7 @@ SHORTEST = 16
 def predict(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int | None = None, skip_bad: bool = False, overrides: Sequence[str] = (), **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Json]:  # fmt: skip
     """Predicts with the checkpoint of the best dev score.
 
     Args:
@@ -78,9 +79,9 @@ def predict(
 
 def _encoded(
     task: Task, texts: Sequence[str], input: str | None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Example], list[Row]]:
+) -> tuple[list[Json], list[Json], list[Example], list[Row]]:
     """The objects of all examples, and in their order those of the good ones, these examples and their rows."""
-    results, good, examples, rows = list[dict[str, Any]](), list[dict[str, Any]](), list[Example](), list[Row]()
+    results, good, examples, rows = list[Json](), list[Json](), list[Example](), list[Row]()
     # Of the texts of training, if their number is known.
     names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
     is_none = task.no_label(task.labels)
@@ -111,7 +112,7 @@ def _encoded(
 def _outputs(
     stored: Stored, task: Task, rows: Sequence[Row], examples: Sequence[Example], step: int | None,
     batch_size: int | None, asked: Decoding,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Json]:  # fmt: skip
     """What the task says of each example."""
     config = stored.config
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import time
-from typing import Any
 
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.texts import chance, fill, generate
@@ -22,6 +21,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import MARK
 from xlnet_jax.messages import how_to_install, print_lines, printable
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -41,7 +41,7 @@ QUESTIONS = (
 PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
 
 
-def quickstart(config: Config, workdir: str) -> dict[str, Any]:
+def quickstart(config: Config, workdir: str) -> Json:
     """Runs everything in `workdir`; a second call continues where the first stopped.
 
     The environment variable XLNET_INSTALL_SECONDS, if set, is reported as `install_seconds`.
@@ -58,7 +58,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     began = time.perf_counter()
     corpus, run = os.path.join(workdir, CORPUS), os.path.join(workdir, RUN)
     by_characters = config.data.left_to_right
-    options: dict[str, Any] = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
+    options: Json = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
     if not by_characters:
         options = {"vocab_size": config.model.vocab_size, "sentences": "punctuation", "heldout": HELDOUT,
                    "sample_bytes": TOKENIZER_SAMPLE_BYTES}  # fmt: skip
@@ -75,7 +75,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
         result = {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
     else:
-        result: dict[str, Any] = {"export": os.path.join(workdir, "exported")}
+        result: Json = {"export": os.path.join(workdir, "exported")}
         # It may be from an earlier call, with parameters of an earlier step.
         shutil.rmtree(result["export"], ignore_errors=True)
         export(run, result["export"])
@@ -95,7 +95,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Json) -> None:
     """The table, and the filled texts with the probability of what is in the gaps."""
     print_lines({name: value for name, value in result.items() if name != "filled"})
     for one in result.get("filled", ()):

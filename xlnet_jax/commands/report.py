@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
@@ -19,10 +18,11 @@ from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import SAMPLES, STARTS, read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.evaluation import best
 
 
-def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
+def report(workdirs: Sequence[str], output: str) -> Json:
     """Writes the page of the runs in some work directories to `output`, one HTML file.
 
     Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, score, metric, tokens_per_second,
@@ -40,7 +40,7 @@ def report(workdirs: Sequence[str], output: str) -> dict[str, Any]:
     return {"runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()}, "page": output}
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Json) -> None:
     """A line for each run, and the page."""
     for name, run in result["runs"].items():
         print(f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of {run['steps']:,}, loss "
@@ -48,7 +48,7 @@ def show(result: dict[str, Any]) -> None:
     print(f"{'page':24} {printable(result['page'])}")
 
 
-def read(workdir: str) -> dict[str, Any]:
+def read(workdir: str) -> Json:
     """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with a warning each."""
     config = workdirs.load_config(workdir, whole=True)
     with files.translate_errors(workdir):

@@ -22,12 +22,13 @@ from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import progress
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 
 def fill(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Json]:  # fmt: skip
     """Fills the gaps of every text; see `library.Model.fill`, also for `options` and errors.
 
     Args:
@@ -54,7 +55,7 @@ def generate(
     workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None,
     step: int | None = None, batch_size: int = 16, on_terminal: bool = False, overrides: Sequence[str] = (),
     **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Json]:  # fmt: skip
     """Continues every prompt; see `library.Model.generate`, also for `options` and errors, and `fill`.
 
     Args:
@@ -77,7 +78,7 @@ def for_people() -> bool:
     return sys.stdout.isatty() and not messages.output.json
 
 
-def fill_shown(**options: Any) -> list[dict[str, Any]]:
+def fill_shown(**options: Any) -> list[Json]:
     """`fill` of the command line: a terminal shows each text and what is in its gaps, and nothing is returned."""
     filled = fill(**options)
     if not for_people():
@@ -90,7 +91,7 @@ def fill_shown(**options: Any) -> list[dict[str, Any]]:
     return []
 
 
-def generate_shown(**options: Any) -> list[dict[str, Any]]:
+def generate_shown(**options: Any) -> list[Json]:
     """`generate` of the command line: a terminal shows each text, and nothing is returned."""
     continued = generate(**options, on_terminal=for_people())
     return [] if for_people() else continued
@@ -124,7 +125,7 @@ class Terminal:
 def score(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Json]:  # fmt: skip
     """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors, and `fill`.
 
     Args:
@@ -152,12 +153,12 @@ def score(
     return [_result(model.tokenizer, number, passage, *each) for number, (passage, each) in pairs]
 
 
-def _of_bound(bound: Bound) -> dict[str, Any]:
+def _of_bound(bound: Bound) -> Json:
     error = progress.number(np.float64(bound.standard_error))
     return {"elbo": bound.elbo, "standard_error": error, "draws": len(bound.term_KU)}
 
 
-def _of_likelihood(score: Likelihood) -> dict[str, Any]:
+def _of_likelihood(score: Likelihood) -> Json:
     totals = {"log_prob": float(score.joint_K.mean())}
     if len(score.joint_K) > 1:
         totals |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
@@ -167,7 +168,7 @@ def _of_likelihood(score: Likelihood) -> dict[str, Any]:
 def _result(
     tokenizer: Tokenizer, number: int, passage: Passage, position_U: np.ndarray, log_prob_U: np.ndarray,
     totals: Mapping[str, float | None],
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     tokens, _ = pieces_of(tokenizer, passage, number)
     pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
     mean = {"mean_log_prob": float(log_prob_U.mean())}

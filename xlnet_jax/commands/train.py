@@ -25,6 +25,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch as branches
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -39,7 +40,7 @@ SAMPLE_LENGTH = 64
 def train(
     config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False,
     recipe: Callable[[Config], Recipe] = make_recipe,
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
     It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
@@ -91,7 +92,7 @@ def train(
             return result | _outcome(config, workdir, result["step"], again=not trained)
 
 
-def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[dict[str, Any]]]:
+def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Json]]:
     """A function that fills the same held-out texts with the parameters that it is called with.
 
     Raises BadInput if the model of a phase fills no gaps, or the held-out split is too short.
@@ -106,7 +107,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
     texts = [tokens_T[~np.isin(tokens_T, special)].tolist() for tokens_T in windows_NT[:: len(heldout.corpora)]]
     pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
 
-    def sample(recipe: Recipe, params: Any) -> list[dict[str, Any]]:
+    def sample(recipe: Recipe, params: Any) -> list[Json]:
         model = Model(recipe.config, tokenizer, params, max(len(pairs), 1))
         filled = model.filled([gapped for _, gapped in pairs], Fill())
         return [
@@ -118,7 +119,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[di
     return sample
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Json) -> None:
     """As lines, which say if the held-out loss is of a part of its split, and the command to go on with."""
     if (share := result.get("heldout_share")) and share < 1:
         result = result | {"heldout_share": f"{share:.3g}, evenly spread; `xlnet-jax evaluate` scores all of it"}
@@ -142,7 +143,7 @@ def _next(workdir: str, step: int) -> str | None:
     return f"xlnet-jax {verb} --workdir={shlex.quote(workdir)}{words}"
 
 
-def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
+def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:
     """The scores and picture of a finished run; None before its last step, and in all processes but the first."""
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:

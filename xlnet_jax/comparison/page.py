@@ -12,6 +12,7 @@ import numpy as np
 from xlnet_jax.comparison.intervals import FEWEST_SEEDS
 from xlnet_jax.infer.estimators import DRAWS
 from xlnet_jax.messages import duration
+from xlnet_jax.storage.files import Json
 
 TITLES = {
     "left_to_right": "Left to right",
@@ -46,7 +47,7 @@ mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15e
 """
 
 
-def page(result: dict[str, Any]) -> str:
+def page(result: Json) -> str:
     """The whole file, from what `compare` returns."""
     systems = result["systems"]
     few = min(map(len, systems.values())) < FEWEST_SEEDS
@@ -101,7 +102,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
 
 
-def of_measure(runs: Mapping[str, Any], measure: str) -> dict[str, Any]:
+def of_measure(runs: Mapping[str, Any], measure: str) -> Json:
     """By seed the scores of the runs of a system that have this measure."""
     return {seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]}
 
@@ -111,7 +112,7 @@ def of_task(runs: Mapping[str, Any], task: str) -> dict[str, float]:
     return {seed: one["tasks"][task]["score"] for seed, one in runs.items() if task in one["tasks"]}
 
 
-def measured(result: dict[str, Any], measure: str) -> str:
+def measured(result: Json, measure: str) -> str:
     """The scores of one measure, and its differences with a plot."""
     scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
     values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
@@ -121,7 +122,7 @@ def measured(result: dict[str, Any], measure: str) -> str:
             + compared(result, measure, "bits per byte", values, of_windows))  # fmt: skip
 
 
-def tasks(result: dict[str, Any]) -> str:
+def tasks(result: Json) -> str:
     """The scores of each task that the runs were fine-tuned on."""
     parts, systems = [], result["systems"]
     found = {task: one["metric"] for runs in systems.values() for run in runs.values()
@@ -134,9 +135,7 @@ def tasks(result: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def compared(
-    result: dict[str, Any], measure: str, unit: str, values: dict[str, list[float]], of_windows: dict[str, str]
-) -> str:
+def compared(result: Json, measure: str, unit: str, values: dict[str, list[float]], of_windows: dict[str, str]) -> str:
     """Scores of each system, and the differences with a plot. `of_windows`: standard deviations; {} = no windows."""
     rows = []
     for name, found in values.items():
@@ -163,7 +162,7 @@ def compared(
     return scores + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines) + forest(pairs)
 
 
-def costs(systems: dict[str, Any]) -> str:
+def costs(systems: Json) -> str:
     """Training of one run: means over seeds."""
     rows = []
     for name, runs in systems.items():
@@ -179,7 +178,7 @@ def costs(systems: dict[str, Any]) -> str:
     return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
 
 
-def calls(systems: dict[str, Any]) -> str:
+def calls(systems: Json) -> str:
     """Scoring of one run: means over seeds."""
     rows = []
     for name, runs in systems.items():
@@ -203,7 +202,7 @@ def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
             f'viewBox="0 0 {width} {height}">' + "".join(parts) + "</svg>")  # fmt: skip
 
 
-def forest(pairs: Sequence[dict[str, Any]]) -> str:
+def forest(pairs: Sequence[Json]) -> str:
     """The intervals, with the line of no difference; one that leaves 0 is dark."""
     known = [each for each in pairs if each["low"] is not None]
     if not known:
@@ -222,7 +221,7 @@ def forest(pairs: Sequence[dict[str, Any]]) -> str:
     return svg(720, bottom + 20, parts, "differences with their intervals")
 
 
-def curves(systems: dict[str, Any]) -> str:
+def curves(systems: Json) -> str:
     """Training loss over FLOPs, a line for each run."""
     lines = [(number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
              for number, runs in enumerate(systems.values()) for one in runs.values()]  # fmt: skip

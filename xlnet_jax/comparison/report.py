@@ -11,6 +11,7 @@ import numpy as np
 
 from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
 from xlnet_jax.messages import duration, quantity
+from xlnet_jax.storage.files import Json
 
 ERRORS, LONGEST = 20, 300
 """Of a table of errors at most: lines, and characters of a text."""
@@ -28,7 +29,7 @@ STATES = {
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
 
 
-def report(runs: Mapping[str, dict[str, Any]]) -> str:
+def report(runs: Mapping[str, Json]) -> str:
     """The whole file, from what `commands.report.read` returns of each run, by name."""
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
@@ -47,12 +48,12 @@ def known(value: float | None, how: Callable[[float], str] = shown) -> str:
     return "-" if value is None else how(value)
 
 
-def scored(run: dict[str, Any]) -> str:
+def scored(run: Json) -> str:
     """`accuracy 0.93` of a task, - without a score."""
     return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
 
 
-def overview(runs: Mapping[str, dict[str, Any]]) -> str:
+def overview(runs: Mapping[str, Json]) -> str:
     """A line for each run."""
     columns = ("run", "step", "of", "state", "last loss", "held-out loss", "scored", "best score", "tokens/s",
                "training time", "goodput")  # fmt: skip
@@ -65,7 +66,7 @@ def overview(runs: Mapping[str, dict[str, Any]]) -> str:
     return table(caption, columns, rows)
 
 
-def binned(lines: Sequence[dict[str, Any]], key: str, most: int = POINTS) -> np.ndarray:
+def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
     """Of the lines with a number for the key, steps and means, [at most `most`, 2]."""
     points = np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None], float)
     if not len(points):
@@ -75,7 +76,7 @@ def binned(lines: Sequence[dict[str, Any]], key: str, most: int = POINTS) -> np.
     return np.array([(part[-1, 0], part[:, 1].mean()) for part in np.array_split(points, min(most, len(points)))])
 
 
-def curves(runs: Mapping[str, dict[str, Any]]) -> str:
+def curves(runs: Mapping[str, Json]) -> str:
     """A chart for each of `CURVES`, of losses one for each tokenizer, and for a task its score."""
     parts, tokenizers = [], list(dict.fromkeys(run["tokenizer"] for run in runs.values()))
     for title, key in (CURVES | {"Score": "score"}).items():
@@ -90,7 +91,7 @@ def curves(runs: Mapping[str, dict[str, Any]]) -> str:
     return "".join(parts) or "<p>No step has been written yet.</p>"
 
 
-def times(runs: Mapping[str, dict[str, Any]]) -> str:
+def times(runs: Mapping[str, Json]) -> str:
     """A bar and a row of each run, by cause."""
     spent = {name: run["seconds"] for name, run in runs.items() if run["seconds"]}
     parts = [legend(CAUSES)]
@@ -106,7 +107,7 @@ def times(runs: Mapping[str, dict[str, Any]]) -> str:
     return "".join(parts) if spent else "<p>Nothing has been saved yet.</p>"
 
 
-def starts(name: str, lines: Sequence[dict[str, Any]]) -> str:
+def starts(name: str, lines: Sequence[Json]) -> str:
     """A row for each start, with how the one before has ended."""
     rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
@@ -120,7 +121,7 @@ def starts(name: str, lines: Sequence[dict[str, Any]]) -> str:
     return table(name, columns, rows)
 
 
-def memory(runs: Mapping[str, dict[str, Any]]) -> str:
+def memory(runs: Mapping[str, Json]) -> str:
     """The most that was used, where it was recorded."""
     rows = [(name, *(known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
                      for what in ("host", "device"))) for name, run in runs.items() if run["memory"]]  # fmt: skip
@@ -128,7 +129,7 @@ def memory(runs: Mapping[str, dict[str, Any]]) -> str:
     return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
 
 
-def samples(runs: Mapping[str, dict[str, Any]]) -> str:
+def samples(runs: Mapping[str, Json]) -> str:
     """The held-out texts of each run as they are, and below each how it was filled by step."""
     parts = []
     for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
@@ -141,7 +142,7 @@ def samples(runs: Mapping[str, dict[str, Any]]) -> str:
     return title + "".join(parts) if parts else ""
 
 
-def errors(runs: Mapping[str, dict[str, Any]]) -> str:
+def errors(runs: Mapping[str, Json]) -> str:
     """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
     parts = []
     for name, run in runs.items():
@@ -175,7 +176,7 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
     )
 
 
-def checkpoints(runs: Mapping[str, dict[str, Any]]) -> str:
+def checkpoints(runs: Mapping[str, Json]) -> str:
     """The kept ones."""
     rows = [(name, f"{step:,}", known(run["scored"].get(step)))
             for name, run in runs.items() for step in run["checkpoints"]]  # fmt: skip
@@ -183,7 +184,7 @@ def checkpoints(runs: Mapping[str, dict[str, Any]]) -> str:
     return table("Kept", columns, rows) if rows else "<p>None is kept.</p>"
 
 
-def configuration(runs: Mapping[str, dict[str, Any]]) -> str:
+def configuration(runs: Mapping[str, Json]) -> str:
     """Where the runs differ, and of each what is not the default."""
     keys = dict.fromkeys(key for run in runs.values() for key in run["config"])
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]

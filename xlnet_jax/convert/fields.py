@@ -25,6 +25,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity, suggest
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 OWN = "xlnet_jax.json"
 """A file of ours beside config.json: values by dotted key."""
@@ -59,7 +60,7 @@ def check(model: ModelConfig) -> None:
         raise BadInput(f"{found}: Hugging Face's {row.prefix} has only {wanted}; use --format=orbax")
 
 
-def own(config: Config) -> dict[str, Any]:
+def own(config: Config) -> Json:
     """The content of `xlnet_jax.json`: values by dotted key."""
     row = peer(config.model)
     left_out = {f"model.{name}" for name in ("head_dim", *row.named, *row.only)} | _IN_CONFIG_JSON | _OF_RUN
@@ -69,7 +70,7 @@ def own(config: Config) -> dict[str, Any]:
             if name.startswith(sections) and name not in left_out - _OF_USE}  # fmt: skip
 
 
-def read_own(folder: str, architecture: str) -> dict[str, Any]:
+def read_own(folder: str, architecture: str) -> Json:
     """The values of a folder's `xlnet_jax.json` by dotted key; {} if it has none. `architecture`: that of its model.
 
     Raises BadInput for a key that no export writes: the folder may be anyone's, and a key such as
@@ -83,7 +84,7 @@ def read_own(folder: str, architecture: str) -> dict[str, Any]:
     return found
 
 
-def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) -> dict[str, Any]:
+def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) -> Json:
     """The content of config.json, with the keys `kept` of the folder that the run started from."""
     model, task, row = config.model, config.finetune, peer(config.model)
     export = None if task.task == "none" else TASKS[task.task].export
@@ -112,7 +113,7 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
     return {theirs: written[twin.of] for theirs, twin in row.twins.items()} | written
 
 
-def read_config_json(folder: str) -> dict[str, Any]:
+def read_config_json(folder: str) -> Json:
     """The content of config.json, keys of several names under one.
 
     Raises BadInput for a model of no family here, and for a value of a wrong type.
@@ -135,7 +136,7 @@ def check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -
             raise BadInput(f"{path}: {key}={json.dumps(given):.80}; only {json.dumps(value)} can be imported")
 
 
-def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def read_model(folder: str, found: Mapping[str, Any]) -> Json:
     """The keys of `model` that the content of config.json sets.
 
     Raises BadInput if the folder holds a model that this package cannot express.
@@ -143,12 +144,12 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
     check_only({key: value for key, value in found.items() if value is not None}, row.required | SAME, path)
     _check_twins(found, row, path)
-    said: dict[str, Any] = {ours: default if found.get(theirs) is None else found[theirs]
+    said: Json = {ours: default if found.get(theirs) is None else found[theirs]
             for ours, (theirs, default) in row.named.items()}  # fmt: skip
     theirs, activations = said["activation"], {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     if theirs not in activations:
         raise BadInput(f"{path}: {row.named['activation'][0]}={theirs!r} is not one of {', '.join(activations)}")
-    values: dict[str, Any] = said | {"activation": activations[theirs]} | row.only | row.always
+    values: Json = said | {"activation": activations[theirs]} | row.only | row.always
     width, heads = values["d_model"], values["heads"]
     if values.get("head_dim") is None:
         values["head_dim"] = max(1, width // max(1, heads))
@@ -179,7 +180,7 @@ def _class_in(found: Mapping[str, Any]) -> str:
     return str((found.get("architectures") or [""])[0])
 
 
-def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
+def read_data(model: Mapping[str, Any]) -> Json:
     """What config.json does not say, for the keys of `read_model`: the usual objective, the longest examples."""
     name = model["model.architecture"]
     if not FAMILIES[name].absolute:
@@ -187,7 +188,7 @@ def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
     return {f"data.{key}": value for key, value in configs.usual(name, model["model.max_positions"])["data"].items()}
 
 
-def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     """The keys of `finetune`, and the length, of a folder with a fine-tuned model; of another its losses.
 
     Raises BadInput if its head computes in another way than ours.
@@ -236,14 +237,14 @@ def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) ->
     return by_problem[problem]
 
 
-def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
+def read_lengths(found: Mapping[str, Any]) -> Json:
     """The lengths of segments that the content of config.json has, by dotted key."""
     # That library reads a `reuse_len` of 0 as null.
     lengths = {"model.memory_len": found.get("mem_len"), "data.reuse_len": found.get("reuse_len") or None}
     return {name: value for name, value in lengths.items() if value is not None}
 
 
-def read_kept(found: Mapping[str, Any], config: Config, special: SpecialIds) -> tuple[dict[str, Any], list[str]]:
+def read_kept(found: Mapping[str, Any], config: Config, special: SpecialIds) -> tuple[Json, list[str]]:
     """The keys of `Peer.kept` as config.json has them, and KEY=VALUE of those that have no place here."""
     row = peer(config.model)
     kept = {key: found[key] for key in row.kept if key in found}

@@ -13,8 +13,9 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.convert.names import HUGGINGFACE, Entry, Table
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
+from xlnet_jax.storage.files import Json
 
-NONE: dict[str, Any] = {}
+NONE: Json = {}
 
 
 class Twin(NamedTuple):
@@ -43,13 +44,13 @@ class Peer(NamedTuple):
     """Tensors that other writers store again, with the one that each must equal."""
     named: dict[str, tuple[str, Any]]
     """Keys of `ModelConfig` with their names in config.json, and that library's defaults."""
-    only: dict[str, Any]
+    only: Json
     """Keys of `ModelConfig` with the only value that the library computes with."""
-    required: dict[str, Any]
+    required: Json
     """What of config.json has one value in our models."""
     ids: dict[str, str] = NONE
     """Special pieces of config.json, by their names in `SpecialIds`."""
-    kept: dict[str, Any] = NONE
+    kept: Json = NONE
     """Keys of config.json that say how the model is used there, with the values for a run of ours. A run that starts
     from an import keeps those of its source."""
     aliases: dict[str, str] = NONE
@@ -58,13 +59,13 @@ class Peer(NamedTuple):
     """Keys of config.json that must have the value of another one."""
     idle: frozenset[str] = frozenset()
     """Keys of config.json that no class here reads, beside `IDLE`."""
-    always: dict[str, Any] = NONE
+    always: Json = NONE
     """Keys of `ModelConfig` that have this value there: the same function, until it is trained there."""
-    summary: dict[str, Any] = NONE
+    summary: Json = NONE
     """Our heads, in config.json."""
 
 
-SAME: dict[str, Any] = {"is_encoder_decoder": False, "pruned_heads": {}, "quantization_config": None, "auto_map": None}
+SAME: Json = {"is_encoder_decoder": False, "pruned_heads": {}, "quantization_config": None, "auto_map": None}
 """What of config.json has one value in all our models, and is written by none: code of its own is the last one."""
 IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "output_hidden_states", "output_attentions",
                   "chunk_size_feed_forward"})  # fmt: skip

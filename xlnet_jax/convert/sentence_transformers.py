@@ -22,6 +22,7 @@ from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.convert.fields import MODULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 _KINDS = ["Transformer", "Pooling", "Normalize"]
 
@@ -48,7 +49,7 @@ def _poolings(family: Family) -> dict[str, str]:
     return {"mean": "mean", "cls": "cls" if family.cls == "first" else "lasttoken", "max": "max", "last": "lasttoken"}
 
 
-def documents(config: Config) -> dict[str, Any]:
+def documents(config: Config) -> Json:
     """The JSON files by name that make the folder of a model for embeddings one of that library."""
     task, chosen = config.finetune, _poolings(config.model.family)[config.finetune.pooling]
     modules = zip(_KINDS[: 2 + task.normalize], ("", "1_Pooling", "2_Normalize"), strict=False)
@@ -61,7 +62,7 @@ def documents(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tuple[Json, list[str]]:
     """What the files beside the model say; `model` has its keys. Raises BadInput for what would make other vectors.
 
     Returns:
@@ -71,7 +72,7 @@ def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tupl
     for path in normalize:
         if "config.json" in files.listing(path):
             _read(path, "config.json", dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"))
-    said: dict[str, Any] = {}
+    said: Json = {}
     for name in fnmatch.filter(listed, "*sentence_*.json"):  # old folders name one after a family
         said |= _read(folder, name, _ONLY, *_CARRIED)
     keys = {
@@ -113,7 +114,7 @@ def _pooling(folder: str, family: Family) -> str:
     raise BadInput(f"{folder}/config.json: pooling_mode is {str(named)[:80]}; only one of {known} can be imported")
 
 
-def _read(folder: str, name: str, only: Mapping[str, Any], *carried: str) -> dict[str, Any]:
+def _read(folder: str, name: str, only: Mapping[str, Any], *carried: str) -> Json:
     """The content of a file. Raises BadInput for a field that is not `carried` and says something."""
     path = os.path.join(folder, name)
     found = files.read_json_object(path)

@@ -24,6 +24,7 @@ from xlnet_jax.data.tokenizer import XLNET, Tokenizer
 from xlnet_jax.data.vocabulary import RULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
@@ -70,7 +71,7 @@ def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
     return {"vocab.json": files.to_json(ids, None), "merges.txt": "\n".join(["#version: 0.2", *rows, ""]).encode()}
 
 
-def _settings(tokenizer: Tokenizer, family: Family, length: int) -> dict[str, Any]:
+def _settings(tokenizer: Tokenizer, family: Family, length: int) -> Json:
     """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other number."""
     names = {f"{name}_token": tokenizer.pieces[index] for name, index in tokenizer.special._asdict().items()
              if index is not None and name not in ("eod", "eop")}  # fmt: skip
@@ -96,7 +97,7 @@ def _settings(tokenizer: Tokenizer, family: Family, length: int) -> dict[str, An
     }  # fmt: skip
 
 
-def _frame(family: Family, tokenizer: Tokenizer) -> dict[str, Any] | None:
+def _frame(family: Family, tokenizer: Tokenizer) -> Json | None:
     """The special pieces around one text and around two, a step or None. Each SEP has the type of its text, and CLS
     that of the first, or its own at the end."""
     if family.cls == "none":

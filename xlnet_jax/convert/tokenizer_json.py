@@ -23,12 +23,13 @@ from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.data.tokenizer import XLNET, Normalization, ends_in_digit_comma, special_of
 from xlnet_jax.errors import BadInput
+from xlnet_jax.storage.files import Json
 
 _PROTO: Any = sentencepiece_model_pb2  # its classes are made when it is imported
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
-def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
+def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> Json:
     """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or ALBERT's, which are put
     around no text; see `tokenizer_files`.
 
@@ -77,7 +78,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
     }
 
 
-def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
+def sentencepiece_model(document: Json, name: str) -> bytes:
     """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
 
     It has the same pieces, scores and character map. Which pieces were user-defined is not in that file: they are
@@ -113,7 +114,7 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     return made.SerializeToString()
 
 
-def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Normalization:
+def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or `transformers` writes
     them; `model` is `sentencepiece_model` of it. Raises BadInput for other steps."""
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
@@ -133,14 +134,14 @@ def normalization_of(document: dict[str, Any], model: bytes, name: str) -> Norma
     return normalization
 
 
-def _prepends(step: dict[str, Any]) -> str:
+def _prepends(step: Json) -> str:
     """Before which words a step puts the mark: always, first, never. Old files have a switch."""
     if step["type"] != "Metaspace" or not step.get("split", True):
         return "never" if step["type"] == "WhitespaceSplit" else "first"
     return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
 
 
-def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _steps(step: Json | None) -> list[Json]:
     """The steps of a normaliser or pre-tokeniser, which may be a sequence of others."""
     if not step:
         return []
@@ -148,9 +149,9 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [step] * (step["type"] != "Sequence") + [each for part in inner for each in _steps(part)]
 
 
-def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]]:
+def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
     """The steps of `data.tokenizer.Normalization`, then the model's own rule, its `normalizer_spec`."""
-    steps: list[dict[str, Any]] = []
+    steps: list[Json] = []
     if normalization.remove_space:
         steps.append(_SPACES)
     steps += _QUOTES
@@ -170,7 +171,7 @@ def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]
     return steps
 
 
-def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+def _replace(pattern: dict[str, str], content: str) -> Json:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 

@@ -27,6 +27,7 @@ from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLi
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 LEVELS = ("wordpiece", "bytebpe")
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
@@ -161,7 +162,7 @@ def _bytes() -> dict[str, int]:
 _BYTES = _bytes()
 
 
-def _read(path: str, normalization: Normalization, settings: Settings | None) -> dict[str, Any]:
+def _read(path: str, normalization: Normalization, settings: Settings | None) -> Json:
     """The content of a `tokenizer.json`, from one of `FILES` and the settings of its folder."""
     text, is_made = files.read(path).decode(), not path.endswith(FILES[0])
     if is_made:
@@ -178,7 +179,7 @@ def _read(path: str, normalization: Normalization, settings: Settings | None) ->
     return document
 
 
-def _made(path: str, text: str, normalization: Normalization) -> dict[str, Any]:
+def _made(path: str, text: str, normalization: Normalization) -> Json:
     """The `tokenizer.json` of older files: of a `vocab.txt`, or of a `vocab.json` and its merges."""
     if path.endswith(".txt"):
         pieces = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
@@ -216,7 +217,7 @@ def _empty(level: str, normalization: Normalization, path: str) -> Any:
     return made
 
 
-def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] = ()) -> Json:
     """A `tokenizer.json` with these pieces by id."""
     document = json.loads(made.to_str())
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}

@@ -16,6 +16,7 @@ from typing import Any
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 DONE, FREE = "done", "no effect on the ids of a text"
 _ANY = 'null "PreTrainedTokenizer" "PreTrainedTokenizerFast" "TokenizersBackend"'
@@ -141,7 +142,7 @@ class Settings:
             tokens = {number: {"content": text, "special": json.dumps(text) in named} for text, number in old.items()}
             tokens |= self.said.get("added_tokens_decoder") or {}
             flags = {"single_word": False, "lstrip": False, "rstrip": False}
-            self.added: list[dict[str, Any]] = [
+            self.added: list[Json] = [
                 flags | {"normalized": not each.get("special"), "content": each["content"]} | each | {"id": int(number)}
                 for number, each in tokens.items()
             ]
@@ -168,7 +169,7 @@ class Settings:
                 raise BadInput(f"{self.where}: added token {text!r:.60} has id {number}, which is another piece or "
                                "not the next one; correct it")  # fmt: skip
 
-    def apply(self, document: dict[str, Any], usual: dict[str, Any] | None, roles: Collection[str | None]) -> None:
+    def apply(self, document: Json, usual: Json | None, roles: Collection[str | None]) -> None:
         """Gives a tokenizer.json the steps of its class and the added tokens. All but the special pieces, `roles`,
         count in texts, as they do there.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe, summary
+from xlnet_jax.storage.files import Json
 
 CONNECT_SECONDS = 5.0
 MESSAGE_BYTES = 1 << 20
@@ -118,7 +119,7 @@ class Link:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.hello: dict[str, Any] = {}
+        self.hello: Json = {}
         self.heard = time.monotonic()
         self.ended = asyncio.Event()
 
@@ -126,7 +127,7 @@ class Link:
         """Sends a message. If the other end is gone, `receive` says so."""
         self.writer.write(json.dumps(message).encode() + b"\n")
 
-    async def receive(self, seconds: float) -> dict[str, Any]:
+    async def receive(self, seconds: float) -> Json:
         """The next message. Raises ConnectionError: silent for so long, gone, or another program."""
         try:
             async with asyncio.timeout(seconds):

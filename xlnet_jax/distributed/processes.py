@@ -32,6 +32,7 @@ from xlnet_jax.distributed.links import ProcessInfo, find_process_info
 from xlnet_jax.distributed.mesh import available_devices, settled
 from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -142,7 +143,7 @@ def _largest(value: int) -> jax.Array:
         return settled(jax.jit(jnp.max, out_shardings=whole)(values))
 
 
-def _values(config: Config, me: ProcessInfo) -> dict[str, Any]:
+def _values(config: Config, me: ProcessInfo) -> Json:
     """What must be equal in all processes: the configuration and the versions."""
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     return values | {
@@ -157,7 +158,7 @@ def _values(config: Config, me: ProcessInfo) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
+def session(config: Config, identity: Json) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
     An error that leaves this context ends the other processes too, when it is printed. The command line then ends this

@@ -40,6 +40,7 @@ from xlnet_jax import messages
 from xlnet_jax.config import DistributedConfig
 from xlnet_jax.distributed.links import CONNECT_SECONDS, MESSAGE_BYTES, Link, ProcessInfo, address, connected, listening
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -61,14 +62,14 @@ class Watch:
     `phase` is "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
     """
 
-    def __init__(self, me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> None:
+    def __init__(self, me: ProcessInfo, values: Json, settings: DistributedConfig) -> None:
         self.process, self.count, self.settings = me.process, me.processes, settings
         self.host, self.ports = address(me, settings)
         self._configured = me.configured
         values = values | {COUNT: me.processes, COMMAND: messages.output.command}
         hello = {"process": me.process, "host": socket.gethostname(), "values": values, "token": secrets.token_hex(8)}
         # In the form in which they arrive at the other end, so that only real differences count.
-        self.hello: dict[str, Any] = json.loads(json.dumps(hello))
+        self.hello: Json = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.phase: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
@@ -241,7 +242,7 @@ class Watch:
                 self.links[hello["process"]] = link
                 await self._listen(hello["process"], link)
 
-    def _admit(self, hello: dict[str, Any]) -> None:
+    def _admit(self, hello: Json) -> None:
         """Raises the refusal of a process that cannot belong to this run, or the end that it has to hear.
 
         What is wrong with a process of this run ends the meeting; a stranger is refused alone.
@@ -271,12 +272,12 @@ class Watch:
             "distributed.coordinator"
         )
 
-    def _agrees(self, hello: dict[str, Any]) -> bool:
+    def _agrees(self, hello: Json) -> bool:
         """Whether the process belongs to this launch: all values that it says, but for the number of processes."""
         mine, values = self.hello["values"], hello["values"]
         return all(values[name] == mine[name] for name in (mine.keys() & values.keys()) - {COUNT})
 
-    def _check_number(self, hello: dict[str, Any], ours: bool) -> None:
+    def _check_number(self, hello: Json, ours: bool) -> None:
         """Raises BadInput for a number that is taken, or too large; an earlier process may have to give way."""
         self._compare(hello, COUNT)
         process, host = hello["process"], hello["host"]
@@ -294,7 +295,7 @@ class Watch:
             other.ended.set()
             other.writer.close()
 
-    def _compare(self, hello: dict[str, Any], *names: str) -> None:
+    def _compare(self, hello: Json, *names: str) -> None:
         """Raises BadInput for the first of these values that differs from that of another process."""
         for name in names:
             mine, other = (each["values"].get(name) for each in (self.hello, hello))

@@ -21,6 +21,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
 from xlnet_jax.finetune.heads import Classifier, binary_cross_entropy, cross_entropy, squared_error
 from xlnet_jax.finetune.task import Example, Export, Labels, Task
+from xlnet_jax.storage.files import Json
 
 LETTERS = string.ascii_uppercase
 _LARGEST = float(np.finfo(np.float32).max)
@@ -43,7 +44,7 @@ class Classification(Task):
         """See `Task`."""
         return Classifier(config, len(self.labels), cross_entropy)
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """`label`, and `scores`: the probability of each class."""
         share_N = softmax(prediction["logits"][0].astype(np.float64))
         return {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
@@ -75,7 +76,7 @@ class MultiLabelClassification(Task):
         """See `Task`."""
         return Classifier(config, len(self.labels), binary_cross_entropy)
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """`labels`: those with a probability above 0.5, and `scores`: the probability of each."""
         scores = dict(zip(self.labels, expit(prediction["logits"][0].astype(np.float64)).tolist(), strict=True))
         return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
@@ -104,7 +105,7 @@ class Regression(Task):
         """See `Task`."""
         return Classifier(config, 1, squared_error)
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """`score`: the number."""
         return {"score": float(prediction["logits"][0, 0])}
 
@@ -154,7 +155,7 @@ class MultipleChoice(Task):
         """See `Task`."""
         return LETTERS[_option(example)]
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}

@@ -24,6 +24,7 @@ from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.progress import number, shown
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, best, results, rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
@@ -88,7 +89,7 @@ class TaskEvaluator:
         self._predict, self._dev = predictor(dev.task, recipe, mesh), dev
         self._write, self._workdir = write, workdir
 
-    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
         """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in training, and `rank` =
         -score."""
         task, dev = self._dev.task, self._dev
@@ -113,7 +114,7 @@ class TaskEvaluator:
             until_it_works(write, path, task.config.checkpoint.io_deadline_seconds, lambda: None)
         return {"loss": number(loss), "score": score, **scores, "rank": -score}
 
-    def described(self, scores: dict[str, Any]) -> str:
+    def described(self, scores: Json) -> str:
         """The score that ranks."""
         examples = quantity(len(self._dev.examples), "dev example")
         return f"{self._dev.task.metric} {scores['score']:.4f}, loss {shown(scores['loss'])} on {examples}"

@@ -39,6 +39,7 @@ from xlnet_jax.data.prepare.sources import Part, Source, find_sources, kind_of, 
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 _WITH_FIELDS = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet"]
 """Ends of names of files whose records say what is what."""
@@ -56,7 +57,7 @@ class Record(NamedTuple):
 
     where: str
     """`train.tsv, row 12`."""
-    fields: dict[str, Any]
+    fields: Json
     error: BadInput | None = None
     """Why it could not be read."""
 
@@ -89,7 +90,7 @@ class Record(NamedTuple):
         raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
 
     @property
-    def name(self) -> dict[str, Any]:
+    def name(self) -> Json:
         """What tells it from the others: its field of `NAMES`, or the number of its row."""
         number = self.where.rpartition(" ")[2]
         row = {"row": int(number) if number.isdecimal() else self.where}
@@ -246,7 +247,7 @@ def _json(path: str, text: str) -> Iterator[Record]:
     return json_lines(path, map(json.dumps, value) if isinstance(value, list) else text.split("\n"))
 
 
-def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
+def _squad(path: str, value: Json) -> Iterator[Record]:
     """The questions of a SQuAD file. A question of a test set has no `answers`."""
     where = path
     try:

@@ -36,6 +36,7 @@ from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
+from xlnet_jax.storage.files import Json
 
 FAR = -1e30
 """Logit of a position that cannot start or end an answer."""
@@ -254,14 +255,12 @@ class QuestionAnswering(Task):
             return SpanHead(config, settings.beam, settings.max_answer)
         return AnswerHead(config, settings.beam)
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
         """The best answer that is not empty, its first character and its score, and what speaks for no answer.
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
         """
-        answers: list[dict[str, Any]] = [
-            {"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples
-        ]
+        answers: list[Json] = [{"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples]
         for b, row in enumerate(rows):
             best = answers[row.example]
             best["no_answer"] = min(best["no_answer"], float(predictions["no_answer"][b]))

@@ -31,6 +31,7 @@ from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, unlabelled
+from xlnet_jax.storage.files import Json
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
@@ -270,14 +271,14 @@ class Task(abc.ABC):
         """
         raise NotImplementedError
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
         """One JSON object for each example, as a rule the `output` of its row.
 
         `predictions` are those of the head for all rows of `examples`, in their order, on the host.
         """
         return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """The JSON object of a row: label and scores, answer, vector. For a task without `outputs` of its own."""
         raise NotImplementedError
 

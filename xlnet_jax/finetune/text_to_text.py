@@ -31,6 +31,7 @@ from xlnet_jax.finetune.layouts import Layout
 from xlnet_jax.finetune.task import Example, Export, Labels, Row, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import LanguageModel, RowLosses
 
 SHORTEST = 16
@@ -105,7 +106,7 @@ class TextToText(Task):
         corpora = (ShuffledBlocks(len(rows), 1, 1, seed),)
         return Buckets(corpora, bidirectional=False, steps=steps, lengths=tuple(lengths))
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """`target`: the text, and `log_prob`: nats, of its pieces and END."""
         pieces = [piece for piece in prediction["tokens"].tolist() if piece >= 0 and piece != self.end]
         return {"target": self.tokenizer.decode(pieces), "log_prob": float(prediction["log_prob"])}
@@ -168,7 +169,7 @@ class Buckets(Stream):
 class TextToTextModel(LanguageModel):
     """A language model of `TaskBatch`es, in which sources see themselves, and which carries nothing."""
 
-    def init(self, key: jax.Array, batch: Any) -> dict[str, Any]:
+    def init(self, key: jax.Array, batch: Any) -> Json:
         """See `LanguageModel`."""
         return super().init(key, as_batch(batch))
 

@@ -21,6 +21,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
+from xlnet_jax.storage.files import Json
 
 
 class TokenHead(nn.Module):
@@ -101,9 +102,9 @@ class TokenClassification(Task):
         """See `TokenHead`."""
         return TokenHead(config, len(self.labels))
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
         """`labels` of all words; `Row.more` has the places of their first pieces."""
-        outputs: list[dict[str, Any]] = [{"labels": []} for _ in examples]
+        outputs: list[Json] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return outputs

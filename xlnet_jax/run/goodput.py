@@ -17,12 +17,12 @@ import logging
 import resource
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
 from xlnet_jax.distributed.processes import Session
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -81,7 +81,7 @@ class Goodput:
         self._turn()
         self._causes[0] = HOST
 
-    def resume_from(self, lines: list[dict[str, Any]]) -> None:
+    def resume_from(self, lines: list[Json]) -> None:
         """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this start resumes from."""
         if last := last_complete(lines):
             for cause, seconds in last["seconds"].items():
@@ -89,7 +89,7 @@ class Goodput:
             if not last["ended"]:
                 self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
-    def line(self, step: int, ended: bool = False, stopped: bool = False) -> dict[str, Any]:
+    def line(self, step: int, ended: bool = False, stopped: bool = False) -> Json:
         """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost; `stopped`: a
         signal ends it here."""
         now = {"step": step, "time": time.time(), "ended": ended, "stopped": stopped}
@@ -104,7 +104,7 @@ def memory() -> dict[str, int | None]:
     return {"host": of_host, "device": max(of_devices, default=None)}
 
 
-def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+def last_complete(lines: list[Json]) -> Json | None:
     """The last line of `time.jsonl` with all that is read."""
     for line in reversed(lines):
         seconds = line.get("seconds")
@@ -113,7 +113,7 @@ def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def end_of(line: dict[str, Any] | None, last_step: dict[str, Any], bad_steps: int) -> str | None:
+def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
     """How a start of a run has ended, from its last line of `time.jsonl` and of `metrics.jsonl`; None if none was.
 
     end        at its last step, or at `--stop_at`
@@ -128,7 +128,7 @@ def end_of(line: dict[str, Any] | None, last_step: dict[str, Any], bad_steps: in
     return "end" if line["ended"] else "signal" if line.get("stopped") else "lost"
 
 
-def summary(line: dict[str, Any] | None) -> dict[str, Any]:
+def summary(line: Json | None) -> Json:
     """From a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the share of training."""
     if line is None:
         return {"seconds": None, "goodput": None}
@@ -137,14 +137,12 @@ def summary(line: dict[str, Any] | None) -> dict[str, Any]:
     return {"seconds": seconds, "goodput": seconds["steps"] / max(sum(seconds.values()), 1e-9)}
 
 
-def result(
-    workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: dict[str, Any] | None
-) -> dict[str, Any]:
+def result(workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: Json | None) -> Json:
     """The result of `train`."""
     return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir, **summary(line)}
 
 
-def described(line: dict[str, Any]) -> str:
+def described(line: Json) -> str:
     """One line for the log, the largest loss first."""
     spent = summary(line)
     seconds = spent["seconds"]

@@ -18,10 +18,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 RENEW_SECONDS, STALE_SECONDS = 15.0, 180.0
 
@@ -75,7 +75,7 @@ class Lease:
                 files.write_new(self._path, json.dumps(self._me).encode())
         self._renewed = time.monotonic()
 
-    def _lives(self, holder: dict[str, Any]) -> bool:
+    def _lives(self, holder: Json) -> bool:
         """Whether the holder renews the lock, and this is not its restart."""
         if holder["job"] == self._me["job"]:
             return False
@@ -111,7 +111,7 @@ class Lease:
                 # If this continues, the loop notices it in `check`.
                 log.warning("the lock could not be %s: %s", "released" if over else "renewed", error)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Json:
         """The content of the object; empty if there is none."""
         try:
             content = json.loads(files.read_if_there(self._path) or b"{}")

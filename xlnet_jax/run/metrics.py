@@ -29,6 +29,7 @@ import jax
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -117,12 +118,12 @@ def open_lines(path: str, step: int) -> RunFile:
     return lines
 
 
-def to_line(values: dict[str, Any]) -> bytes:
+def to_line(values: Json) -> bytes:
     """The line of one step."""
     return json.dumps(values).encode() + b"\n"
 
 
-def read_jsonl(*names: str) -> list[dict[str, Any]]:
+def read_jsonl(*names: str) -> list[Json]:
     """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file.
 
     Args:
@@ -144,7 +145,7 @@ def _parts(path: str) -> list[str]:
     return [f"{folder}/{name}" for name in sorted(names)]
 
 
-def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
+def _values(path: str, number: int, line: str) -> Json | None:
     """The values of a line; None, with a warning, if a crash of the machine has left something else in its place."""
     with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
@@ -155,7 +156,7 @@ def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
     return None
 
 
-def _numbers(values: dict[str, Any]) -> bool:
+def _numbers(values: Json) -> bool:
     """Whether all values are numbers, booleans or null, or objects of these."""
     return all(_numbers(x) if isinstance(x, dict) else x is None or isinstance(x, int | float) for x in values.values())
 
@@ -173,7 +174,7 @@ def open_events(workdir: str, step: int) -> RunFile:
     return events
 
 
-def event(prefix: str, values: dict[str, Any]) -> bytes:
+def event(prefix: str, values: Json) -> bytes:
     """The values of one step, which is the key `step`; None is left out, and the prefix of a name that has it."""
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
@@ -182,13 +183,13 @@ def event(prefix: str, values: dict[str, Any]) -> bytes:
     return _record(step=values["step"], summary=Summary(value=scalars))
 
 
-def named(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+def named(prefix: str, values: Json) -> Json:
     """The numbers of a line as TensorBoard and Weights & Biases call them."""
     return {f"{prefix}/{name.removeprefix(prefix + '_')}": value
             for name, value in values.items() if name != "step" and value is not None}  # fmt: skip
 
 
-def open_wandb(project: str, workdir: str, config: dict[str, Any]) -> Any:
+def open_wandb(project: str, workdir: str, config: Json) -> Any:
     """A run of Weights & Biases that all starts of this run share; None in other processes than 0 or without a project.
 
     Its steps are the key `step`: a resume sends some again. Raises BadInput if wandb is not installed, or refuses.
@@ -224,7 +225,7 @@ def _record(**fields: Any) -> bytes:
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
-def _marked(sample: dict[str, Any], key: str) -> str:
+def _marked(sample: Json, key: str) -> str:
     """A text with its gaps in bold."""
     pairs = zip(sample["parts"], [*sample[key], ""], strict=True)
     return f"{key}: " + "".join(part + (f" **{gap.strip()}**" if gap else "") for part, gap in pairs)
@@ -252,7 +253,7 @@ class MetricsWriter:
                 if tensorboard:
                     self._files["events"] = open_events(workdir, step)
 
-    def write(self, name: str, values: dict[str, Any]) -> None:
+    def write(self, name: str, values: Json) -> None:
         """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted from 1."""
         if self._active:
             self._files[name].append(to_line(values), values["step"])
@@ -261,7 +262,7 @@ class MetricsWriter:
             if name in PREFIXES and self._wandb:
                 self._wandb.log(named(PREFIXES[name], values) | {"step": values["step"]})
 
-    def write_samples(self, step: int, samples: list[dict[str, Any]]) -> None:
+    def write_samples(self, step: int, samples: list[Json]) -> None:
         """A line of `samples.jsonl`, which only runs with samples have: of each text `parts` and, between them,
         `truth` and `filled`."""
         if not self._active:

@@ -22,6 +22,7 @@ from xlnet_jax.messages import how_to_install
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -56,7 +57,7 @@ class Reporter:
     writer: MetricsWriter
     goodput: Goodput
     bar: Progress
-    last: dict[str, Any] | None = None
+    last: Json | None = None
     rates: list[float] = dataclasses.field(default_factory=list)
     clock: float = 0.0
 
@@ -67,7 +68,7 @@ class Reporter:
         by_row: Any = values.pop("rows_B", ())
         tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)
         self.rates.append(tokens_per_second)
-        row: dict[str, Any] = {}
+        row: Json = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.pretrains:
@@ -99,12 +100,12 @@ class Reporter:
         finally:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
-    def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> dict[str, Any]:
+    def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
         """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and weight of each row."""
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
-        row: dict[str, Any] = {}
+        row: Json = {}
         B = self.config.train.batch_size
         corpus_B, _ = self.stream.deal(step, np.arange(B), self.plan)
         for index, name in enumerate(self.data.names):

@@ -18,7 +18,6 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import jax
 
@@ -38,6 +37,7 @@ from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run.metrics import STARTS, read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -55,9 +55,7 @@ SOURCE_CONFIG = "source_config"
 export. A run of its own has none."""
 
 
-def identity(
-    config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
+def identity(config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[Json] = ()) -> Json:
     """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer; of a run
     with phases these, and in a checkpoint the keys of its own.
 
@@ -71,7 +69,7 @@ def identity(
     }
 
 
-def check_resume(started: dict[str, Any], config: Config, data: TrainingData, where: str, told: bool = False) -> None:
+def check_resume(started: Json, config: Config, data: TrainingData, where: str, told: bool = False) -> None:
     """Compares the identity with which a run has started with the configuration of this start.
 
     Raises BadInput, with both values, if frozen keys differ; logs other elastic and free keys, unless it was `told`.
@@ -114,7 +112,7 @@ def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") 
         )
 
 
-def read_config(workdir: str) -> dict[str, Any] | None:
+def read_config(workdir: str) -> Json | None:
     """The identity in `config.json`, or None in a new work directory."""
     path = os.path.join(workdir, "config.json")
     with files.translate_errors(path):
@@ -139,7 +137,7 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     return identity | {"config": configs.renamed(identity["config"])}
 
 
-def source_config(workdir: str) -> dict[str, Any]:
+def source_config(workdir: str) -> Json:
     """What `config.json` has of an imported source; {} if nothing. Raises BadInput."""
     source = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
     if not isinstance(source, dict):
@@ -249,7 +247,7 @@ def check_shared(workdir: str, processes: Session) -> None:
         files.remove(path)
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Json:
     """Versions, git commit, devices, cores and flags of this start, for its line in `runs.jsonl`."""
     device = jax.devices()[0]
     return {
@@ -278,7 +276,7 @@ def _git_commit() -> str | None:
         return None
 
 
-def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
+def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: Json) -> None:
     """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state.
 
     `before` says how the start before has ended (`goodput.end_of`), `repeated` how many of its steps are done again.
@@ -307,13 +305,13 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
         files.write(path, starts[: starts.rfind(b"\n") + 1] + line.encode())
 
 
-def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
+def line_of(workdir: str, name: str, step: int) -> Json:
     """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one; {} without one."""
     lines = read_jsonl(workdir, f"{name}.jsonl")
     return next((line for line in lines if line["step"] == step), {})
 
 
-def heldout_loss(line: dict[str, Any]) -> float | None:
+def heldout_loss(line: Json) -> float | None:
     """Of a line of `evaluations.jsonl`; a task, and a run of an older version, have it as `loss`."""
     return line.get("heldout_loss", line.get("loss"))
 

@@ -23,6 +23,9 @@ from xlnet_jax.storage.local import Local, publish, temporary
 
 __all__ = ["publish", "temporary"]
 
+Json = dict[str, Any]
+"""An object of JSON: a record, a line of a log, what a command prints with `--json`."""
+
 _LOCAL, _BUCKET = Local(), Bucket()
 # Errors of ArrayRecord and TensorStore have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -170,14 +173,14 @@ def read_json(path: str) -> Any:
     return json.loads(read(path))
 
 
-def read_json_object(path: str) -> dict[str, Any]:
+def read_json_object(path: str) -> Json:
     """Reads a JSON file of another program. Raises BadInput if it is missing or holds no object."""
     with translate_errors(path):
         data = read(path)
     return json_object(data, path)
 
 
-def json_object(data: str | bytes, where: str) -> dict[str, Any]:
+def json_object(data: str | bytes, where: str) -> Json:
     """`parse_json` of an object. Raises BadInput."""
     value = parse_json(data, where)
     if not isinstance(value, dict):

@@ -38,6 +38,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -48,7 +49,7 @@ FINAL_BLOCKS = 512
 
 def scores(
     totals_C3: np.ndarray, names: Sequence[str], counts_V: np.ndarray, train_counts_V: np.ndarray, share: float = 1.0
-) -> dict[str, Any]:
+) -> Json:
     """An evaluation as written and printed, in nats per target; None for a value that is not finite.
 
     Args:
@@ -111,12 +112,12 @@ NO_HOOKS = Hooks()
 class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
-    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
         """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
         checkpoints, the lowest first. `params` are placed on the mesh."""
         ...
 
-    def described(self, scores: dict[str, Any]) -> str:
+    def described(self, scores: Json) -> str:
         """The scores in a line of the log."""
         ...
 
@@ -200,7 +201,7 @@ class HeldoutLoss:
         self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
 
-    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
         """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a model without memory
         has no `loss_without_memory`."""
         names = self._dispatches.mixture.names
@@ -232,7 +233,7 @@ class HeldoutLoss:
             scored["streams"] = self._rows
         return scored
 
-    def described(self, scores: dict[str, Any]) -> str:
+    def described(self, scores: Json) -> str:
         """The losses, and what was scored."""
         known = {"loss_without_memory": "%s without memory", "unigram_cross_entropy": "unigram cross-entropy %s"}
         others = "; ".join(text % shown(scores[name]) for name, text in known.items() if name in scores)
@@ -302,13 +303,13 @@ def due(config: Config, step: int) -> bool:
     return step > 0 and (last or (every > 0 and step % every == 0))
 
 
-def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+def best(lines: list[Json]) -> Json | None:
     """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
     lines = [line for line in lines if line.get("score") is not None]
     return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)
 
 
-def ends(config: Config, lines: list[dict[str, Any]]) -> bool:
+def ends(config: Config, lines: list[Json]) -> bool:
     """Whether a task ends early: its last `finetune.patience` lines have all been no better than the best before."""
     top, patience = best(lines), config.finetune.patience
     return top is not None and 0 < patience <= sum(line["step"] > top["step"] for line in lines)

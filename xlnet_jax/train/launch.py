@@ -44,6 +44,7 @@ from xlnet_jax.run.programs import use_compilation_cache
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
@@ -70,11 +71,11 @@ class Job:
     """Save and stop at this step."""
     origin: branch.Origin | None = None
     """The checkpoint of another run where this one starts; see `branch`."""
-    sample: Callable[[Recipe, Any], list[dict[str, Any]]] | None = None
+    sample: Callable[[Recipe, Any], list[Json]] | None = None
     """See `loop.Run.sample`."""
 
 
-def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[dict[str, Any], bool]:
+def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[Json, bool]:
     """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the run call it.
 
     Returns the result (`goodput.result`), and whether there was anything to do.
@@ -136,7 +137,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             raise AssertionError("a run stops in one of its phases")
 
 
-def dry_run(job: Job, processes: Session) -> dict[str, Any]:
+def dry_run(job: Job, processes: Session) -> Json:
     """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
     arrays; neither compiles nor writes."""
     mesh, phases = build(job.config, job.make_recipe, processes)
@@ -209,7 +210,7 @@ def _evaluated(
 
 
 def _wanted(
-    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, where: str, step: int, record: dict[str, Any]
+    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, where: str, step: int, record: Json
 ) -> Trees:
     """The trees to read of a checkpoint (`restore.TreesOf`); BadInput if it does not fit."""
     recipe, built = phases[config.phase_before(step)]
@@ -245,7 +246,7 @@ def restore_or_init(
     checkpoints: Checkpoints,
     processes: Session,
     origin: branch.Origin | None = None,
-) -> tuple[State, Plan, int, dict[str, Any]]:
+) -> tuple[State, Plan, int, Json]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
@@ -327,7 +328,7 @@ def _rebuild(
 
 def _by_piece(
     path: str, found: dict[str, Any], drawn: dict[str, Any], forms: dict[str, Any], tokenizer: Tokenizer
-) -> dict[str, Any]:
+) -> Json:
     """Of a run with another vocabulary the parameters with a row for each piece: the rows found there, and for pieces
     that it does not have those `drawn`, which may be packed."""
     place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
@@ -345,7 +346,7 @@ def _by_piece(
     return merged
 
 
-def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, Json]:
     """The state of step 0, with the parameters of another run if so configured."""
     params, origin = _initial(recipe, built, data, processes)
     state = create_state(recipe, built)
@@ -366,7 +367,7 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
 
 def _initial(
     recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session, arrays: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Json, Json]:
     """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
     to say of them; both empty if there is none."""
     path = recipe.config.checkpoint.init_from

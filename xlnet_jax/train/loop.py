@@ -38,6 +38,7 @@ from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.recipe import Recipe
@@ -98,9 +99,9 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None
-    sample: Callable[[Recipe, Any], list[dict[str, Any]]] | None = None
+    sample: Callable[[Recipe, Any], list[Json]] | None = None
     """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
-    phases: tuple[dict[str, Any], ...] = ()
+    phases: tuple[Json, ...] = ()
     """Of the whole run, for the record of a checkpoint."""
     executables: dict[tuple[int, ...], Any] = dataclasses.field(default_factory=dict)
     """The compiled steps by the shape of their batch."""
@@ -169,7 +170,7 @@ class Run:
                     break
         return state, at, ended
 
-    def finish(self, step: int) -> dict[str, Any]:
+    def finish(self, step: int) -> Json:
         """The result of a run that ends at this step (`goodput.result`)."""
         with self.goodput.measure("save"):
             self.checkpoints.wait()
@@ -180,7 +181,7 @@ class Run:
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
-    def _write_time(self, step: int, **how: bool) -> dict[str, Any]:
+    def _write_time(self, step: int, **how: bool) -> Json:
         line = self.goodput.line(step, **how)
         self.writer.write("time", line)
         log.info("time: %s", goodputs.described(line))

@@ -38,6 +38,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.evaluation import bits_of_text, rows_at_once, scores
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import Recipe
@@ -127,7 +128,7 @@ class SlidingLoss:
 
         self._first = run_first
 
-    def __call__(self, params: Any) -> dict[str, Any]:
+    def __call__(self, params: Any) -> Json:
         """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""
         totals_C3 = np.zeros((len(self._scored_CN), 3))
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
@@ -196,10 +197,10 @@ def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
     return lengths[small[0]] if small.size else lengths[-1]
 
 
-def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[dict[str, Any]]:
+def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
     """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and f_i(c, c') as
     `hardest_loss` and the `gain`, and the `effective_context`."""
-    models: list[dict[str, Any]] = [{"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN]
+    models: list[Json] = [{"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN]
     for share in SHARES:
         for model, f_C2 in zip(models, hardest_losses(loss_ICN, share), strict=True):
             gain_C = 1 - np.exp(f_C2[:, 1] - f_C2[:, 0])

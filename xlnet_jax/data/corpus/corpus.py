@@ -17,7 +17,6 @@ import bisect
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 # What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may have 100 MB.
 _PER_PROCESS = ("manifest", "listing", "_shards", "_pages")
@@ -84,10 +84,10 @@ class Corpus:
         self._shards = Shards(self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes)
         self._pages = Recent[tuple[np.ndarray, np.ndarray]](self._cached_pages)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return {name: value for name, value in self.__dict__.items() if name not in _PER_PROCESS}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
         self._start()
 
@@ -131,7 +131,7 @@ class Corpus:
         return self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
 
 
-def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
+def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
     """The tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
     entry = manifest["tokenizer"]
     file = os.path.join(path, entry["file"])
@@ -143,7 +143,7 @@ def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def read_counts(path: str, manifest: dict[str, Any], split: str) -> np.ndarray:
+def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
     """How often each piece occurs in a split, int64 [V]. Raises BadInput."""
     entry, vocab_size = manifest["splits"][split], manifest["tokenizer"]["vocab_size"]
     file = os.path.join(path, entry["token_counts"])

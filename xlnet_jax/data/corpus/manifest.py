@@ -36,6 +36,7 @@ from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 FORMAT_VERSION = 2
 DATASET_NAME = "corpus"
@@ -84,7 +85,7 @@ def counts_name(split: str) -> str:
     return f"token_counts-{split}.npy"
 
 
-def content_hash(manifest: dict[str, Any]) -> str:
+def content_hash(manifest: Json) -> str:
     """SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every shard in order.
 
     It does not depend on the page size, the compression, the location of the corpus, or the version of the format.
@@ -94,7 +95,7 @@ def content_hash(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
+def write_tfds_metadata(path: str, manifest: Json) -> None:
     """Writes the files that TFDS needs: `tfds.builder_from_directory(path).as_data_source("train")`."""
     import tensorflow_datasets as tfds
 
@@ -118,12 +119,12 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
     )
 
 
-def read_manifest(path: str) -> dict[str, Any]:
+def read_manifest(path: str) -> Json:
     """As `open_folder`, without the listing."""
     return open_folder(path)[0]
 
 
-def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+def open_folder(path: str) -> tuple[Json, dict[str, int]]:
     """The manifest of a finished corpus, in the newest format and checked; and the names in the folder and their bytes.
 
     Raises BadInput: there is none, it is damaged or was edited, or this program does not know its format. RestartMe:
@@ -151,7 +152,7 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     return parse(data, name), sizes
 
 
-def parse(data: bytes, name: str) -> dict[str, Any]:
+def parse(data: bytes, name: str) -> Json:
     """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `open_folder`."""
     try:
         manifest = json.loads(data)
@@ -170,7 +171,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     return manifest
 
 
-def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_1(manifest: Json) -> Json:
     """Format 1 to 2."""
     splits = manifest["splits"]
     return manifest | {
@@ -215,7 +216,7 @@ def _check_value(value: Any, where: str, rule: Any) -> None:
                 _check_value(inner, f"{where}.{name}".removeprefix("."), rule[name])
 
 
-def _check_manifest(manifest: dict[str, Any]) -> None:
+def _check_manifest(manifest: Json) -> None:
     """Raises ValueError unless every value in a manifest of the newest format is usable and agrees with the others."""
     _check_value(manifest, "", _MANIFEST)
     file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
@@ -237,7 +238,7 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         raise ValueError("its content does not match its own sha256")
 
 
-def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
+def _check_split(split: Json, name: str, page_tokens: int) -> None:
     where, shards = f"splits.{name}", split["shards"]
     for index, shard in enumerate(shards):
         file, pages = shard_name(name, index, len(shards)), -(-shard["tokens"] // page_tokens)
@@ -255,7 +256,7 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
 
 
-def warn_of_unknown(manifest: dict[str, Any], path: str) -> None:
+def warn_of_unknown(manifest: Json, path: str) -> None:
     """See `unknown.warn`. The words that published data sets leave out are meant to be unknown."""
     if (found := manifest.get("unknown")) and not manifest["options"].get("dataset"):
         tokens = sum(split["tokens"] for split in manifest["splits"].values())
@@ -266,7 +267,7 @@ FEW_DOCUMENTS = 20
 """So few may all fall to one split."""
 
 
-def little_heldout(manifest: dict[str, Any]) -> str | None:
+def little_heldout(manifest: Json) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
     tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
     heldout, everything = tokens.get("heldout", 0), sum(tokens.values())

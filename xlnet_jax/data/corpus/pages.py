@@ -22,6 +22,7 @@ from array_record.python import array_record_module  # pyright: ignore[reportAtt
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
 
@@ -113,7 +114,7 @@ class PageWriter:
             self._writer.write(encode(tokens[page], starts[page]))
         self._left = (tokens[whole:], starts[whole:])
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> Json:
         """Pads the last page, makes the shard durable and visible, and returns its entry for the manifest."""
         tokens, starts = self._left
         if len(tokens):
@@ -143,9 +144,7 @@ def file_hash(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def scan(
-    path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The pages of a local shard in order, without the padding, in bounded memory; compared with its manifest entry.
 
     Raises BadInput with the file, and the first bad page if the fault is in one; for the hashes after the last page.

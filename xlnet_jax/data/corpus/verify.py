@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 _LARGEST_SAMPLE = 10**7  # tokens, which people read
 _BITS = {"documents": pages.DOCUMENT_START, "sentences": pages.SENTENCE_START, "paragraphs": pages.PARAGRAPH_START}
@@ -25,7 +25,7 @@ _TFDS = ("dataset_info.json", "features.json")
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
 
 
-def info(path: str) -> dict[str, Any]:
+def info(path: str) -> Json:
     """The manifest's figures, in total and per split; None where its format had no such count. Raises BadInput."""
     manifest = read_manifest(path)
     warn_of_unknown(manifest, path)
@@ -56,7 +56,7 @@ def info(path: str) -> dict[str, Any]:
     }
 
 
-def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
+def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
     `workers` shards are read at the same time (None = one per core), with a few MB of memory each; those in a bucket
@@ -76,7 +76,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     known = {shard["file"] for _, shard in shards}
     extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
-    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
+    totals: Json = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads, progress_bar("shards", len(shards)) as bar:
         try:
             counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards)
@@ -95,7 +95,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     return {"shards": len(shards), **sums}, problems
 
 
-def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int | None) -> np.ndarray | BadInput:
+def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
     Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its
@@ -127,7 +127,7 @@ def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod
     return counts if ended or eod is None else BadInput(f"{address}: its last document has no end")
 
 
-def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.ndarray | None) -> Iterator[str]:
+def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | None) -> Iterator[str]:
     """Compares the sums over the shards of a split; they are None if a shard is damaged, which is already reported."""
     split = manifest["splits"][name]
     try:
@@ -149,7 +149,7 @@ def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.nda
             yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"
 
 
-def sample(path: str, split: str, seed: int, count: int, length: int) -> dict[str, Any]:
+def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
     """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter split.
 
     Each has its first token and its text, with § before a document, ¶ before a paragraph and | before a sentence; … if

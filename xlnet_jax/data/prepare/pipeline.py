@@ -16,7 +16,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from xlnet_jax.data.vocabulary import class_of, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 _BEFORE = {"vocabulary": "sentencepiece", "dataset": "", "unwrap": False}
 # The tokenizer's sample consists of parts of this size, larger if the text has more parts than this: cutting a file in
@@ -54,7 +54,7 @@ def prepare(
     uncased: bool = False, strip_accents: bool = False, nfkc: bool = False,
     heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int | None = None,
     data_dir: str | None = None, workers: int | None = None, engine: str = "local", beam_options: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Makes a corpus from text, or resumes where an earlier call with the same arguments stopped.
 
     Args:
@@ -257,9 +257,7 @@ def _check_any(train: int, held_out: int) -> None:
         raise BadInput("the inputs hold no text")
 
 
-def _assemble(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
-) -> dict[str, Any]:
+def _assemble(output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: Json) -> Json:
     """Gives the shards their final names and writes the other files of the corpus; the manifest last."""
     notes = list(in_threads(resume.read_note, work_unit.file_names(output, units, "json")))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
@@ -315,7 +313,7 @@ def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
                  "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip
 
 
-def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], vocab_size: int) -> dict[str, Any]:
+def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size: int) -> Json:
     """Renames the shards of a split and adds up the counts in `entries`, which the units' notes have, by unit."""
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
 

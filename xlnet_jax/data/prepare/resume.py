@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus.corpus import Corpus
@@ -15,9 +14,10 @@ from xlnet_jax.data.prepare.sources import Part, Source
 from xlnet_jax.data.prepare.text import TextReader
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 
-def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> None:
+def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
     """Writes the request with the time of change of each source, or checks that the same one started the folder.
     Raises BadInput: the folder holds something else, or was started by another request."""
     path = os.path.join(output, manifests.REQUEST)
@@ -48,7 +48,7 @@ def begun(output: str) -> dict[str, bool]:
     return {}
 
 
-def _compare(output: str, now: dict[str, Any], finished: bool) -> None:
+def _compare(output: str, now: Json, finished: bool) -> None:
     path = os.path.join(output, manifests.REQUEST)
     try:
         first = files.read_json(path)
@@ -86,7 +86,7 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
             raise BadInput(f"{part.path} was changed after {output} was begun; use another folder")
 
 
-def read_note(path: str) -> dict[str, Any]:
+def read_note(path: str) -> Json:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
@@ -97,7 +97,7 @@ def read_note(path: str) -> dict[str, Any]:
     return note
 
 
-def check_finished(output: str) -> dict[str, Any]:
+def check_finished(output: str) -> Json:
     """The manifest of a finished corpus. Raises BadInput unless all its files are there."""
     try:
         manifest = Corpus(output).manifest
