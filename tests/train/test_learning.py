@@ -156,7 +156,7 @@ def test_a_planted_leak_goes_below_the_floor(monkeypatch):
 
     def leaking(**fields):
         content, query = fields["streams"]
-        return inputs(**fields | {"streams": (content, dataclasses.replace(query, limit_BQ=query.limit_BQ + 1))})
+        return inputs(**fields | {"streams": (content, query._replace(limit_BQ=query.limit_BQ + 1))})
 
     monkeypatch.setattr(transformer, "AttentionInputs", leaking)
     loss, floor = learn(trainer())
