@@ -84,7 +84,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                          workdir, start, start if ended else job.stop)  # fmt: skip
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
-                return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
+                return goodputs.result(workdir, start, last, times), False
             origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
             wandb = open_wandb(config.log.wandb, workdir, flat(config))
@@ -117,13 +117,14 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 def dry_run(job: Job, processes: Session) -> Json:
     """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
     arrays; neither compiles nor writes."""
-    mesh, phases = build(job.config, job.make_recipe, processes)
+    config = job.config
+    mesh, phases = build(config, job.make_recipe, processes)
     recipe, built = phases[0]
     with jax.set_mesh(mesh):
-        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
-        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
+        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
+        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
         out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
-        with Checkpoints(job.workdir, job.config.checkpoint) as checkpoints:
+        with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
             found, _ = _found(job, phases, checkpoints, processes, arrays=False)
         if found is None:
             _initial(*phases[0], processes, arrays=False)
@@ -131,7 +132,7 @@ def dry_run(job: Job, processes: Session) -> Json:
             log.info("dry run: it would start at step %d", found.step)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
     stream = job.data.stream(phases[-1].recipe.config)
-    read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
+    read = stream.epochs(config.ends[-1], plan_until(job.data, config, config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
         log.info(
             "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
@@ -159,14 +160,14 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
     Raises BadInput for a corpus that does not fit.
     """
     check(config)
-    mixture, first = open_mixture(config), start
+    mixture = open_mixture(config)
     for part, end in zip(config.parts, config.ends, strict=True):
         mixture.check(part)
         mixture.stream(part).check(part.train.batch_size, mixture.described())
-        if first < end:
-            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, first)
-            yield from map(loader.TrainDispatches(mixture, part, plan, rows, first, end).batch, range(first, end))
-        first = max(first, end)
+        if start < end:
+            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, start)
+            yield from map(loader.TrainDispatches(mixture, part, plan, rows, start, end).batch, range(start, end))
+        start = max(start, end)
 
 
 def _evaluated(
@@ -222,28 +223,26 @@ def restore_or_init(
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
     the first step of a branch `branch`.
     """
-    config, data = job.config, job.data
     restored, begins = _found(job, phases, checkpoints, processes)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, drawn = _fresh(*phases[0], data.tokenizer, processes)
-        return state, plan_until(data, config, 0), 0, drawn
-    number = config.phase_before(restored.step)
-    begin = memory_since(config, phases, number)
+        state, drawn = _fresh(*phases[0], job.data.tokenizer, processes)
+        return state, plan_until(job.data, job.config, 0), 0, drawn
+    number = job.config.phase_before(restored.step)
     recipe, built = phases[number]
-    ends, config = config.ends, recipe.config
-    W, batch_size = config.data.windows_per_block, config.train.batch_size
+    config, batch_size = recipe.config, recipe.config.train.batch_size
     old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
-    plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
+    W, stream = config.data.windows_per_block, job.data.stream(config)
+    plan = extend_plan(old, restored.step, batch_size, W, stream.rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = max(_first_in_memory(config, plan, restored.step), begin)
-        memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
+        first = max(_first_in_memory(config, plan, restored.step), memory_since(job.config, phases, number))
+        memory = _rebuild(recipe, job.data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
         rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
-    if plan != old and restored.step < ends[number]:
+    if plan != old and restored.step < job.config.ends[number]:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
     log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
              begins.path if begins else checkpoints.path)  # fmt: skip

@@ -132,9 +132,7 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(
-        self, state: State, start: int, stop: int, unscored: bool, unsaved: bool
-    ) -> tuple[State, int, bool]:
+    def loop(self, state: State, start: int, stop: int, unscored: bool, unsaved: bool) -> tuple[State, int, bool]:
         """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first;
         `unsaved`: its checkpoint, which comes before that.
 
@@ -197,8 +195,9 @@ class Run:
         line = self._write_time(step, ended=True)
         # If only an evaluation was missing, this process made no step.
         last = self.report.last or workdirs.line_of(self.job.workdir, "metrics", step)
-        rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
-        return goodputs.result(self.job.workdir, step, last.get("loss"), rate, line)
+        if self.report.rates:
+            last = last | {"tokens_per_second": statistics.median(self.report.rates)}
+        return goodputs.result(self.job.workdir, step, last, line)
 
     def _write_time(self, step: int, **how: bool) -> Json:
         line = self.goodput.line(step, **how)
