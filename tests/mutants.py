@@ -91,7 +91,7 @@ MUTANTS = (
            one("commands/export", "test_every_kept_checkpoint_becomes_a_folder_with_its_card")),
     Mutant("perm_mask_hides_the_context", "xlnet_jax/batch.py", "key < query, key <= query)", "key < query, key < query)",
            one("library", "test_a_batch_as_transformers_takes_it_hides_what_a_rank_does_not_see")),
-    Mutant("batches_start_over", "xlnet_jax/train/launch.py", "first, end).batch, range(first, end))", "first, end).batch, range(end - first))",
+    Mutant("batches_start_over", "xlnet_jax/train/launch.py", "start, end).batch, range(start, end))", "start, end).batch, range(end - start))",
            one("library", "test_batches_are_those_of_the_steps_also_in_phases")),
     Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),

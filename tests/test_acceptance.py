@@ -76,8 +76,11 @@ def rows_of_one_example(rows=B) -> Batch:
 @jax.jit
 def run(params, batch, memory):
     """Output, logits at the targets [B, P, V], and the outputs of every layer (`content_stream`, `query_stream`)."""
-    out, seen = XLNet(CONFIG, R).apply({"params": params}, batch, memory, deterministic=True, mutable=["intermediates"])
-    layers = {name: x[0] for name, x in seen["intermediates"]["layers"].items() if name.endswith("_stream")}
+    out, seen = XLNet(CONFIG, R).apply(
+        {"params": params}, batch, memory, deterministic=True, mutable=["intermediates", "layer_outputs"]
+    )
+    sown = {**seen["intermediates"]["layers"], **seen["layer_outputs"]["layers"]}
+    layers = {name: x[0] for name, x in sown.items() if name.endswith("_stream")}
     return out, LanguageModel(XLNet(CONFIG, R)).logits(params, out.target_vectors_BPD), layers
 
 

@@ -29,6 +29,7 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.loop import Job
 from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
@@ -331,9 +332,8 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        state, _, step, origin = restore_or_init(
-            settings, [BuiltPhase(recipe, built)], open_mixture(settings), checkpoints, Session()
-        )
+        job = Job(settings, str(tmp_path), open_mixture(settings), make_recipe, None, settings.train.steps)
+        state, _, step, origin = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
         drawn = contents({"params": create_state(recipe, built).params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
@@ -435,7 +435,8 @@ def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytest
     mixture = open_mixture(settings)
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        state, *_ = restore_or_init(settings, [BuiltPhase(recipe, built)], mixture, checkpoints, Session())
+        job = Job(settings, str(tmp_path / "new"), mixture, make_recipe, None, settings.train.steps)
+        state, *_ = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
         drawn = create_state(recipe, built).params["word_embedding"]
     with Checkpoints(str(run)) as checkpoints:
         theirs = tiny.saved_parameters(str(run))[0]["word_embedding"]

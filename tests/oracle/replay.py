@@ -200,8 +200,8 @@ class Observed:
         self.diffuses = model.diffuses
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
-        self.out, seen = self.model.apply(variables, *args, mutable=["intermediates"], **kwargs)
-        self.layers = seen["intermediates"]["layers"]
+        self.out, seen = self.model.apply(variables, *args, mutable=["intermediates", "layer_outputs"], **kwargs)
+        self.layers = {**seen["intermediates"]["layers"], **seen["layer_outputs"]["layers"]}
         return self.out
 
 

@@ -114,11 +114,11 @@ def measure(model: ModelConfig, params: Any, batch: Batch, memory: Memory) -> di
     whole = language_model(Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T)))
     out: Any
     out, seen = whole.transformer.apply(
-        {"params": params}, batch, memory, deterministic=True, mutable=["intermediates"]
+        {"params": params}, batch, memory, deterministic=True, mutable=["layer_outputs"]
     )
     (_, rows), gradient = jax.value_and_grad(mean_loss, has_aux=True)(params, whole, batch, memory)
     return {
-        "hidden": seen["intermediates"]["layers"]["content_stream"][0],
+        "hidden": seen["layer_outputs"]["layers"]["content_stream"][0],
         "nll": whole.nll(params, out.target_vectors_BPD, batch.target_tokens),
         "log_probability": jax.nn.log_softmax(whole.logits(params, out.target_vectors_BPD)),
         "gradient": gradient,

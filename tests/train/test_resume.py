@@ -21,6 +21,7 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
+from xlnet_jax.train.loop import Job
 from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
@@ -109,6 +110,7 @@ def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried
     caplog.set_level("INFO", "xlnet_jax")
     settings = config(pytestconfig, mesh={"data": 1}, **changes)
     recipe, mixture = make_recipe(settings), open_mixture(settings)
+    job = Job(settings, str(tmp_path), mixture, make_recipe, None, settings.train.steps)
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
@@ -116,7 +118,7 @@ def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried
         identity = workdirs.identity(settings, mixture.sha256, mixture.tokenizer.sha256)
         checkpoints.save(step, trees, {**identity, "plan": plan, "rebuilt": [2]})
         checkpoints.wait()
-        state, *_, origin = restore_or_init(settings, [BuiltPhase(recipe, built)], mixture, checkpoints, Session())
+        state, *_, origin = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
     assert origin == {"rebuilt": [2, step] if steps else [2]}
     if steps is None:
         assert "memory rebuilt" not in caplog.text and not np.any(state.memory.hidden_LBMD)

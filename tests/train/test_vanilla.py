@@ -126,12 +126,13 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
 
 def test_windows_are_predicted_from_their_last_position_whatever_their_number():
     recipe, params, _ = vanilla()
+    recipe = dataclasses.replace(recipe, config=recipe.config.changed(evaluation={"batch_size": 16}))
     # Shorter than the segments of training; the last of three batches is not full.
     context, text = 12, tiny.words().text[:50]
     windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
     mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh):
-        found = sliding.scorer(recipe, mesh, batch_size=16)(params, windows)
+        found = sliding.scorer(recipe, mesh)(params, windows)
     assert found.shape == (len(windows),) == (38,)
     tokens, zeros = jnp.asarray(windows[:, :-1]), jnp.zeros(len(windows), jnp.int32)
     batch = dataclasses.replace(

@@ -23,7 +23,7 @@ from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import stop_request
 from xlnet_jax.train import launch
 from xlnet_jax.train.evaluation import best
-from xlnet_jax.train.launch import Job
+from xlnet_jax.train.loop import Job
 from xlnet_jax.train.recipe import Recipe
 
 

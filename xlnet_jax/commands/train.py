@@ -29,7 +29,7 @@ from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch as branches
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
-from xlnet_jax.train.launch import Job
+from xlnet_jax.train.loop import Job
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
 

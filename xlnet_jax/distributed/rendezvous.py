@@ -142,7 +142,8 @@ class Watch:
             # All get this line: with all hosts in it, its bytes would grow as the square of their number.
             here = _some([f"{process} on {host}" for process, host in hosts.items()]) + self._unknown
             cure = ADDRESS if self._unknown and not self.links else ""
-            self._wait_for(_who(missing), f"here: {here}", self.settings.rendezvous_seconds, cure)
+            who = f"process{'es' * (len(missing) > 1)} {_some(missing)}"
+            self._wait_for(who, f"here: {here}", self.settings.rendezvous_seconds, cure)
             await asyncio.sleep(TICK_SECONDS)
         if self._fault:
             raise self._fault
@@ -419,10 +420,6 @@ class Watch:
         if self._server is not None:
             self._server.close()
         self._runner.close()  # cancels all tasks, each of which closes its connection
-
-
-def _who(processes: list[int]) -> str:
-    return f"process{'es' * (len(processes) > 1)} {_some(processes)}"
 
 
 def _some(names: list[Any]) -> str:

@@ -8,7 +8,6 @@ on_one_device    its parameters on the first device of this process alone: for t
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +54,7 @@ class Stored(NamedTuple):
         if step is None and not self.config.pretrains:
             with Checkpoints(self.path) as checkpoints:
                 steps = checkpoints.steps()
-            lines = read_jsonl(os.path.join(self.path, "evaluations.jsonl"))
+            lines = read_jsonl(self.path, "evaluations.jsonl")
             top = best([line for line in lines if line["step"] in steps])
             return top["step"] if top else None
         return step

@@ -78,11 +78,11 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
             if (value := getattr(asked, name)) != getattr(Score(), name):
                 whom = "has a bound, the mean over all orders" if bound else "has a likelihood"
                 raise BadInput(f"{name}={value}: a model of data.objective={data.objective} {whom}; leave it out")
-    if data.objective == "clm" and isinstance(asked, Fill):
+    if data.left_to_right and isinstance(asked, Fill):
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip
     for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
-        if data.objective == "clm" and (value := getattr(asked, name, only)) != only:
+        if data.left_to_right and (value := getattr(asked, name, only)) != only:
             raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
                            "leave it out, or train a model with data.objective=plm")  # fmt: skip
     if isinstance(asked, Decoding) and config.model.position_scheme == "absolute":

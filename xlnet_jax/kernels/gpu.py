@@ -81,7 +81,11 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
         jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
         jnp.stack(packing.keys(a, Kp), axis=1).astype(jnp.int32),
     )  # fmt: skip
-    pad = functools.partial(_padded, head_dim=Ep)
+
+    def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
+        """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
+        return jnp.pad(x, ((0, 0), padding, (0, 0), (0, Ep - x.shape[3])))
+
     o_BQHE: Any = _fused(
         plan, pad(a_BQHE.astype(dtype), (0, Qp - Q)), pad(b_BQHE.astype(dtype), (0, Qp - Q)),
         jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))), pad(a.k_BKHE, (0, Kp - K)), pad(a.v_BKHE, (0, Kp - K)),
@@ -135,8 +139,3 @@ def _call(body: Any, plan: Plan, grid: tuple[int, ...], results: list[Any], inpu
     name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
     # Tiles whose loads are under way at a time; where keys get their gradient 2 would spill more.
     return plan.call(body, name, grid, results, inputs, stages=1 if body is backward_keys else 2)
-
-
-def _padded(x: jax.Array, padding: tuple[int, int], head_dim: int) -> jax.Array:
-    """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
-    return jnp.pad(x, ((0, 0), padding, (0, 0), (0, head_dim - x.shape[3])))

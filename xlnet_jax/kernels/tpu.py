@@ -88,11 +88,18 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
     heads = up(H * Ep, LANES) // Ep
-    lanes = functools.partial(_in_lanes, heads=heads, head_dim=Ep)
+
+    def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
+        """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
+        pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
+        return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
+
     queries = packing.queries(a, Qp)
+    # Of each block of queries.
+    window_AQ = ((Tp - 1 - queries[2]) // plans[0].window).reshape(-1, query_block).astype(jnp.int32)
     word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
-        plans, table_B, word_BH.reshape(-1), *_windows(queries[2], plans[0]),
+        plans, table_B, word_BH.reshape(-1), window_AQ.min(axis=1), window_AQ.max(axis=1),
         lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)), lanes(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
@@ -205,19 +212,7 @@ def _call(body: Any, plan: Plan, grid: tuple[int, ...], order: Any, out_shape: A
     )
 
 
-def _windows(position_BQ: jax.Array, plan: Plan) -> tuple[jax.Array, jax.Array]:
-    """The first and the last window of each block of queries, [B blocks]."""
-    window_AQ = ((plan.positions - 1 - position_BQ) // plan.window).reshape(-1, plan.query_block)
-    return window_AQ.min(axis=1).astype(jnp.int32), window_AQ.max(axis=1).astype(jnp.int32)
-
-
 def _packed(*rows: jax.Array) -> jax.Array:
     """int32 [B, 8, n] of arrays [B, n], with zeros."""
     zeros = jnp.zeros_like(rows[0])
     return jnp.stack([*rows, *[zeros] * (SUBLANES - len(rows))], axis=1).astype(jnp.int32)
-
-
-def _in_lanes(x: jax.Array, padding: tuple[int, int], heads: int, head_dim: int) -> jax.Array:
-    """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
-    pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, head_dim - x.shape[3]))
-    return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * head_dim)

@@ -100,7 +100,7 @@ class Attention(nn.Module):
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
         """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of the content rows."""
         config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
-        T = x_BSD.shape[1] - sum(stream.limit_BQ.shape[1] for stream in inputs.streams[1:])
+        T = inputs.streams[0].limit_BQ.shape[1]
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))

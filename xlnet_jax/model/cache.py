@@ -48,24 +48,21 @@ class Cache:
         """T."""
         return self.rank_BK.shape[1] - self.memory_len
 
-    def read(self, rank_BQ: jax.Array, position_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
+    def read(self, rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
         """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of the rows, joined.
 
-        Without `position_BQ`, their places in the segment, the segment starts with them: only the memory is kept.
+        Without `slot_BQ`, their slots, the segment starts with them: only the memory is kept.
         """
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
-        if position_BQ is not None:
-            return kept, put(self.rank_BK, rank_BQ, M + position_BQ)
+        if slot_BQ is not None:
+            return kept, put(self.rank_BK, rank_BQ, slot_BQ)
         k_LBHME, v_LBHME = (x[:, :, :, :M] for x in kept[:2])
         r_LNHE = None if kept.r_NHE is None else kept.r_NHE[:, T - Q : T + M + Q - 1]
         return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
 
-    def write(
-        self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, position_BQ: jax.Array | None
-    ) -> Cache:
-        """The cache with the keys and values of the new rows, and their ranks."""
+    def write(self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> Cache:
+        """The cache with the keys and values of the new rows, and their ranks; `slot_BQ` as for `read`."""
         M, Q = self.memory_len, rank_BQ.shape[1]
-        slot_BQ = None if position_BQ is None else M + position_BQ
         kept = self.layers
         k_LBHKE, v_LBHKE = (
             old_LBHKE.at[:, :, :, M : M + Q].set(new_LBQHE.transpose(0, 1, 3, 2, 4))

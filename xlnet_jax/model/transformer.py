@@ -80,9 +80,8 @@ class Layer(nn.Module):
         x_BSD, rows = attention(x_BSD, memory, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
-        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests the other.
+        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
-        self.sow("intermediates", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
 
@@ -208,10 +207,10 @@ class XLNet(nn.Module):
 
         table_SND = slot_BT = None
         if isinstance(memory, Cache):
-            kept, rank_BK = memory.read(batch.rank, place_BT)
-            M = rank_BK.shape[1] - T
             slot_BT = None if place_BT is None else memory.memory_len + place_BT
-            carried = functools.partial(memory.write, rank_BQ=batch.rank, position_BQ=place_BT)
+            kept, rank_BK = memory.read(batch.rank, slot_BT)
+            M = rank_BK.shape[1] - T
+            carried = functools.partial(memory.write, rank_BQ=batch.rank, slot_BQ=slot_BT)
         else:
             M = memory.hidden_LBMD.shape[2]
             valid_B = jnp.where(batch.continues, memory.valid_B, 0)

@@ -137,9 +137,10 @@ def summary(line: Json | None) -> Json:
     return {"seconds": seconds, "goodput": seconds["steps"] / max(sum(seconds.values()), 1e-9)}
 
 
-def result(workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: Json | None) -> Json:
-    """The result of `train`."""
-    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir, **summary(line)}
+def result(workdir: str, step: int, last: Json, line: Json | None) -> Json:
+    """The result of `train`, from its last lines of `metrics.jsonl` and of `time.jsonl`."""
+    of_step = {name: last.get(name) for name in ("loss", "tokens_per_second")}
+    return {"step": step, **of_step, "workdir": workdir, **summary(line)}
 
 
 def described(line: Json) -> str:

@@ -48,9 +48,9 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     """Where the run in `workdir` starts or has started: as its `config.json` says, or the option `given`; None = it is
     no branch. Raises BadInput if the two differ, or if there is no such run.
     """
-    started = workdirs.read_config(workdir)
-    files.check_types(started or {}, {"branch": str}, f"{workdir}/config.json")
-    recorded = parsed(started["branch"]) if started and started.get("branch") else None
+    started = workdirs.read_config(workdir) or {}
+    files.check_types(started, {"branch": str}, f"{workdir}/config.json")
+    recorded = parsed(started["branch"]) if started.get("branch") else None
     wanted = parsed(given) if given else None
     if wanted and started and (recorded is None or wanted not in (recorded, (recorded.path, None))):
         what = "a branch of " + str(recorded) if recorded else "no branch"

@@ -229,7 +229,7 @@ class HeldoutLoss:
         data = self._config.data
         if data.left_to_right or data.factorization_order != "spans" or data.objective == "mdm":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
-        if self._config.data.left_to_right:
+        if data.left_to_right:
             scored["streams"] = self._rows
         return scored
 

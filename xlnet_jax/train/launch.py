@@ -11,16 +11,14 @@ import functools
 import itertools
 import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from jax.sharding import Mesh
 
 from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
@@ -47,32 +45,13 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
-from xlnet_jax.train.loop import Run
+from xlnet_jax.train.loop import Job, Run
 from xlnet_jax.train.phases import BuiltPhase, build, check_parameters, compile_later, empty_memory, enter, memory_since
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What is trained, where, and how far. Its inputs have been checked."""
-
-    config: Config
-    workdir: str
-    data: TrainingData
-    make_recipe: Callable[[Config], Recipe]
-    """Called with the configuration that this machine has decided (`fused.decided`)."""
-    make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
-    """None = nothing is evaluated."""
-    stop: int
-    """Save and stop at this step."""
-    origin: branch.Origin | None = None
-    """The checkpoint of another run where this one starts; see `branch`."""
-    sample: Callable[[Recipe, Any], list[Json]] | None = None
-    """See `loop.Run.sample`."""
 
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[Json, bool]:
@@ -96,9 +75,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
             with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
-                state, plan, start, origin = restore_or_init(
-                    config, phases, job.data, checkpoints, processes, job.origin
-                )
+                state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
             now = config.phase_before(start)
             evaluators = [job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None for each in phases]
             unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
@@ -107,7 +84,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                          workdir, start, start if ended else job.stop)  # fmt: skip
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
-                return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
+                return goodputs.result(workdir, start, last, times), False
             origin |= {"attention": phases[now].recipe.config.model.attention}
             workdirs.write_start(workdir, config, job.data, start, origin)
             wandb = open_wandb(config.log.wandb, workdir, flat(config))
@@ -126,8 +103,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
                     log.info("phase %d of %d from step %d on, with batches of %d", number + 1, len(phases), start,
                              recipe.config.train.batch_size)  # fmt: skip
                 loop = Run(
-                    recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                    request, goodput, watchdog, evaluators[number], job.sample, config.phases, executables[number],
+                    job, recipe, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes, request, goodput,
+                    watchdog, evaluators[number], executables[number],
                 )  # fmt: skip
                 stop = min(job.stop, config.ends[number])
                 state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
@@ -140,21 +117,22 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 def dry_run(job: Job, processes: Session) -> Json:
     """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
     arrays; neither compiles nor writes."""
-    mesh, phases = build(job.config, job.make_recipe, processes)
+    config = job.config
+    mesh, phases = build(config, job.make_recipe, processes)
     recipe, built = phases[0]
     with jax.set_mesh(mesh):
-        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, job.config, 0)
-        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, job.config.ends[0])(0)
+        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
+        batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
         out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
-        with Checkpoints(job.workdir, job.config.checkpoint) as checkpoints:
-            found, _ = _found(job.config, phases, job.data, checkpoints, processes, job.origin, arrays=False)
+        with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
+            found, _ = _found(job, phases, checkpoints, processes, arrays=False)
         if found is None:
-            _initial(*phases[0], job.data, processes, arrays=False)
+            _initial(*phases[0], processes, arrays=False)
         else:
             log.info("dry run: it would start at step %d", found.step)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
     stream = job.data.stream(phases[-1].recipe.config)
-    read = stream.epochs(job.config.ends[-1], plan_until(job.data, job.config, job.config.ends[-1] - 1))
+    read = stream.epochs(config.ends[-1], plan_until(job.data, config, config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
         log.info(
             "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
@@ -182,14 +160,14 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
     Raises BadInput for a corpus that does not fit.
     """
     check(config)
-    mixture, first = open_mixture(config), start
+    mixture = open_mixture(config)
     for part, end in zip(config.parts, config.ends, strict=True):
         mixture.check(part)
         mixture.stream(part).check(part.train.batch_size, mixture.described())
-        if first < end:
-            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, first)
-            yield from map(loader.TrainDispatches(mixture, part, plan, rows, first, end).batch, range(first, end))
-        first = max(first, end)
+        if start < end:
+            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, start)
+            yield from map(loader.TrainDispatches(mixture, part, plan, rows, start, end).batch, range(start, end))
+        start = max(start, end)
 
 
 def _evaluated(
@@ -202,22 +180,21 @@ def _evaluated(
     """
     if evaluator is None:
         return False, False
-    lines = [line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] <= start]
+    lines = [line for line in read_jsonl(workdir, "evaluations.jsonl") if line["step"] <= start]
     unscored = evaluation.due(config, start) and start not in (line["step"] for line in lines)
     ended = not unscored and evaluation.ends(config, lines)
     unscored, ended = json.loads(processes.broadcast(json.dumps([unscored, ended])))
     return unscored, ended
 
 
-def _wanted(
-    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, where: str, step: int, record: Json
-) -> Trees:
+def _wanted(job: Job, phases: Sequence[BuiltPhase], where: str, step: int, record: Json) -> Trees:
     """The trees to read of a checkpoint (`restore.TreesOf`); BadInput if it does not fit."""
+    config = job.config
     recipe, built = phases[config.phase_before(step)]
     check_past(config, record.get("phases", ()), step, where)
     if config.phases != (*record.get("phases", ()),):
         check_parameters(built, record, where)
-    workdirs.check_resume(record, recipe.config, data, where, told=True)
+    workdirs.check_resume(record, recipe.config, job.data, where, told=True)
     # With another batch size the rows are other rows: the saved memory is useless.
     same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
@@ -225,54 +202,47 @@ def _wanted(
 
 
 def _found(
-    config: Config, phases: Sequence[BuiltPhase], data: TrainingData, checkpoints: Checkpoints, processes: Session,
-    origin: branch.Origin | None, arrays: bool = True,
-) -> tuple[Restored | None, branch.Origin | None]:  # fmt: skip
+    job: Job, phases: Sequence[BuiltPhase], checkpoints: Checkpoints, processes: Session, arrays: bool = True
+) -> tuple[Restored | None, branch.Origin | None]:
     """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if it does; without the
     `arrays` of the checkpoint it fits as far as its record says.
     """
-    wanted = functools.partial(_wanted, config, phases, data)
+    wanted, config = functools.partial(_wanted, job, phases), job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
         branch.warn_of_rise(found, config.in_phase(config.phase_before(found.step)), checkpoints.workdir)
         return found, None
-    return branch.restored(origin, config, wanted, processes, arrays) if origin else None, origin
+    return branch.restored(job.origin, config, wanted, processes, arrays) if job.origin else None, job.origin
 
 
 def restore_or_init(
-    config: Config,
-    phases: Sequence[BuiltPhase],
-    data: TrainingData,
-    checkpoints: Checkpoints,
-    processes: Session,
-    origin: branch.Origin | None = None,
+    job: Job, phases: Sequence[BuiltPhase], checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, Json]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
     the first step of a branch `branch`.
     """
-    restored, begins = _found(config, phases, data, checkpoints, processes, origin)
+    restored, begins = _found(job, phases, checkpoints, processes)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, drawn = _fresh(*phases[0], data, processes)
-        return state, plan_until(data, config, 0), 0, drawn
-    number = config.phase_before(restored.step)
-    begin = memory_since(config, phases, number)
+        state, drawn = _fresh(*phases[0], job.data.tokenizer, processes)
+        return state, plan_until(job.data, job.config, 0), 0, drawn
+    number = job.config.phase_before(restored.step)
     recipe, built = phases[number]
-    ends, config = config.ends, recipe.config
-    W, batch_size = config.data.windows_per_block, config.train.batch_size
+    config, batch_size = recipe.config, recipe.config.train.batch_size
     old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
-    plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
+    W, stream = config.data.windows_per_block, job.data.stream(config)
+    plan = extend_plan(old, restored.step, batch_size, W, stream.rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = max(_first_in_memory(config, plan, restored.step), begin)
-        memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
+        first = max(_first_in_memory(config, plan, restored.step), memory_since(job.config, phases, number))
+        memory = _rebuild(recipe, job.data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
         rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
-    if plan != old and restored.step < ends[number]:
+    if plan != old and restored.step < job.config.ends[number]:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
     log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
              begins.path if begins else checkpoints.path)  # fmt: skip
@@ -346,9 +316,9 @@ def _by_piece(
     return merged
 
 
-def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session) -> tuple[State, Json]:
+def _fresh(recipe: Recipe, built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[State, Json]:
     """The state of step 0, with the parameters of another run if so configured."""
-    params, origin = _initial(recipe, built, data, processes)
+    params, origin = _initial(recipe, built, processes)
     state = create_state(recipe, built)
     if not params:
         return state, {"rebuilt": []}
@@ -358,16 +328,14 @@ def _fresh(recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Sess
     # Loaded parameters replace drawn ones; the other run may lack some.
     merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
-    if other_rows or origin["tokenizer_sha256"] != data.tokenizer.sha256:
-        merged |= _by_piece(recipe.config.checkpoint.init_from, found, drawn, forms, data.tokenizer)
+    if other_rows or origin["tokenizer_sha256"] != tokenizer.sha256:
+        merged |= _by_piece(recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer)
     nested = traverse_util.unflatten_dict(merged, sep="/")
     state = dataclasses.replace(state, params=meshes.like(nested, built.abstract_state.params))
     return state, {"init_from": origin, "rebuilt": []}
 
 
-def _initial(
-    recipe: Recipe, built: BuiltStep, data: TrainingData, processes: Session, arrays: bool = True
-) -> tuple[Json, Json]:
+def _initial(recipe: Recipe, built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Json, Json]:
     """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
     to say of them; both empty if there is none."""
     path = recipe.config.checkpoint.init_from

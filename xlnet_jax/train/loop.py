@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
+from jax.sharding import Mesh
 
 from xlnet_jax.checkpoint.store import Checkpoints, sums_of
 from xlnet_jax.config import Config
@@ -39,7 +40,7 @@ from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
-from xlnet_jax.train import evaluation
+from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
@@ -80,13 +81,31 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
     log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
 
 
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is trained, where, and how far. Its inputs have been checked."""
+
+    config: Config
+    workdir: str
+    data: TrainingData
+    make_recipe: Callable[[Config], Recipe]
+    """Called with the configuration that this machine has decided (`fused.decided`)."""
+    make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
+    """None = nothing is evaluated."""
+    stop: int
+    """Save and stop at this step."""
+    origin: branch.Origin | None = None
+    """The checkpoint of another run where this one starts; see `branch`."""
+    sample: Callable[[Recipe, Any], list[Json]] | None = None
+    """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
+
+
 @dataclasses.dataclass
 class Run:
     """The loop and everything that it uses between dispatches; it passes the State on and never keeps it."""
 
+    job: Job
     recipe: Recipe
-    workdir: str
-    data: TrainingData
     mesh: Any
     built: BuiltStep
     checkpoints: Checkpoints
@@ -99,11 +118,7 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None
-    sample: Callable[[Recipe, Any], list[Json]] | None = None
-    """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
-    phases: tuple[Json, ...] = ()
-    """Of the whole run, for the record of a checkpoint."""
-    executables: dict[tuple[int, ...], Any] = dataclasses.field(default_factory=dict)
+    executables: dict[tuple[int, ...], Any]
     """The compiled steps by the shape of their batch."""
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
@@ -117,9 +132,7 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(
-        self, state: State, start: int, stop: int, unscored: bool, unsaved: bool = False
-    ) -> tuple[State, int, bool]:
+    def loop(self, state: State, start: int, stop: int, unscored: bool, unsaved: bool) -> tuple[State, int, bool]:
         """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first;
         `unsaved`: its checkpoint, which comes before that.
 
@@ -127,14 +140,14 @@ class Run:
         """
         config, goodput = self.recipe.config, self.goodput
         rows = meshes.rows_here(self.built.rows, self.mesh)
-        dispatches = loader.TrainDispatches(self.data, config, self.plan, rows, start, stop)
+        dispatches = loader.TrainDispatches(self.job.data, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         self.saved = start
         self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
-            self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
+            self.report = Reporter(config, self.job.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
             if unsaved:
                 self._save(start, state, wait=True)
             at, ended = start, unscored and self._evaluate(start, state)
@@ -146,8 +159,12 @@ class Run:
                     self._report()  # else the dispatch in flight runs beside the compiler, and seems to take no time
                     self.executables[shape] = self._compile(state, batch)
                 if not self.report.clock:
-                    self._begin()
-                with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
+                    goodput.work()
+                    # Later rates leave compilation out by themselves: the clock does not count it as training.
+                    self.report.clock = goodput.training()
+                    # From here on a hard stop would lose work.
+                    self.request.working()
+                with profiled(config, self.job.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = meshes.settled(self.executables[shape](state, batch))
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
@@ -177,9 +194,10 @@ class Run:
         self._check_grace()
         line = self._write_time(step, ended=True)
         # If only an evaluation was missing, this process made no step.
-        last = self.report.last or workdirs.line_of(self.workdir, "metrics", step)
-        rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
-        return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
+        last = self.report.last or workdirs.line_of(self.job.workdir, "metrics", step)
+        if self.report.rates:
+            last = last | {"tokens_per_second": statistics.median(self.report.rates)}
+        return goodputs.result(self.job.workdir, step, last, line)
 
     def _write_time(self, step: int, **how: bool) -> Json:
         line = self.goodput.line(step, **how)
@@ -204,14 +222,6 @@ class Run:
             # Compiles them, so that the first save does not wait.
             sums_of(self._trees(state), {"plan": self.plan})
         return executable
-
-    def _begin(self) -> None:
-        """Before the first dispatch."""
-        self.goodput.work()
-        # Later rates leave compilation out by themselves: the clock does not count it as training.
-        self.report.clock = self.goodput.training()
-        # From here on a hard stop would lose work.
-        self.request.working()
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
@@ -241,7 +251,8 @@ class Run:
             nonlocal wait
             complete, wait = wait, True  # every further attempt
             record = {"plan": to_json(self.plan), "rebuilt": self.rebuilt}
-            record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256, self.phases)
+            data, phases = self.job.data, self.job.config.phases
+            record |= workdirs.identity(self.recipe.config, data.sha256, data.tokenizer.sha256, phases)
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
@@ -304,15 +315,15 @@ class Run:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 params = meshes.like(state.evaluated(self.recipe.config.evaluation.averaged), self.built.logical.params)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
-                if self.sample:
+                if self.job.sample:
                     with self.watchdog.suspended():  # it may compile
-                        self.writer.write_samples(step, self.sample(self.recipe, params))
+                        self.writer.write_samples(step, self.job.sample(self.recipe, params))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        ends = evaluation.ends(self.recipe.config, read_jsonl(self.workdir, "evaluations.jsonl"))
+        ends = evaluation.ends(self.recipe.config, read_jsonl(self.job.workdir, "evaluations.jsonl"))
         return self.processes.broadcast(str(ends), "evaluating") == "True"
 
     def _report(self) -> None:

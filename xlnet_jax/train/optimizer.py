@@ -305,4 +305,4 @@ def make_optimizer(
         optax.scale_by_learning_rate(schedule(config, steps)),
     )
     average = [exponential_average(config.average)] if config.average else []
-    return optax.chain(*(hold(unused, each) if unused else each for each in chain), *average)
+    return optax.chain(*(hold(unused, each) for each in chain), *average)

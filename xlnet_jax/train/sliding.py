@@ -46,14 +46,14 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 
-def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[..., np.ndarray]:
+def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
     """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
     It takes parameters placed on the mesh, int32 [N, X], equal in all processes, and the numbers or slice of the
     windows to score; it returns float32 of these, and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
-    over whose rows each `batch_size` windows (0 = as configured) are split.
+    over whose rows each batch of windows is split.
     """
-    size = rows_at_once(recipe.config, mesh, batch_size)
+    size = rows_at_once(recipe.config, mesh)
     local = meshes.rows_here(size, mesh)
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
