@@ -160,7 +160,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(evaluate, "opened", opened)
     monkeypatch.setattr(evaluate.contexts, "losses", losses)
-    monkeypatch.setattr(evaluate, "picture", lambda path, title, xlabel, curves, points, **scale: sorted(curves))
+    monkeypatch.setattr(evaluate, "picture", lambda path, title, xlabel, curves, levels, **scale: sorted(curves))
     return scored, compared, heldout
 
 

@@ -112,8 +112,8 @@ def segment(model, params, batch, memory):
 def test_losses_are_those_of_the_original(name, tmp_path, x64):
     """Three segments with memory. Catches a row of another symbol, a transposed kernel, q for k, shifted cut-offs."""
     recorded, case = xl_replay.load(name), CASES[name]
-    with vocabulary(tmp_path, SYMBOLS) as (tokenizer, ids):
-        assert tokenizer.pieces == [*SPECIAL_PIECES, "the", "<eos>", *SYMBOLS[3:]]
+    tokenizer, ids = vocabulary(tmp_path, SYMBOLS)
+    assert tokenizer.pieces == [*SPECIAL_PIECES, "the", "<eos>", *SYMBOLS[3:]]
     assert ids.tolist() == [9, 10, 0, *range(11, 32)]
     lengths = {key: getattr(case, key) for key in ("memory_len", "same_length", "clamp_len", "layer_norm_epsilon")}
     model, params = read(variables_of(recorded, case), ids, compute_dtype="float64", **lengths)
@@ -270,18 +270,18 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
         (["_", "e", "3"], "characters", [" ", "e", "3"]),
         (["<S>", "the", "<UNK>", "_", "3"], "words", ["<eos>", "the", "_", "3"]),
     ):
-        with vocabulary(tmp_path, symbols) as (tokenizer, ids):
-            assert (tokenizer.level, tokenizer.pieces[9:]) == (level, pieces)
-            assert [tokenizer.pieces[index] for index in ids if index] == pieces
+        tokenizer, ids = vocabulary(tmp_path, symbols)
+        assert (tokenizer.level, tokenizer.pieces[9:]) == (level, pieces)
+        assert [tokenizer.pieces[index] for index in ids if index] == pieces
         assert (0 in ids) == (level == "words")
-    with vocabulary(tmp_path, ["32", "256"]) as (tokenizer, _):  # a byte has no such number
-        assert tokenizer.level == "words"
-    with vocabulary(tmp_path, ["97", "98"]) as (tokenizer, _):  # enwik8 is without line ends there
-        assert tokenizer.encode("a\nb\n").tolist() == [9, 10]
-        with pytest.raises(BadInput, match="byte 0x63 is not in the vocabulary"):
-            tokenizer.encode("a\nc")
-    with vocabulary(tmp_path, ["<S>", "the", "<UNK>"]) as (tokenizer, _):
-        assert tokenizer.encode("the other\n").tolist() == [10, 0, 9]
+    tokenizer, _ = vocabulary(tmp_path, ["32", "256"])  # a byte has no such number
+    assert tokenizer.level == "words"
+    tokenizer, _ = vocabulary(tmp_path, ["97", "98"])  # enwik8 is without line ends there
+    assert tokenizer.encode("a\nb\n").tolist() == [9, 10]
+    with pytest.raises(BadInput, match="byte 0x63 is not in the vocabulary"):
+        tokenizer.encode("a\nc")
+    tokenizer, _ = vocabulary(tmp_path, ["<S>", "the", "<UNK>"])
+    assert tokenizer.encode("the other\n").tolist() == [10, 0, 9]
 
 
 @pytest.mark.parametrize(("symbols", "said"), [
@@ -291,12 +291,12 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
     (["<unk>", "the", "<UNK>"], "line 3, '<UNK>', must be one symbol that no other line has"),
 ])  # fmt: skip
 def test_a_wrong_line_of_symbols_is_named(symbols, said, tmp_path):
-    with pytest.raises(BadInput, match=said), vocabulary(tmp_path, symbols):
-        pass
-    with pytest.raises(BadInput, match="name a text file"), transformer_xl.open_vocabulary(None, "here"):
-        pass
-    with pytest.raises(BadInput, match="missing.txt"), transformer_xl.open_vocabulary("missing.txt", "here"):
-        pass
+    with pytest.raises(BadInput, match=said):
+        vocabulary(tmp_path, symbols)
+    with pytest.raises(BadInput, match="name a text file"):
+        transformer_xl.open_vocabulary(None, "here")
+    with pytest.raises(BadInput, match="missing.txt"):
+        transformer_xl.open_vocabulary("missing.txt", "here")
 
 
 @pytest.mark.slow
@@ -306,8 +306,8 @@ def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch,
     variables = variables_of(recorded, case)
     (tmp_path / "model.ckpt-0.index").touch()
     monkeypatch.setattr(tensorflow, "open_checkpoint", lambda prefix: Arrays.of(prefix, variables))
-    with vocabulary(tmp_path, SYMBOLS) as (_, ids):
-        _, params = read(variables, ids)
+    _, ids = vocabulary(tmp_path, SYMBOLS)
+    _, params = read(variables, ids)
     first, exported, second = (str(tmp_path / name) for name in ("first", "exported", "second"))
     symbols = [f"--tokenizer={tmp_path}/symbols.txt", "--config.model.memory_len=4"]
     assert main(["import", str(tmp_path), f"--workdir={first}", "--config.model.cutoffs=9,15", symbols[0]]) == 2

@@ -87,9 +87,7 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     task = _task(beam=beam, max_answer=3)
     place = np.arange(len(PARAGRAPH))
     (row, *_) = task.encode(0, Example(("ba", "ki"), (), ""))
-    row = dataclasses.replace(
-        row, more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0)
-    )
+    row = row._replace(more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0))
     (output,) = task.outputs(found, [row], [Example(("abcde", "?"), None, "")])
     legal = [(i, j) for i in PARAGRAPH for j in PARAGRAPH if i <= j < i + 3]
     best = max(legal, key=lambda pair: score_TT[pair])
@@ -121,7 +119,7 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     place = np.arange(5)
     (row,) = task.encode(0, Example(("ba", "ki"), (), ""))
     assert row.labels["impossible"] and row.labels["start"] == row.labels["end"] == 0
-    row = dataclasses.replace(row, more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0))
+    row = row._replace(more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0))
     # Of all starts, and of the best start alone.
     for beam, starts in ((5, range(3, 8)), (1, [3 + int(start_T[3:8].argmax())])):
         found = jax.tree.map(np.asarray, head.clone(beam=beam).apply(params, hidden, method="predictions"))

@@ -82,10 +82,10 @@ def _job(train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at
     make_recipe = functools.partial(task_recipe, train.task, train.rows[0])
     make_recipe(config)  # refuses before a device is used
 
-    def evaluator(recipe: Recipe, mesh: Mesh, dev: TaskData) -> TaskEvaluator:
+    def evaluator(recipe: Recipe, mesh: Mesh) -> TaskEvaluator:
+        assert dev is not None
         write = writer(dev.task, recipe, mesh) if isinstance(dev.task, TextToText) else None
         return TaskEvaluator(recipe, mesh, dev, workdir, write)
 
-    make_evaluator = functools.partial(evaluator, dev=dev) if dev else None
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-    return Job(config, workdir, train, make_recipe, make_evaluator, stop)
+    return Job(config, workdir, train, make_recipe, evaluator if dev else None, stop)

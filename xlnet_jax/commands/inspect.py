@@ -7,7 +7,6 @@ import functools
 import flax.linen as nn
 import jax
 import numpy as np
-from flax import traverse_util
 from rich.console import Console
 from rich.table import Table
 
@@ -57,7 +56,7 @@ def count_parameters(config: Config) -> Json:
     `model.architecture` may name, that of this model first. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-    ours = traverse_util.flatten_dict(params, sep="/").keys()
+    ours = names.by_path(params).keys()
     if not config.model.share_layers and ours <= {entry.ours for entry in names.TENSORFLOW}:
         params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
     tensors = jax.tree.leaves(params)

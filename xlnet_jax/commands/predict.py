@@ -62,9 +62,10 @@ def predict(
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
                        f"{task.config.finetune.task}; leave them out")  # fmt: skip
-    results, good, examples, rows = _encoded(task, texts, input)
+    results, examples, rows = _encoded(task, texts, input)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
+        good = (result for result in results if "error" not in result)
         for result, output in zip(good, outputs, strict=True):
             result |= output
     if errors := [result["error"] for result in results if "error" in result]:
@@ -77,11 +78,9 @@ def predict(
     return results
 
 
-def _encoded(
-    task: Task, texts: Sequence[str], input: str | None
-) -> tuple[list[Json], list[Json], list[Example], list[Row]]:
-    """The objects of all examples, and in their order those of the good ones, these examples and their rows."""
-    results, good, examples, rows = list[Json](), list[Json](), list[Example](), list[Row]()
+def _encoded(task: Task, texts: Sequence[str], input: str | None) -> tuple[list[Json], list[Example], list[Row]]:
+    """The objects of all examples, and in their order the good examples, those without an `error`, and their rows."""
+    results, examples, rows = list[Json](), list[Example](), list[Row]()
     # Of the texts of training, if their number is known.
     names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
     is_none = task.no_label(task.labels)
@@ -100,13 +99,11 @@ def _encoded(
                     raise BadInput(f"{example.where}: the number of texts is {len(example.texts)}, and in training it "
                                    f"was {len(names)} ({', '.join(names)})")  # fmt: skip
                 add(task, example._replace(label=None), examples, rows)
+                if example.label is not None and not is_none(example.label):
+                    result["gold"] = example.label
             except BadInput as error:
                 result["error"] = str(error)
-                continue
-            good.append(result)
-            if example.label is not None and not is_none(example.label):
-                result["gold"] = example.label
-    return results, good, examples, rows
+    return results, examples, rows
 
 
 def _outputs(
@@ -148,10 +145,10 @@ def _by_length(
 def _records(task: Task, path: str) -> Iterator[Record]:
     """The records of `--input`."""
     if formats.has_records(task.config.finetune.task, path):
-        return formats.records(task.config, path, lenient=True)
+        return formats.records(task.config, path)
     lines = read_lines(path)
     if lines and lines[0].startswith(formats.PREFIX) and path != "-":
-        return formats.records(task.config, path, lenient=True)
+        return formats.records(task.config, path)
     if path == "-" and "".join(lines).lstrip().startswith("{"):
         return formats.json_lines(path, lines)
     every = isinstance(task, TextToText)  # line by line they belong to others

@@ -77,7 +77,7 @@ def read_own(folder: str, architecture: str) -> Json:
     `log.compilation_cache` would have programs in it run.
     """
     path = os.path.join(folder, OWN)
-    found = configs.renamed(files.read_json_object(path)) if OWN in files.listing(folder) else {}
+    found = configs.renamed(files.read_json_if_listed(path))
     known = own(Config().changed(model={"architecture": architecture}))
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
@@ -213,9 +213,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     task = tasks[0] if len(tasks) == 1 else _of_problem(found.get("problem_type"), len(names_of), tasks, path)
     theirs, default = row.named.get("max_positions", ("", math.inf))
     longest = (found.get(theirs) or default) - family.first_position
-    settings = "tokenizer_config.json"
-    own = files.read_json_object(os.path.join(folder, settings)) if settings in listed else {}
-    length = own.get("model_max_length")
+    length = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
         "data.sentence_loss": False,
         "finetune.task": task,

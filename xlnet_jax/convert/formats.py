@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
-from flax import traverse_util
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
-from xlnet_jax.convert.names import Arrays
+from xlnet_jax.convert.names import Arrays, by_path
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
@@ -24,7 +23,6 @@ from xlnet_jax.train.state import init_params
 
 ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
 """Keys that change what a model makes of a text, and that only an export of ours names all."""
-NOTHING: Mapping[str, Any] = {}
 MOST_SPARE = 1024
 """Rows without a piece that a model may have: tables are padded to a multiple of a few hundred at most."""
 
@@ -43,7 +41,7 @@ class Source(NamedTuple):
     """Our tree of the arrays, given the abstract one."""
     assumed: Sequence[str] = ()
     """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
-    kept: Mapping[str, Any] = NOTHING
+    kept: Mapping[str, Any] = {}
     """`Peer.kept` of a Hugging Face folder, also of the one that an Orbax folder came from."""
     lost: Sequence[str] = ()
     """KEY=VALUE of its configuration that have no place here."""
@@ -51,8 +49,7 @@ class Source(NamedTuple):
     def params(self, recipe: Recipe) -> dict[str, Any]:
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
         params = self.convert(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))), self.arrays)
-        leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-        if bad := [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]:
+        if bad := [name for name, leaf in by_path(params).items() if not np.isfinite(leaf).all()]:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
         if spare := self.config.model.spare_rows:
             log.warning("tokenizer %s: has %d pieces, the model %d rows; the last %d are kept, and never predicted "
@@ -70,20 +67,20 @@ class Trained(NamedTuple):
     """The unboxed tree of the model with its head, numpy arrays."""
     step: int = 0
     """Of its checkpoint."""
-    identity: Mapping[str, Any] = NOTHING
+    identity: Mapping[str, Any] = {}
     """`config.json` of its work directory."""
-    kept: Mapping[str, Any] = NOTHING
+    kept: Mapping[str, Any] = {}
     """`Source.kept` of the model that the run started from."""
-    losses: Mapping[str, float] = NOTHING
+    losses: Mapping[str, float] = {}
     """Of its step, by the words that describe them."""
-    scores: Mapping[str, float] = NOTHING
+    scores: Mapping[str, float] = {}
     """Of the dev set of a task by their names, the one that ranks first."""
     tokens: int | None = None
     """Fresh ones that it has read; None where nobody knows."""
 
 
 def configured(
-    source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = NOTHING
+    source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = {}
 ) -> tuple[Config, list[str]]:
     """The configuration of a source from what it says, `known`, and of `ASSUMED` what nothing says.
 

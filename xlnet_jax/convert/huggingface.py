@@ -171,7 +171,7 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
     listed, steps, made = files.listing(folder), None, ""
     with tempfile.TemporaryDirectory() as place:
         where = os.path.join(folder, "tokenizer.json")
-        document = files.read_json_object(where) if not named and "tokenizer.json" in listed else {}
+        document = {} if named else files.read_json_if_listed(where)
         if isinstance(document.get("model"), dict) and not isinstance(document["model"].get("vocab"), dict):
             tokenizer_fields.check_file(document, where)
             model = tokenizer_json.sentencepiece_model(document, where)
@@ -184,7 +184,6 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
         opened = vocabulary.open_in(folder, made if made and named == where else named, steps)
         if made and Tokenizer(made).pieces != opened.pieces:
             raise BadInput(f"{where}: its pieces are not those of {named}; remove the file that is wrong")
-        assert opened.content  # read before the file goes
     opened.path = named
     return opened
 

@@ -121,7 +121,7 @@ HUGGINGFACE: Table = (
 
 def from_ours(params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """`from_foreign` of a program that has our tree, such as Orbax."""
-    return from_foreign(tuple(Entry(path, path) for path in _flat(params)), params, arrays)
+    return from_foreign(tuple(Entry(path, path) for path in by_path(params)), params, arrays)
 
 
 def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises BadInput: all layers share one set of parameters, which no other program can hold; or the table lacks one.
     """
-    flat = _flat(params)
+    flat = by_path(params)
     query = flat["layers/attention/query"]
     if query.ndim == 3 and any("{}" in entry.theirs for entry in table):
         raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
@@ -156,7 +156,7 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     arrays that are missing, left over, or of another shape or dtype.
     """
     check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
-    flat = _flat(params)
+    flat = by_path(params)
     # A head without parameters is an empty dictionary, which stays.
     found: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
     for entry in _present(table, flat):
@@ -172,7 +172,7 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     return traverse_util.unflatten_dict(found, sep="/")
 
 
-def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
+def by_path(params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters by their path."""
     return dict(traverse_util.flatten_dict(dict(params), sep="/"))
 

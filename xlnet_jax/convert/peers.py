@@ -15,8 +15,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage.files import Json
 
-NONE: Json = {}
-
 
 class Twin(NamedTuple):
     """Why a key of config.json must have the value of another one: here both are one. Null is that value, too."""
@@ -48,20 +46,20 @@ class Peer(NamedTuple):
     """Keys of `ModelConfig` with the only value that the library computes with."""
     required: Json
     """What of config.json has one value in our models."""
-    ids: dict[str, str] = NONE
+    ids: dict[str, str] = {}
     """Special pieces of config.json, by their names in `SpecialIds`."""
-    kept: Json = NONE
+    kept: Json = {}
     """Keys of config.json that say how the model is used there, with the values for a run of ours. A run that starts
     from an import keeps those of its source."""
-    aliases: dict[str, str] = NONE
+    aliases: dict[str, str] = {}
     """Other names of keys of config.json."""
-    twins: dict[str, Twin] = NONE
+    twins: dict[str, Twin] = {}
     """Keys of config.json that must have the value of another one."""
     idle: frozenset[str] = frozenset()
     """Keys of config.json that no class here reads, beside `IDLE`."""
-    always: Json = NONE
+    always: Json = {}
     """Keys of `ModelConfig` that have this value there: the same function, until it is trained there."""
-    summary: Json = NONE
+    summary: Json = {}
     """Our heads, in config.json."""
 
 
@@ -89,7 +87,7 @@ def table(config: Config) -> Table:
     """All tensors of a model, with its head."""
     row, task = peer(config.model), config.finetune.task
     of_pairs = ("pooler/", "sentence_head/") if not config.data.sentence_loss else ()
-    head = row.heads[TASKS[task].export.name] if task != "none" else NONE
+    head = row.heads[TASKS[task].export.name] if task != "none" else {}
     return (*(entry for entry in row.table if not entry.ours.startswith(of_pairs)), *_modules("head/", head))
 
 

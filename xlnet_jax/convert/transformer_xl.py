@@ -55,8 +55,7 @@ _NAMES = {"words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE}, "ch
 """Symbols with another name here: those of One Billion Words, and the space of text8."""
 
 
-@contextlib.contextmanager
-def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, np.ndarray]]:
+def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarray]:
     """The vocabulary of a file of the original's symbols, one a line in the order of their ids; and by id ours.
 
     Numbers below 256 are bytes, single characters are characters, all else words. Raises BadInput: there is no such
@@ -86,7 +85,7 @@ def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, 
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, Vocabulary.file_name)
         vocabularies.write_pieces(made, level, own, [0] * len(own), verbatim=True)
-        yield Vocabulary(made), np.array([ids[piece] for piece in pieces])
+        return Vocabulary(made), np.array([ids[piece] for piece in pieces])
 
 
 def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
@@ -213,7 +212,7 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, An
     """Our tree of numpy arrays, filled variable by variable; see `read_model` and `names.from_foreign`."""
     variables = list(table(model, ids_N, arrays))
     names.check({name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables}, arrays)
-    flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
+    flat = names.by_path(params)
     # The kernels of attention [L, D, H, E] as [L, D, H E].
     joined = {path: (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape for path, x in flat.items()}
     found = {path: np.full(joined[path], np.nan, leaf.dtype) for path, leaf in flat.items()}
@@ -246,11 +245,11 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         raise BadInput(
             f"{arrays.where}: no Transformer-XL: it has no {_MARK}; for an XLNet put its {tensorflow.CONFIG} beside it"
         )
-    with open_vocabulary(tokenizer, path) as (vocabulary, ids_N):
-        sizes = read_model(arrays, ids_N)
-        known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
-        config, assumed = configured(path, known, overrides, LENGTHS)
-        if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
-            raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
-        convert = functools.partial(from_original, config.model, ids_N)
-        yield Source(path, "tensorflow", config, vocabulary, arrays, convert, assumed)
+    vocabulary, ids_N = open_vocabulary(tokenizer, path)
+    sizes = read_model(arrays, ids_N)
+    known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
+    config, assumed = configured(path, known, overrides, LENGTHS)
+    if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
+        raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
+    convert = functools.partial(from_original, config.model, ids_N)
+    yield Source(path, "tensorflow", config, vocabulary, arrays, convert, assumed)

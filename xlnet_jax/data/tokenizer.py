@@ -127,7 +127,7 @@ class Tokenizer:
       vocab_size, pieces: the number of pieces V, and the pieces by id.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
-      sha256: of the model file.
+      content, sha256: of the file, which a corpus and a work directory keep.
       level: `sentencepiece`; see `vocabulary` and `subwords` for the others.
       space: what a text needs in front if it follows another one that is encoded by itself.
     """
@@ -143,12 +143,12 @@ class Tokenizer:
         self.path = str(path)
         self.normalization = normalization
         try:
-            model = files.read(self.path)
-            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self.content = files.read(self.path)
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
         except (OSError, RuntimeError) as error:
             why = summary(error) if isinstance(error, OSError) else "not a SentencePiece model"
             raise BadInput(f"tokenizer {path}: {why}; name the file of one") from error
-        self.sha256 = hashlib.sha256(model).hexdigest()
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         self.special, names = special_of(self.pieces)
@@ -169,11 +169,6 @@ class Tokenizer:
     def text_ids(self) -> np.ndarray:
         """The ids of all pieces but the special ones, ascending."""
         return np.setdiff1d(np.arange(self.vocab_size), self.special.there())
-
-    @functools.cached_property
-    def content(self) -> bytes:
-        """Of the file that a corpus and a work directory keep."""
-        return files.read(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.

@@ -86,15 +86,15 @@ class Vocabulary(Tokenizer):
         """Loads a vocabulary file; raises BadInput if it is missing or damaged."""
         self.path, self.normalization = str(path), normalization
         try:
-            data = files.read(self.path)
-            content = json.loads(data)
+            self.content = files.read(self.path)
+            content = json.loads(self.content)
             self.level, self.verbatim = content["vocabulary"], content["verbatim"]
             self.pieces, self.counts = list(content["pieces"]), np.array(content["counts"], np.int64)
             self._check()
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
             raise BadInput(f"vocabulary {path}: {summary(error)}; {advice}") from error
-        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size = len(self.pieces)
         plain = self.pieces[_FIRST:]
         if self.level == "words":

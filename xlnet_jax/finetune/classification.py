@@ -35,6 +35,7 @@ class Classification(Task):
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
     export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
+    loss = staticmethod(cross_entropy)
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
@@ -42,7 +43,7 @@ class Classification(Task):
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
-        return Classifier(config, len(self.labels), cross_entropy)
+        return Classifier(config, len(self.labels), self.loss)
 
     def output(self, prediction: Labels) -> Json:
         """`label`, and `scores`: the probability of each class."""
@@ -58,23 +59,19 @@ class Classification(Task):
         return {name: score(label_N, predicted_N) for name, score in scores.items()}
 
 
-class MultiLabelClassification(Task):
+class MultiLabelClassification(Classification):
     """Any number of the classes in `finetune.labels`, also none."""
 
-    read, usual = staticmethod(readers.multi_labelled), staticmethod(readers.usual)
-    options, dropped = Classification.options, Classification.dropped
+    read = staticmethod(readers.multi_labelled)
     export = Classification.export._replace(problem_type="multi_label_classification")
     ranking = ("f1_micro", "f1_macro")
+    loss = staticmethod(binary_cross_entropy)
 
     def target(self, example: Example) -> Labels:
         """1 for each class that the example has, else 0."""
         label_C = np.zeros(len(self.labels), np.float32)
         label_C[[self.label_number(name, example) for name in example.label or ()]] = 1
         return {"label": label_C}
-
-    def head(self, config: ModelConfig) -> Classifier:
-        """See `Task`."""
-        return Classifier(config, len(self.labels), binary_cross_entropy)
 
     def output(self, prediction: Labels) -> Json:
         """`labels`: those with a probability above 0.5, and `scores`: the probability of each."""

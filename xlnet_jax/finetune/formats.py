@@ -61,6 +61,12 @@ class Record(NamedTuple):
     error: BadInput | None = None
     """Why it could not be read."""
 
+    def checked(self) -> Record:
+        """The record itself. Raises BadInput if it could not be read."""
+        if self.error is not None:
+            raise self.error
+        return self
+
     def field(self, name: str) -> Any:
         """A field. Raises BadInput if there is none."""
         if name not in self.fields:
@@ -102,9 +108,8 @@ class Record(NamedTuple):
         return ", ".join([repr(name[:40]) for name, value in self.fields.items() if value is not None][:20])
 
 
-def records(config: Config, source: str, lenient: bool = False) -> Iterator[Record]:
-    """The records of all sources, in order; if `lenient` also damaged rows of a table or of JSON lines, each with its
-    `error`.
+def records(config: Config, source: str) -> Iterator[Record]:
+    """The records of all sources, in order; damaged rows of a table or of JSON lines have their `error`.
 
     Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
@@ -116,8 +121,6 @@ def records(config: Config, source: str, lenient: bool = False) -> Iterator[Reco
     for name in names:
         record = None
         for record in _records(config, name):
-            if record.error is not None and not lenient:
-                raise record.error
             yield record
         if record is None:
             raise BadInput(f"{name} has no examples")

@@ -29,15 +29,14 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 def examples(read: Read, config: Config, source: str) -> list[Example]:
     """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
-    return [example for record in records(config, source) for example in read(record, config.finetune.column_list())]
+    columns = config.finetune.column_list()
+    return [example for record in records(config, source) for example in read(record.checked(), columns)]
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
     """The examples of a record that needs no label: of `finetune.columns`, or if it has none of these texts, of its
     list `texts` or of its usual names. Raises BadInput."""
-    if record.error is not None:
-        raise record.error
-    columns, fields = config.finetune.column_list(), record.fields
+    columns, fields = config.finetune.column_list(), record.checked().fields
     if read is pairs:  # or single texts
         read, columns = labelled, [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
     if not fields.keys() & {*columns[:-1]}:

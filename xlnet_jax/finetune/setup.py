@@ -150,8 +150,15 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if config.finetune.epochs and config.train.steps == TrainConfig().steps:
         config = _in_epochs(config, train.stream(config), bool(dev_examples))
         train = dataclasses.replace(train, task=kind(config, tokenizer))
-    _warn(train)
-    dev = encode(train.task, config.finetune.dev or train.path, dev_examples) if dev_examples else None
+    task = train.task
+    # What it cannot do with its examples.
+    if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
+        log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
+                    "that keeps all, as `prepare` makes them", quantity(len(lost), "target"), len(train.examples),
+                    *lost[0])  # fmt: skip
+    if isinstance(task, TokenClassification) and task.no_entities:
+        log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
+    dev = encode(task, config.finetune.dev or train.path, dev_examples) if dev_examples else None
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev_examples), "dev example"))  # fmt: skip
     return train, dev
@@ -178,17 +185,6 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
     if not path and config.finetune.dev_share:
         examples, dev = _split(examples, config)
     return config, examples, dev
-
-
-def _warn(train: TaskData) -> None:
-    """What a task cannot do with its examples."""
-    task = train.task
-    if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
-        log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
-                    "that keeps all, as `prepare` makes them", quantity(len(lost), "target"), len(train.examples),
-                    *lost[0])  # fmt: skip
-    if isinstance(task, TokenClassification) and task.no_entities:
-        log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
 
 
 def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:

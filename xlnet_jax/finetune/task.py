@@ -51,8 +51,7 @@ class Example(NamedTuple):
     """For messages: `train.tsv, row 12`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row of a batch before padding. An example has one, or several (the windows of a long context).
 
     All rows of a task have the same number C of sequences, and labels of the same names, shapes and dtypes; a row

@@ -149,7 +149,7 @@ class Buckets(Stream):
         k, blocks, numbers_N = self.lengths[which]
         first_B = (self._read(step, plan)[which] + rows) << k
         epoch_N, index_N, _ = blocks.locate((first_B[:, None] + np.arange(1 << k)).ravel())
-        return dataclasses.replace(super().locate(step, rows, plan), block_B=numbers_N[index_N], epoch_B=epoch_N)
+        return super().locate(step, rows, plan)._replace(block_B=numbers_N[index_N], epoch_B=epoch_N)
 
     def _read(self, step: int, plan: Plan) -> np.ndarray:
         """Of each length the rows of `train.batch_size` that were read before, int64."""

@@ -180,6 +180,12 @@ def read_json_object(path: str) -> Json:
     return json_object(data, path)
 
 
+def read_json_if_listed(path: str) -> Json:
+    """`read_json_object` of a file, or {} if its folder lists no such file; one that is a link to nothing is listed."""
+    folder, name = os.path.split(path)
+    return read_json_object(path) if name in listing(folder) else {}
+
+
 def json_object(data: str | bytes, where: str) -> Json:
     """`parse_json` of an object. Raises BadInput."""
     value = parse_json(data, where)

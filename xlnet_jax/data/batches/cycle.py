@@ -36,8 +36,8 @@ class Cycle:
         return [count / self.length for count in self.counts]
 
     @functools.cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each place, and the number of earlier places of this corpus; int64 [L] each."""
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The corpus of each place, and the number of earlier places of this corpus, int64 [L] each; `counts`."""
         counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
         order, before = np.zeros((2, self.length), np.int64)
         for place in range(self.length):
@@ -45,27 +45,28 @@ class Cycle:
             corpus = np.argmax(counts * (place + 1) - dealt * self.length)
             order[place], before[place] = corpus, dealt[corpus]
             dealt[corpus] += 1
-        return order, before
+        return order, before, counts
 
     def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The corpus of each block number, and its block number within that corpus; int64 [B] each."""
-        order, before = self._tables
+        order, before, counts = self._tables
         round_B, place_B = np.divmod(numbers_B, self.length)
         corpus_B = order[place_B]
-        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
+        return corpus_B, round_B * counts[corpus_B] + before[place_B]
 
     def dealt(self, number: int) -> np.ndarray:
         """Of each corpus how many block numbers are before `number`, int64 [C]."""
-        counts, order = np.array(self.counts, np.int64), self._tables[0]
+        order, _, counts = self._tables
         return number // self.length * counts + np.bincount(order[: number % self.length], minlength=len(counts))
 
     def most(self, count: int) -> list[int]:
         """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
         rounds, rest = divmod(count, self.length)
-        is_of_corpus = self._tables[0] == np.arange(len(self.counts))[:, None]
+        order, _, counts = self._tables
+        is_of_corpus = order == np.arange(len(self.counts))[:, None]
         earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
         in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
-        return (rounds * np.array(self.counts) + in_rest.max(axis=1)).tolist()
+        return (rounds * counts + in_rest.max(axis=1)).tolist()
 
 
 ONE = Cycle((1,))

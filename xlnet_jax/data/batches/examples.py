@@ -19,6 +19,7 @@ the same Batch type. All rows of a batch are built together, in numpy.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,8 +66,7 @@ def check(text: Corpus, config: Config, name: str) -> None:
         raise BadInput(f"{has}; use more text or a shorter data.segment_len")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExampleBuilder:
+class ExampleBuilder(NamedTuple):
     """The inputs of examples, and the keys of their random draws (see `stream.uniforms`)."""
 
     text: Corpus

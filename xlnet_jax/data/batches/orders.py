@@ -15,8 +15,8 @@ follows the text is in its memory.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[
 name or positions: in words, what of this question the training has not taught."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OrderLaw:
+class OrderLaw(NamedTuple):
     """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its examples.
 
     Attributes:

@@ -104,8 +104,7 @@ def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> n
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """The positions that the B rows of one step read, in tokens of the split of the row's corpus."""
 
     cursor_B: np.ndarray
@@ -127,12 +126,11 @@ class Windows:
 
     def take(self, rows: np.ndarray) -> Windows:
         """The same for a subset of the rows."""
-        arrays = {name: value[rows] for name, value in vars(self).items() if name.endswith("_B")}
-        return dataclasses.replace(self, **arrays)
+        arrays = {name: value[rows] for name, value in self._asdict().items() if name.endswith("_B")}
+        return self._replace(**arrays)
 
 
-@dataclasses.dataclass(frozen=True)
-class ShuffledBlocks:
+class ShuffledBlocks(NamedTuple):
     """The blocks of one corpus of `tokens` tokens, in a new order every epoch."""
 
     tokens: int
@@ -273,8 +271,7 @@ class Stream:
         return [(before + blocks * share) / epochs.blocks for share, epochs, before in parts]
 
 
-@dataclasses.dataclass(frozen=True)
-class SinglePass:
+class SinglePass(NamedTuple):
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
     With a limit it has some of the rows of the whole, evenly spread: those that hold at least so many windows of each
