@@ -155,7 +155,7 @@ def run_of(path: str) -> tuple[str, int | None]:
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
 
 
-def foreign_parameters(path: str, abstract_params: Any, processes: Session, arrays: bool = True) -> tuple[Json, Json]:
+def foreign_parameters(path: str, abstract_params: Any, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
     """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
     Without `arrays` there are no parameters, and all else is checked.
 

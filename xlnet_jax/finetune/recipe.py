@@ -25,7 +25,6 @@ from xlnet_jax.finetune.text_to_text import TextToText, TextToTextModel
 from xlnet_jax.model import flops, heads
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
-from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import RowLosses
 from xlnet_jax.train.recipe import Recipe, assemble
 
@@ -47,7 +46,7 @@ class TaskModel:
         """The head learns at the full rate."""
         return {**self.transformer.depths, "head": heads.DEPTH}
 
-    def init(self, key: jax.Array, batch: TaskBatch) -> Json:
+    def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
         """Fresh parameters in Flax's boxes; a head's do not depend on the transformer's."""
         inputs, config = self._segment(batch, 0), self.transformer.config
         memory = empty_memory(config, len(inputs.tokens), 0)
@@ -139,7 +138,7 @@ class TaskModel:
         return Hidden(h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.family.cls)
 
 
-def _dropout(key: jax.Array | None, number: int) -> Json:
+def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
     """Arguments of `apply`: without a key dropout is off, and every use has a key of its own."""
     return {"deterministic": key is None, "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)}}
 

@@ -169,7 +169,7 @@ class Buckets(Stream):
 class TextToTextModel(LanguageModel):
     """A language model of `TaskBatch`es, in which sources see themselves, and which carries nothing."""
 
-    def init(self, key: jax.Array, batch: Any) -> Json:
+    def init(self, key: jax.Array, batch: Any) -> dict[str, Any]:
         """See `LanguageModel`."""
         return super().init(key, as_batch(batch))
 

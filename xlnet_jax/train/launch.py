@@ -298,7 +298,7 @@ def _rebuild(
 
 def _by_piece(
     path: str, found: dict[str, Any], drawn: dict[str, Any], forms: dict[str, Any], tokenizer: Tokenizer
-) -> Json:
+) -> Trees:
     """Of a run with another vocabulary the parameters with a row for each piece: the rows found there, and for pieces
     that it does not have those `drawn`, which may be packed."""
     place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
@@ -335,7 +335,7 @@ def _fresh(recipe: Recipe, built: BuiltStep, tokenizer: Tokenizer, processes: Se
     return state, {"init_from": origin, "rebuilt": []}
 
 
-def _initial(recipe: Recipe, built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Json, Json]:
+def _initial(recipe: Recipe, built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
     """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
     to say of them; both empty if there is none."""
     path = recipe.config.checkpoint.init_from

@@ -17,6 +17,7 @@ import bisect
 import hashlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -84,10 +85,10 @@ class Corpus:
         self._shards = Shards(self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes)
         self._pages = Recent[tuple[np.ndarray, np.ndarray]](self._cached_pages)
 
-    def __getstate__(self) -> Json:
+    def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _PER_PROCESS}
 
-    def __setstate__(self, state: Json) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start()
 

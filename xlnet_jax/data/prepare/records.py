@@ -16,7 +16,6 @@ from typing import Any
 from xlnet_jax.errors import BadInput, RestartMe, summary
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
-from xlnet_jax.storage.files import Json
 from xlnet_jax.storage.local import File
 
 PREFIX = "tfds:"
@@ -79,7 +78,7 @@ def tfds_split(path: str, part: str = "") -> Any:
     return builder.info.splits[name + part]
 
 
-def tfds_rows(path: str) -> Iterator[Json]:
+def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
     """All examples of a split as Python values: text as `str`, classes by their names, None for a missing class.
     The path is one of `find_tfds`. Raises as that does, and BadInput for a damaged file."""
     builder, name = _dataset(path)
@@ -206,7 +205,7 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
             raise BadInput(f"{path}: it is damaged, rows are missing; replace the file")
 
 
-def parquet_rows(path: str) -> Iterator[Json]:
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
     """All rows of a Parquet file as Python values. Raises BadInput for a file that is damaged."""
     with _table(path) as table:
         for batch in table.iter_batches(_ROWS, use_threads=False):
