@@ -1,7 +1,5 @@
 """BERT, RoBERTa, ALBERT and GPT-2 on tasks: they learn, padding changes nothing, dropout stands where theirs does."""
 
-import dataclasses
-
 import data_fixtures
 import flax.linen as nn
 import jax
@@ -62,7 +60,7 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
     texts = ["bame dono", "kira", "lusi tume veve", "veve bame kira lusi", "veve", "dono kira bame"]
     rows = [
-        dataclasses.replace(row, labels={"label": np.int32("veve" in text)})
+        row._replace(labels={"label": np.int32("veve" in text)})
         for row, text in zip(_rows(model, texts), texts, strict=True)
     ]
     batch = model.task.batch(rows, len(rows))

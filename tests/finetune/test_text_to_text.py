@@ -233,8 +233,8 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
         said = tokens[tokens >= 0]
         source = int(row.labels["source"][0])
         tokens = np.append(row.tokens[0][:source], said).astype(np.int32)
-        whole = dataclasses.replace(
-            row, tokens=(tokens,), segments=(tokens * 0,),
+        whole = row._replace(
+            tokens=(tokens,), segments=(tokens * 0,),
             labels={"source": row.labels["source"], "length": np.array([source + len(said)], np.int32)},
         )  # fmt: skip
         batch = as_batch(task.batch([whole], 1))

@@ -112,7 +112,7 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
         assert picked.sum() == goal
         np.testing.assert_array_equal(mask[row][:: direction[row]], picked & (natural != SEP) & (natural != CLS))
     assert counts.min() < goal == counts.max()
-    without = dataclasses.replace(builder, config=with_switches("piece_spans"))
+    without = builder._replace(config=with_switches("piece_spans"))
     assert (without.targets(tokens, direction, goal, draws).sum(axis=1) == goal).all()
 
 
