@@ -278,7 +278,7 @@ def main() -> None:
         LOG.update(_tiny.LOG)
         SIDES["vanilla"][0]["d_ff"] = 40
         del SIDES["no_memory"]
-        LONGER.clear()
+        del LONGER[1:]
     with tempfile.TemporaryDirectory() as temporary:
         found = run(given.folder or temporary, given.steps, given.seeds, given.blocks, given.echo_steps,
                     given.tiny)  # fmt: skip

@@ -12,13 +12,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from typing import Any
 
 import numpy as np
 
 from xlnet_jax.aot import hlo, traffic
 from xlnet_jax.aot.schedule import Schedule
 from xlnet_jax.aot.topology import Chip
+from xlnet_jax.storage.files import Json
 
 CORE, HBM, ICI, DCN = range(4)
 _NETWORK = np.array([0, 0, 1, 1])
@@ -57,7 +57,7 @@ class Account:
     blocks: int
     """The most turns that a loop in a kernel takes if their number depends on data."""
 
-    def result(self, steps: int, least: float) -> dict[str, Any]:
+    def result(self, steps: int, least: float) -> Json:
         """The keys of docs/compile.md, for one of so many steps; `least` are its seconds at the published peak."""
         lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
         kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}

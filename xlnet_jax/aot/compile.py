@@ -57,6 +57,7 @@ class Trial:
 
 def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
     """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
+    meshes.training_rows(recipe.config.train, mesh)
     meshes.check_model(recipe.config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)

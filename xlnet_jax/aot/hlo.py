@@ -276,6 +276,8 @@ def ints(text: str) -> list[int]:
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
     """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
-    coordinates = np.unravel_index(np.asarray(groups), tuple(axes.values()))
-    varying = [name for name, x_GN in zip(axes, coordinates, strict=True) if np.ptp(x_GN, axis=1).any()]
-    return "+".join(varying) or "none"
+    varying: set[str] = set()
+    for group in groups:  # not all of one size
+        coordinates = np.unravel_index(np.asarray(group), tuple(axes.values()))
+        varying |= {name for name, x_N in zip(axes, coordinates, strict=True) if np.ptp(x_N)}
+    return "+".join(name for name in axes if name in varying) or "none"

@@ -225,7 +225,9 @@ def write_measures(folder: str, content: Json) -> None:
 
 def measured(folder: str) -> Json:
     """What the `measures.json` of a run has; empty if there is none."""
-    return files.read_json_if_listed(os.path.join(folder, MEASURED))
+    path = os.path.join(folder, MEASURED)
+    content = files.read_if_there(path)
+    return {} if content is None else files.json_object(content, path)
 
 
 def curve(folder: str) -> list[tuple[int, float]]:

@@ -151,19 +151,20 @@ def held_out(workdir: str, config: Config) -> Mixture:
     return heldout
 
 
-def as_asked(config: Config, reach: Mapping[str, int], streams: int | None = None) -> Config:
+def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | None = None) -> Config:
     """The configuration with another memory, segment or bound on distances, which change no parameter.
 
-    Raises BadInput for a model that cannot have others.
+    None, and False of `same_length`, is as in training. Raises BadInput for a model that cannot have others.
     """
-    given = [*reach, *["streams"] * (streams is not None)]
+    changes = {name: value for name, value in reach.items() if value is not None and value is not False}
+    given = [*changes, *["streams"] * (streams is not None)]
     if given:
         check_objective(config, "clm", f"--{given[0]}")
-    if reach and config.model.position_scheme == "absolute":
+    if changes and config.model.position_scheme == "absolute":
         raise BadInput(f"--{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
     segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(config, [
-        f"--config.{key}={value}" for name, value in reach.items()
+        f"--config.{key}={value}" for name, value in changes.items()
         for key in (segment if name == "segment_len" else [f"model.{name}"])
     ])  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-from typing import Any
 
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import stop_request
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import launch
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.loop import Job
@@ -29,7 +29,7 @@ from xlnet_jax.train.recipe import Recipe
 
 def finetune(
     config: Config, workdir: str, *, seeds: int = 1, stop_at: int | None = None, dry_run: bool = False
-) -> dict[str, Any]:
+) -> Json:
     """Trains a task until `config.train.steps`, or until `finetune.patience` ends it; resumes as `train` does.
 
     Args:

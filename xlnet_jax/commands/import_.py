@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -22,13 +21,12 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
 
-def import_(
-    source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
-) -> dict[str, Any]:
+def import_(source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()) -> Json:
     """Writes the work directory, a new folder.
 
     Args:

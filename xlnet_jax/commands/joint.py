@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import bits_of_text
 from xlnet_jax.train.recipe import make_recipe
@@ -38,7 +38,7 @@ log = logging.getLogger("xlnet_jax")
 def joint(
     workdir: str, *, target_share: float, orders: int = 8, windows: int = 64, step: int | None = None,
     batch_size: int | None = None, overrides: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """Scores windows of the held-out split of which a share is unknown.
 
     Args:

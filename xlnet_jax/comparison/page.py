@@ -224,7 +224,7 @@ def forest(pairs: Sequence[Json]) -> str:
 def curves(systems: Json) -> str:
     """Training loss over FLOPs, a line for each run."""
     lines = [(number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
-             for number, runs in enumerate(systems.values()) for one in runs.values()]  # fmt: skip
+             for number, runs in enumerate(systems.values()) for one in runs.values() if one["curve"]]  # fmt: skip
     return legend(systems) + chart("training loss", "training FLOPs", lines) if lines else "<p>not run</p>"
 
 

@@ -89,7 +89,7 @@ class DataConfig:
 
     def folders(self) -> list[str]:
         """The folders in `corpus`."""
-        return split(self.corpus)
+        return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
 
     @property
     def left_to_right(self) -> bool:

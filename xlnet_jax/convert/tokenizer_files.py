@@ -30,7 +30,8 @@ from xlnet_jax.storage.files import Json
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
     """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the model's family."""
     path, family = os.path.join(folder, "tokenizer.json"), config.model.family
-    theirs = files.read_json_if_listed(path).get("post_processor")
+    data = files.read_if_there(path)
+    theirs = data and files.json_object(data, path).get("post_processor")
     if theirs and _framed(theirs, family) != _framed(_frame(family, tokenizer), family):
         raise BadInput(f"{path}: its post_processor puts other special pieces around texts than a model of "
                        f"{config.model.architecture} reads; only those can be used")  # fmt: skip

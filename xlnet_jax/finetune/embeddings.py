@@ -22,6 +22,7 @@ from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
+from xlnet_jax.storage.files import Json
 
 _ROWS = 1024  # of the table of similarities at once
 
@@ -96,7 +97,7 @@ class Embeddings(Task):
         options = self.config.finetune
         return EmbeddingHead(options.pooling, options.temperature, options.normalize)
 
-    def output(self, prediction: Labels) -> dict[str, Any]:
+    def output(self, prediction: Labels) -> Json:
         """The vector of each text, and the cosine of two."""
         vectors_CD = prediction["vectors"]
         pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}

@@ -102,7 +102,7 @@ class TaskEvaluator:
         score = scores[task.metric]
         if not math.isfinite(score):
             raise Diverged(f"{task.metric} on the dev set is {score}; lower optimizer.learning_rate")
-        earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
+        earlier = best(read_jsonl(self._workdir, "evaluations.jsonl"))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(

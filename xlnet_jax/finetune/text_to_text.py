@@ -24,7 +24,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows
+from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
 from xlnet_jax.finetune.layouts import Layout
@@ -149,7 +149,9 @@ class Buckets(Stream):
         k, blocks, numbers_N = self.lengths[which]
         first_B = (self._read(step, plan)[which] + rows) << k
         epoch_N, index_N, _ = blocks.locate((first_B[:, None] + np.arange(1 << k)).ravel())
-        return super().locate(step, rows, plan)._replace(block_B=numbers_N[index_N], epoch_B=epoch_N)
+        none_B, exists_B = np.zeros(len(rows), np.int64), rows < current(plan, step).batch_size
+        return Windows(cursor_B=none_B, direction_B=none_B + 1, continues_B=none_B > 0, exists_B=exists_B,
+                       corpus_B=none_B, block_B=numbers_N[index_N], epoch_B=epoch_N, window=0)  # fmt: skip
 
     def _read(self, step: int, plan: Plan) -> np.ndarray:
         """Of each length the rows of `train.batch_size` that were read before, int64."""

@@ -65,7 +65,7 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     return origin
 
 
-def restored(origin: Origin, config: Config, wanted: TreesOf, processes: Session, arrays: bool = True) -> Restored:
+def restored(origin: Origin, config: Config, wanted: TreesOf, processes: Session, arrays: bool) -> Restored:
     """The state of the other run; `wanted` and `arrays` as for `restore.resume`.
 
     Raises BadInput if it does not belong to this configuration, or is from the decay of the other run's schedule.

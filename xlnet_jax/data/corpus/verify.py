@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     known = {shard["file"] for _, shard in shards}
     extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
-    totals: Json = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
+    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads, progress_bar("shards", len(shards)) as bar:
         try:
             counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards)

@@ -24,6 +24,7 @@ from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 SPLITS = ("train", "heldout")
 FOLDER = "units"
@@ -109,7 +110,7 @@ class _SplitWriter:
         self._writer = self._writer or pages.PageWriter(self.path, self._page_tokens)
         self._writer.write(tokens_N, starts_N)
 
-    def close(self) -> dict[str, Any] | None:
+    def close(self) -> Json | None:
         """The shard's entry in the manifest, checked, or None where the split has no document here."""
         self._flush()
         if not self._writer:
