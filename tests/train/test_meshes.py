@@ -259,6 +259,7 @@ def test_what_stays_whole_is_counted():
         assert share == 0 and rest == bytes_here(found) > 4 * 360_300_800 / 2.01
 
 
+@pytest.mark.slow
 def test_six_devices_give_the_losses_and_the_gradient_of_one():
     """No array of this model has an axis that six devices divide: each is packed, with zeros at the end of a layer."""
     mesh = {"data": 6, "zero1": True}

@@ -77,6 +77,7 @@ def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(whole
     assert_same_end(tmp_path, whole)
 
 
+@pytest.mark.slow
 def test_a_signal_soon_after_a_start_at_a_border_saves_and_the_bits_are_the_same(
     whole, tmp_path, pytestconfig, monkeypatch
 ):
