@@ -2,9 +2,9 @@
 
     python tests/mutants.py [--json] [--only NAME] [--jobs 2]
 
-Every fault is a text substitution in a temporary copy of the checkout. It is `caught` if an assertion fails and
-`escaped` if the tests pass. It is `unfinished` if neither is known: the text is not there, a crash, an error in
-collection, a time-out. Ends with 1 if any escaped or is unfinished.
+Every fault is a text substitution in a temporary copy of the checkout. It is `caught` if an assertion fails or an error
+that must come does not, and `escaped` if the tests pass. It is `unfinished` if neither is known: the text is not there,
+a crash, an error in collection, a time-out. Ends with 1 if any escaped or is unfinished.
 """
 
 from __future__ import annotations
@@ -862,7 +862,7 @@ def check(mutant: Mutant, cache: str) -> Verdict:
         if done.returncode != 1 or not os.path.exists(report):
             return Verdict("unfinished", f"pytest ended with {done.returncode}: {done.stdout[-300:]}")
         failures = [x.get("message", "") for x in xml.etree.ElementTree.parse(report).iter("failure")]
-        if any(message.startswith(("assert", "AssertionError")) for message in failures):
+        if any(message.startswith(("assert", "AssertionError", "Failed: DID NOT RAISE")) for message in failures):
             return Verdict("caught")
         return Verdict(
             "unfinished", f"no assertion failed: {failures[:1]} {done.stdout[-300:] if not failures else ''}"
