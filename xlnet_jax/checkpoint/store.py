@@ -286,7 +286,7 @@ def sums_of(trees: Trees, record: Json) -> tuple[dict[str, str], list[str]]:
     return checksums.of_trees(trees, shapes)
 
 
-def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def _in_parts(stored: Trees, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """The abstract array, split between the chunks of the stored one as far as it is replicated."""
     storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
     if storage is None:
@@ -319,7 +319,7 @@ def save_parameters(folder: str, params: Any) -> None:
     ocp.save(folder, params)
 
 
-def load_parameters(folder: str) -> dict[str, Any]:
+def load_parameters(folder: str) -> Trees:
     """Reads such a folder, whoever wrote it: numpy arrays by their path. Raises BadInput."""
     try:
         one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

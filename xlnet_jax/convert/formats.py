@@ -13,7 +13,7 @@ import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
-from xlnet_jax.convert.names import Arrays, by_path
+from xlnet_jax.convert.names import Arrays, Params, by_path
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     config: Config
     tokenizer: Tokenizer
     arrays: Arrays
-    convert: Callable[[dict[str, Any], Arrays], dict[str, Any]]
+    convert: Callable[[Params, Arrays], Params]
     """Our tree of the arrays, given the abstract one."""
     assumed: Sequence[str] = ()
     """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
@@ -46,7 +46,7 @@ class Source(NamedTuple):
     lost: Sequence[str] = ()
     """KEY=VALUE of its configuration that have no place here."""
 
-    def params(self, recipe: Recipe) -> dict[str, Any]:
+    def params(self, recipe: Recipe) -> Params:
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
         params = self.convert(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))), self.arrays)
         if bad := [name for name, leaf in by_path(params).items() if not np.isfinite(leaf).all()]:

@@ -17,6 +17,9 @@ from flax import traverse_util
 
 from xlnet_jax.errors import BadInput
 
+Params = dict[str, Any]
+"""Parameters or arrays: a tree, or by path or foreign name."""
+
 
 class Entry(NamedTuple):
     """One parameter on both sides, or several of ours that are one array there."""
@@ -119,12 +122,12 @@ HUGGINGFACE: Table = (
 """The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
 
 
-def from_ours(params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def from_ours(params: Mapping[str, Any], arrays: Arrays) -> Params:
     """`from_foreign` of a program that has our tree, such as Orbax."""
     return from_foreign(tuple(Entry(path, path) for path in by_path(params)), params, arrays)
 
 
-def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
+def to_foreign(table: Table, params: Mapping[str, Any]) -> Params:
     """Our unboxed tree of a model with its head as the arrays of a table: of numpy arrays, views.
 
     Raises BadInput: all layers share one set of parameters, which no other program can hold; or the table lacks one.
@@ -135,7 +138,7 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
     if unknown := flat.keys() - {path for entry in table for path in entry.paths}:
         raise BadInput(f"the other library has no name for {', '.join(sorted(unknown))}")
-    found: dict[str, Any] = {}
+    found: Params = {}
     for entry in _present(table, flat):
         for name, index in entry.places(len(query)):
             parts = [entry.to_theirs(flat[path] if index is ... else flat[path][index]) for path in entry.paths]
@@ -149,7 +152,7 @@ def _present(table: Table, flat: Mapping[str, Any]) -> list[Entry]:
     return [entry for entry in table if entry.paths[0] in flat]
 
 
-def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Params:
     """The inverse of `to_foreign`: our tree of numpy arrays, filled array by array.
 
     `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract. Raises BadInput with all
@@ -158,7 +161,7 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
     flat = by_path(params)
     # A head without parameters is an empty dictionary, which stays.
-    found: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
+    found: Params = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
     for entry in _present(table, flat):
         if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
@@ -172,7 +175,7 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     return traverse_util.unflatten_dict(found, sep="/")
 
 
-def by_path(params: Mapping[str, Any]) -> dict[str, Any]:
+def by_path(params: Mapping[str, Any]) -> Params:
     """The parameters by their path."""
     return dict(traverse_util.flatten_dict(dict(params), sep="/"))
 

@@ -31,7 +31,7 @@ from flax import traverse_util
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import names, tensorflow
 from xlnet_jax.convert.formats import Source, configured
-from xlnet_jax.convert.names import Arrays
+from xlnet_jax.convert.names import Arrays, Params
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET
 from xlnet_jax.data.vocabulary import END_OF_LINE, Vocabulary
@@ -208,7 +208,7 @@ def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
     return model.div_val > 1 and not model.d_embed and f"{_EMBEDDING}/cutoff_0/proj_W" not in arrays.forms
 
 
-def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays) -> Params:
     """Our tree of numpy arrays, filled variable by variable; see `read_model` and `names.from_foreign`."""
     variables = list(table(model, ids_N, arrays))
     names.check({name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables}, arrays)

@@ -296,9 +296,7 @@ def _rebuild(
     return memory
 
 
-def _by_piece(
-    path: str, found: dict[str, Any], drawn: dict[str, Any], forms: dict[str, Any], tokenizer: Tokenizer
-) -> Trees:
+def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer) -> Trees:
     """Of a run with another vocabulary the parameters with a row for each piece: the rows found there, and for pieces
     that it does not have those `drawn`, which may be packed."""
     place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}

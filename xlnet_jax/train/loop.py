@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import Mesh
 
-from xlnet_jax.checkpoint.store import Checkpoints, sums_of
+from xlnet_jax.checkpoint.store import Checkpoints, Trees, sums_of
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
@@ -271,7 +271,7 @@ class Run:
         self.saved = step
         self.watchdog.progress(step)
 
-    def _trees(self, state: State) -> dict[str, Any]:
+    def _trees(self, state: State) -> Trees:
         """The trees of a checkpoint."""
         return meshes.like(state, self.built.logical).split(memory=self.recipe.config.checkpoint.memory == "all")
 

@@ -19,6 +19,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.goodput import Goodput
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loop import compile_step
 from xlnet_jax.train.recipe import Recipe, recipes
 from xlnet_jax.train.state import State
@@ -59,7 +60,7 @@ def _check_rows(config: Config, mesh: Mesh) -> None:
                  empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
 
 
-def check_parameters(built: BuiltStep, record: dict[str, Any], where: str) -> None:
+def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
     """Raises BadInput unless the checkpoint has the parameters of the phases as they are now."""
     ours = checksums.by_path({"params": built.abstract_state.params}).keys()
     if other := sorted(ours ^ {name for name in record["checksums"] if name.startswith("params/")}):
