@@ -111,6 +111,7 @@ def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, ra
     assert not traced.dropped(recipe.model.evaluate, params, batch), "an evaluation drops nothing"
 
 
+@pytest.mark.slow
 def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
     """And no other part of the source's heads is used; the memory of the task's configuration is no obstacle."""
     source = str(tmp_path / "run")

@@ -341,6 +341,7 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
         assert found == [rule(text.split()) for text in texts]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, settings, monkeypatch):
     """With two lengths, whose steps alternate, and another dispatch size in the configuration.
 

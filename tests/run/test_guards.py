@@ -52,6 +52,7 @@ def harder(step, batch):
     return dataclasses.replace(batch, target_tokens=np.full_like(batch.target_tokens, 3))
 
 
+@pytest.mark.slow
 def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper):
     earlier, usual = stepper(None, 0, 7)
     before, last = stepper(earlier, 7, 1)

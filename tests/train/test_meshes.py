@@ -279,7 +279,11 @@ CLIPPED = {"compat": {"switches": "core_clip", "cores": 6}}
 @pytest.mark.parametrize(
     ("settings", "packed"),
     [
-        (tiny.config(**SPLIT, model={"cutoffs": "40,100", "div_val": 2}), "word_embedding/table_0"),
+        pytest.param(
+            tiny.config(**SPLIT, model={"cutoffs": "40,100", "div_val": 2}),
+            "word_embedding/table_0",
+            marks=pytest.mark.slow,
+        ),
         (tiny.family("albert", **SPLIT), "embedding_projection/kernel"),
         (tiny.config(**SPLIT, **CLIPPED), "layers/attention/query"),
         (tiny.config(**SPLIT, optimizer={"name": "lamb", "layer_decay": 0.9}), "layers/feed_forward/inner/kernel"),
@@ -297,6 +301,7 @@ def test_every_model_and_optimizer_takes_packed_arrays(settings, packed):
     assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(step.abstract_state)]
 
 
+@pytest.mark.slow
 def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices(tmp_path):
     """Saved by six devices, read by six and by four: the same bits, and a checkpoint with the shapes of the model."""
     numbers = np.random.default_rng(0)
