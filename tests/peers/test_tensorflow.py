@@ -106,8 +106,8 @@ def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     log = capsys.readouterr().err
     assert f"{len(slots) + 3} optimizer slots and counters are not imported" in log
     assert f"imported {len(variables)} arrays" in log and "--config.data.objective=clm" in log
-    with vocabulary(tmp_path, SYMBOLS) as (_, ids):
-        _, expected = read(variables, ids)
+    _, ids = vocabulary(tmp_path, SYMBOLS)
+    _, expected = read(variables, ids)
     jax.tree.map(np.testing.assert_array_equal, parameters(workdir), expected)
     assert main(["import", f"{prefix}.index", f"--workdir={tmp_path}/other"]) == 2
     assert "needs the symbols of its vocabulary" in capsys.readouterr().err
