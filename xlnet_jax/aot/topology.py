@@ -62,7 +62,7 @@ CHIPS = {
     # 6.4 Tbit/s to the data centre for a pod of 256 chips.
     "v5e": Chip("TPU v5 lite", 1, 16 * GIB, 197e12, 819e9, 400e9, 4, 16, 6.4e12 / 8 / 256, 1.5e9, "v5e:16x16"),
     "v5p": Chip("TPU v5", 1, 95 * GIB, 459e12, 2765e9, 1200e9, 6, 4, 50e9 / 8, 1.75e9, "v5p:8x8x8", (0, 12)),
-    # Its page and that of TPU7x.
+    # From the pages of v6e and of TPU7x.
     "v6e": Chip("TPU v6 lite", 1, 32 * GIB, 918e12, 1638e9, 800e9, 4, 16, 100e9 / 8, 1.75e9, "v6e:16x16", (0, 12)),
     "tpu7x": Chip("TPU7x", 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 6, 4, 100e9 / 8, 2.2e9, "tpu7x:4x4x4", (0, 12)),
 }  # fmt: skip

@@ -129,14 +129,14 @@ class Settings:
 
     def __init__(self, folder: str):
         """Reads them. Raises BadInput for a damaged file."""
-        names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+        names, listed = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"), files.listing(folder)
         self.where, where, _ = paths = [os.path.join(folder, name) for name in names]
-        self.said, self.names, old = map(files.read_json_if_listed, paths)
+        self.said, self.names, old = (
+            files.read_json_object(path) if name in listed else {} for name, path in zip(names, paths, strict=True)
+        )
         files.check_types(self.said, _TYPES, self.where)
         check(self.names, names[1:2], where)
-        self.verbatim = (
-            names[0] not in files.listing(folder) or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
-        )
+        self.verbatim = names[0] not in listed or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
         named = json.dumps([self.said, self.names])
         try:
             tokens = {number: {"content": text, "special": json.dumps(text) in named} for text, number in old.items()}

@@ -303,7 +303,7 @@ def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: To
     both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
     log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
                 "those of %d other pieces are drawn", path, len(both), tokenizer.vocab_size - len(both))  # fmt: skip
-    merged = dict[str, Any]()
+    merged: Trees = {}
     for name in found.keys() & {name.removeprefix("params/") for name in restore.OF_VOCABULARY}:
         # Of the rows there, and below them the drawn ones.
         form = forms[name]
