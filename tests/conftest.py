@@ -1,5 +1,6 @@
 """Fast compilation, eight virtual CPU devices, one cache for all tests, and strictness: where every test starts."""
 
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
     documented.check_every_line()
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage less often, and never what the imports have made: a tenth of the time of all tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ computes any row, and a resumed run reads the same text as a run that never stop
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -130,6 +131,16 @@ class Windows(NamedTuple):
         return self._replace(**arrays)
 
 
+@functools.lru_cache(1 << 16)
+def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
+    """The number at `index` of a permutation of `range(size)`, another one each epoch.
+
+    It is kept, because of a small range Grain takes up to milliseconds: it draws until a number is in it.
+    """
+    of_epoch = int.from_bytes(hashlib.sha256(f"{seed} epoch {epoch}".encode()).digest()[:4], "little")
+    return grain.experimental.index_shuffle(index, size - 1, of_epoch, SHUFFLE_ROUNDS)
+
+
 class ShuffledBlocks(NamedTuple):
     """The blocks of one corpus of `tokens` tokens, in a new order every epoch."""
 
@@ -164,13 +175,10 @@ class ShuffledBlocks(NamedTuple):
         """For each block number its epoch, its block, and the first token of the block."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
 
-        def shuffled(epoch: int, index: int) -> int:
-            seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
-            group, place = divmod(index, self.together)
-            groups = self.blocks // self.together
-            return grain.experimental.index_shuffle(group, groups - 1, seed, SHUFFLE_ROUNDS) * self.together + place
-
-        block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
+        group_B, place_B = np.divmod(index_B, self.together)
+        groups = self.blocks // self.together
+        pairs = zip(epoch_B.tolist(), group_B.tolist(), strict=True)
+        block_B = np.array([_shuffled(self.seed, *each, groups) for each in pairs], np.int64) * self.together + place_B
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
