@@ -596,7 +596,7 @@ MUTANTS = (
            one("train/objectives", "test_sentence_order_swaps_half_of_the_pairs_and_says_so")),
     Mutant("windows_run_backwards", STREAM, "first_B + last - ahead", "first_B + blocks.window - 1 + ahead",
            one("data/batches/stream", "test_windows_of_a_block_follow_each_other_in_reading_order")),
-    Mutant("one_order_for_all_epochs", STREAM, 'f"{self.seed} epoch {epoch}"', 'f"{self.seed} epoch"',
+    Mutant("one_order_for_all_epochs", STREAM, 'f"{seed} epoch {epoch}"', 'f"{seed} epoch"',
            one("data/batches/stream", "test_blocks_come_in_another_order_in_every_epoch")),
     Mutant("plan_reads_blocks_again", STREAM, "begun = -(-(step - last.step) // windows_per_block)",
            "begun = (step - last.step) // windows_per_block",

@@ -113,7 +113,9 @@ def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsy
     assert "'brt'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("family", ["xlnet", "bert", "roberta", "albert"])
+@pytest.mark.parametrize(
+    "family", ["xlnet", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert"))]
+)
 def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, capsys):
     corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
     if family != "xlnet":

@@ -140,8 +140,14 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize(("origin", "changes", "line"), REFUSED)
+@pytest.mark.parametrize(
+    ("origin", "changes", "line", "dry_run"),
+    [
+        *[(*each, False) for each in REFUSED],
+        (*REFUSED[1], True),
+        *[pytest.param(*each, True, marks=pytest.mark.slow) for each in (REFUSED[0], *REFUSED[2:])],
+    ],
+)
 def test_what_cannot_be_branched_is_one_line_and_leaves_no_run(
     parent, whole, tmp_path, pytestconfig, origin, changes, line, dry_run
 ):
@@ -170,8 +176,14 @@ RISES = [
 ]
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize(("steps", "optimizer", "line"), RISES)
+@pytest.mark.parametrize(
+    ("steps", "optimizer", "line", "dry_run"),
+    [
+        *[(*each, False) for each in RISES],
+        (*RISES[0], True),
+        *[pytest.param(*each, True, marks=pytest.mark.slow) for each in RISES[1:]],
+    ],
+)
 def test_a_finished_run_that_is_extended_is_warned_of_its_rate(
     whole, pytestconfig, caplog, steps, optimizer, line, dry_run
 ):

@@ -177,8 +177,8 @@ class ShuffledBlocks(NamedTuple):
 
         group_B, place_B = np.divmod(index_B, self.together)
         groups = self.blocks // self.together
-        pairs = zip(epoch_B.tolist(), group_B.tolist(), strict=True)
-        block_B = np.array([_shuffled(self.seed, *each, groups) for each in pairs], np.int64) * self.together + place_B
+        shuffled_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, group_B, groups)
+        block_B = shuffled_B * self.together + place_B
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
@@ -215,10 +215,11 @@ class Stream:
                 raise BadInput(f"{name} has {epochs.tokens:,} tokens for training, fewer than data.shuffle_len="
                                f"{epochs.shuffle_len}; use shorter blocks, or more text")  # fmt: skip
             if epochs.blocks < needed:
-                blocks = quantity(epochs.blocks, "block")
-                has = f"{epochs.tokens:,} tokens for training: {blocks} of {epochs.block_len:,}"
-                advice = "use a smaller batch, data.windows_per_block or more text"
-                raise BadInput(f"{name} has {has}, too few for train.batch_size={batch_size}; {advice}")
+                raise BadInput(
+                    f"{name} has {epochs.tokens:,} tokens for training: {quantity(epochs.blocks, 'block')} of "
+                    f"{epochs.block_len:,}, too few for train.batch_size={batch_size}; use a smaller batch, "
+                    "data.windows_per_block or more text"
+                )
 
     def _width(self, step: int, plan: Plan) -> int:
         """Number of blocks read at the same time."""
