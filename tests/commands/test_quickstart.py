@@ -6,6 +6,7 @@ import os
 import re
 from unittest import mock
 
+import jax
 import pytest
 import tiny
 
@@ -13,11 +14,18 @@ from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands import quickstart
 from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, show
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.infer.orders import _told, warn_of_law
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
 BY_CHARACTERS = os.path.join(str(tiny.ROOT), "configs", "transformer_xl", "quickstart.py")
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """As most who try it have; eight virtual ones wait for each other."""
+    monkeypatch.setattr(meshes, "available_devices", lambda local=False: jax.devices()[:1])
 
 
 def test_the_filled_texts_are_shown_with_their_probability(capsys):
@@ -52,12 +60,12 @@ def test_the_quick_start_asks_what_its_model_was_taught(question, caplog):
 
 
 @pytest.mark.slow
-def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch):
+def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch, one_device):
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("XLNET_INSTALL_SECONDS", "12.5")
     words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}", "--json", "--config.train.steps=100",
-             "--config.checkpoint.every=50", "--config.optimizer.warmup_steps=20", "--config.evaluation.blocks=60",
-             "--config.mesh.data=1", "--config.mesh.fsdp=8"]  # fmt: skip
+             "--config.checkpoint.every=50", "--config.optimizer.warmup_steps=20",
+             "--config.evaluation.blocks=60"]  # fmt: skip
     assert main(words) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
@@ -82,10 +90,10 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
 
 
 @pytest.mark.slow
-def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys):
+def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys, one_device):
     words = ["quickstart", f"--config={BY_CHARACTERS}", f"--workdir={tmp_path}", "--json", "--config.train.steps=40",
-             "--config.checkpoint.every=20", "--config.optimizer.warmup_steps=10", "--config.evaluation.blocks=100",
-             "--config.mesh.data=1", "--config.mesh.fsdp=8"]  # fmt: skip
+             "--config.checkpoint.every=20", "--config.optimizer.warmup_steps=10",
+             "--config.evaluation.blocks=100"]  # fmt: skip
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out)
     # Every target is one character, except for a few ends of documents.
