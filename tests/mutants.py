@@ -93,7 +93,7 @@ MUTANTS = (
            one("library", "test_a_batch_as_transformers_takes_it_hides_what_a_rank_does_not_see")),
     Mutant("batches_start_over", "xlnet_jax/train/launch.py", "start, end).batch, range(start, end))", "start, end).batch, range(end - start))",
            one("library", "test_batches_are_those_of_the_steps_also_in_phases")),
-    Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
+    Mutant("query_sees_itself", TRANSFORMER, "AttentionStream(limit_BP, segment_BP", "AttentionStream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
     Mutant("content_blind_to_itself", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 0, NEVER",
            one("model/transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),

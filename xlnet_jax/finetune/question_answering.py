@@ -196,7 +196,7 @@ def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(h_BTD, position_BK[:, :, None], axis=1)
 
 
-class Passage(NamedTuple):
+class ContextWindow(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
@@ -243,7 +243,7 @@ class QuestionAnswering(Task):
             start, end = ((window.first + piece - window.start) % T if holds else none for piece in (first, last))
             target = {"start": start, "end": end, "impossible": is_labelled and not holds}
             labels = {name: np.int32(x) for name, x in target.items()}
-            passage = Passage(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+            passage = ContextWindow(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
             tokens, segments = window.sequence
             rows.append(Row((tokens,), (segments,), labels, number, passage))
         return rows
@@ -276,7 +276,7 @@ class QuestionAnswering(Task):
                 each["no_answer"] -= each["score"]
         return answers
 
-    def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, part: Passage) -> list[tuple[float, int, int]]:
+    def _candidates(self, predictions: Labels, b: int, part: ContextWindow) -> list[tuple[float, int, int]]:
         """(score, first character, character after the last) of the spans in the beam of a row."""
         start_K, end_KK = predictions["start"][b] - part.first, predictions["end"][b] - part.first
         score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]
