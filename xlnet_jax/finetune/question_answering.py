@@ -30,11 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.data import offsets
+from xlnet_jax.data import layouts, offsets
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
 
@@ -214,7 +214,6 @@ class QuestionAnswering(Task):
 
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
-    export = Export("ForQuestionAnswering")
     texts = (2, 2)
     any_length = False
     ranking = ("best_f1", "best_exact", "f1", "exact")
