@@ -37,8 +37,9 @@ ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.spl
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
 SIDEWAYS = {("__main__", "cli"), ("batch", "errors"), ("messages", "errors")}
 
-# Below, and still not to be known: what keeps a run alive works for any model.
-APART = {("run", "model"), ("run", "kernels"), ("aot", "infer")}
+# Below, and still not to be known: what keeps a run alive works for any model, and folders of other programs have
+# classes and tensors, no tasks.
+APART = {("run", "model"), ("run", "kernels"), ("aot", "infer"), ("convert", "finetune")}
 
 # Peers that exports are compared with, and what makes an import slow: never in the package, but for the reader of the
 # original's checkpoints. tensorflow_datasets is not among them; it needs no TensorFlow for what we use.
@@ -147,6 +148,7 @@ TRAIN = "from xlnet_jax.commands.train import train"
         ("train.loop", TRAIN, "xlnet_jax.commands.train is not below train"),
         ("aot.report", "from xlnet_jax.infer import opened", "xlnet_jax.infer.opened is not for aot"),
         ("run.metrics", "from xlnet_jax.model import flops", "xlnet_jax.model.flops is not for run"),
+        ("convert.peers", "from xlnet_jax.finetune.tasks import TASKS", "finetune.tasks is not for convert"),
         ("data.corpus.pages", "from xlnet_jax.data.batches import stream", "stream is not below data.corpus"),
         ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
         ("data.batches.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),

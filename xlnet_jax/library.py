@@ -33,11 +33,10 @@ import numpy as np
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
-from xlnet_jax.data import unknown
+from xlnet_jax.data import layouts, unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts
 from xlnet_jax.infer import infill, masked
 from xlnet_jax.infer.batching import batches, padded, program, read_by_host
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener

@@ -19,7 +19,7 @@ _JOINERS = "\u200c\u200d"
 
 
 @dataclasses.dataclass
-class Output:
+class Reporting:
     """How this process reports errors; the command line and a run set it."""
 
     json: bool = False
@@ -32,11 +32,11 @@ class Output:
     """Informs the other processes of a run: called with the exit code and the line of an error."""
 
 
-output = Output()
+output = Reporting()
 
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
-    """Sets `Output.others`, and the number of this process, which `end` prints."""
+    """Sets `Reporting.others`, and the number of this process, which `end` prints."""
     output.name, output.others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
 
 

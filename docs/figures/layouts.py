@@ -1,11 +1,11 @@
-"""Where the special pieces of an example stand, as `finetune/layouts.py` puts them: XLNet and BERT side by side."""
+"""Where the special pieces of an example stand, as `data/layouts.py` puts them: XLNet and BERT side by side."""
 
 import numpy as np
 from _svg import DARK, LIGHT, MIDDLE, inside, picture, word
 
 from xlnet_jax.config.families import FAMILIES
+from xlnet_jax.data import layouts
 from xlnet_jax.data.tokenizer import SpecialIds
-from xlnet_jax.finetune import layouts
 
 CELL, ROW, LEFT, TOP, LENGTH = 24, 34, 140, 30, 11
 A1, B1 = 100, 200

@@ -18,6 +18,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train import evaluation
 from xlnet_jax.train.sliding import windows
 
 CAUSAL = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
@@ -156,7 +157,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(workdirs, "load_config", lambda name, *_: runs[name])
     monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
-    monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
+    monkeypatch.setattr(evaluation, "open_mixture", lambda config, split, weighted: heldout)
     monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(evaluate, "opened", opened)
     monkeypatch.setattr(evaluate.contexts, "losses", losses)

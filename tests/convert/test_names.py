@@ -37,7 +37,7 @@ TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE],
 
 
 def test_every_task_has_a_class_and_a_head_there():
-    assert set(configs.fields()["finetune.task"].metadata["choices"]) == {"none", *TASKS}
+    assert set(configs.fields()["finetune.task"].metadata["choices"]) == {"none", *TASKS} == {"none", *peers.EXPORTS}
     config = Config().changed(finetune={"task": "token_classification"})
     assert names.Entry("head/logits/bias", "classifier.bias") in peers.table(config)
 

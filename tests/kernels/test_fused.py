@@ -28,9 +28,9 @@ STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"],
 """Several strips in a program."""
 WIDE = functools.partial(SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256)))
 """Strips of two tiles."""
-GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16, programs=1))
+GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.GpuBlocks(queries=32, keys=64, chosen=16, programs=1))
 """Two blocks of queries in order in a window, and all blocks of a row and head in one program."""
-TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
+TILES = functools.partial(GPU, blocks=gpu.GpuBlocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
 
 
@@ -119,7 +119,7 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kernels",
-    [(GATHERED, STRIPS, WIDE, saved, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
+    [(GATHERED, STRIPS, WIDE, saved, functools.partial(GATHERED, blocks=tpu.TpuBlocks(strided=False))), (GPU, TILES)],
     ids=NAMES,
 )  # fmt: skip
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from convert.test_peers import config_of, tokenizer_of
 
+from xlnet_jax.config import FinetuneConfig
 from xlnet_jax.convert import fields, formats, peers
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
@@ -18,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 TASKS = ("none", "classification", "multi_label_classification", "regression", "token_classification",
          "multiple_choice", "question_answering", "embeddings")  # fmt: skip
 CASES = [(family, task) for family, row in peers.PEERS.items() for task in TASKS
-         if task == "none" or fields.TASKS[task].export.name in row.heads
+         if task == "none" or peers.EXPORTS[task].name in row.heads
          and (family, task) != ("gpt2", "regression")]  # fmt: skip
 IDS = {"bos_token_id", "eos_token_id", "pad_token_id"}
 """They are those of the tokenizer, or are named."""
@@ -56,13 +57,13 @@ def other(name, value):
 
 def unread(family, task):
     """The fields that no function of this class of theirs depends on."""
-    row, kind = peers.PEERS[family], fields.TASKS.get(task)
-    name = kind.export.name if kind else ""
+    row, export = peers.PEERS[family], peers.EXPORTS.get(task)
+    name = export.name if export else ""
     found = {twin for twin, each in row.twins.items() if each.classes and name not in each.classes}
-    found |= set() if kind and "labels" in kind.options else {"id2label"}
+    found |= set() if export and export.labels is FinetuneConfig.label_list else {"id2label"}
     found |= {"untie_r"} if family == "xlnet" else set()  # transformers 5 has no other
     found |= {"start_n_top"} if name != "ForQuestionAnswering" else set()
-    return found | peers.IDLE | row.idle | (set() if kind else row.summary.keys())
+    return found | peers.IDLE | row.idle | (set() if export else row.summary.keys())
 
 
 def imported(folder, found, special):

@@ -13,8 +13,7 @@ from xlnet_jax.commands.export import export
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.convert import huggingface
 from xlnet_jax.convert.formats import Trained
-from xlnet_jax.convert.peers import PEERS
-from xlnet_jax.finetune.tasks import TASKS
+from xlnet_jax.convert.peers import EXPORTS, PEERS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
@@ -57,8 +56,8 @@ TAGS = {
     "question_answering": "question-answering", "token_classification": "token-classification",
     "embeddings": "sentence-similarity",
 }  # fmt: skip
-CASES = [(family, task) for family, row in PEERS.items() for task in ("none", *TASKS)
-         if task == "none" or (TASKS[task].export.name in row.heads and (family, task) != ("gpt2", "regression"))
+CASES = [(family, task) for family, row in PEERS.items() for task in ("none", *EXPORTS)
+         if task == "none" or (EXPORTS[task].name in row.heads and (family, task) != ("gpt2", "regression"))
          ]  # fmt: skip
 QUESTION, CONTEXT, CHOICES = "Who wrote it?", "The book is by a woman of Leeds.", ["One.", "Two.", "Three."]
 ASKED = {

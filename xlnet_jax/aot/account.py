@@ -27,7 +27,7 @@ _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
 
 
 @dataclasses.dataclass
-class Part:
+class Cost:
     """Seconds of a part of a program."""
 
     time: float = 0.0
@@ -36,7 +36,7 @@ class Part:
     hidden: float = 0.0
     """Of the work of collectives, what other work runs beside."""
 
-    def add(self, part: Part, times: int = 1) -> None:
+    def add(self, part: Cost, times: int = 1) -> None:
         """`part` follows, so often."""
         self.time, self.busy = self.time + times * part.time, self.busy + times * part.busy
         self.hidden += times * part.hidden
@@ -74,9 +74,9 @@ class Account:
             "units": {name: each.units for name, each in kernels.items()},
         }
 
-    def run(self, name: str, upper: bool) -> Part:
+    def run(self, name: str, upper: bool) -> Cost:
         """One run of a computation. Where a condition chooses, the shortest branch, or the longest for `upper`."""
-        body, total = self.program.computations[name], Part()
+        body, total = self.program.computations[name], Cost()
         pieces = collections.Counter(self.program.chain(one) for one in body.values())
         seen: collections.Counter[str | None] = collections.Counter()
         running: dict[str | None, np.ndarray] = {}
@@ -84,7 +84,7 @@ class Account:
         def start(name: str | None, work: np.ndarray) -> None:
             running[name], total.busy = work, total.busy + work
 
-        def follow(part: Part) -> None:
+        def follow(part: Cost) -> None:
             idle = np.maximum(part.time - part.busy, 0)
             for left in running.values():
                 used = np.minimum(left, idle)
@@ -94,14 +94,14 @@ class Account:
 
         def wait(name: str | None) -> None:
             left = running.pop(name)
-            follow(Part(left.max(), left))
+            follow(Cost(left.max(), left))
             # Counted at its start.
             total.busy = total.busy - left
 
         for one in body.values():
             inside = [self.run(each, upper) for each in hlo.called(one) if one.opcode != "fusion"]
             if one.opcode == "while":
-                turns, part = self.program.trip_count(name, one), Part()
+                turns, part = self.program.trip_count(name, one), Cost()
                 part.add(self.run(hlo.attribute(one, "body"), upper), turns)
                 part.add(self.run(hlo.attribute(one, "condition"), upper), turns + 1)
                 follow(part)
@@ -128,11 +128,11 @@ class Account:
             wait(started)
         return total
 
-    def _operation(self, one: hlo.Instruction, work: np.ndarray, upper: bool) -> Part:
+    def _operation(self, one: hlo.Instruction, work: np.ndarray, upper: bool) -> Cost:
         estimate = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
         # It takes all arrays to be in HBM, also where none is.
         cycles = int(estimate[1]) if estimate and work[HBM] else 0
-        return Part(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
+        return Cost(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
 
     def _work(self, name: str, one: hlo.Instruction, upper: bool) -> np.ndarray:
         """Seconds of work of one instruction."""

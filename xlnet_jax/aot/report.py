@@ -95,7 +95,7 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     steps, axes = config.train.steps_per_dispatch, dict(trial.mesh.shape)
     program = hlo.Program(trial.executable.as_text())
     # Queries at chosen positions visit one block after the other.
-    blocks = math.ceil(config.data.segment_len / tpu.Blocks.window)
+    blocks = math.ceil(config.data.segment_len / tpu.TpuBlocks.window)
     schedules = account.completed(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
     at_peak = trial.recipe.flops_per_step / topology.chips / topology.chip.peak_flops

@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 from xlnet_jax import config as configs
+from xlnet_jax.commands.joint import joint
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
@@ -26,7 +27,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import picture
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
-from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.evaluation import HeldoutLoss, check_objective, configured, held_out
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.sliding import SlidingLoss
 
@@ -35,8 +36,6 @@ log = logging.getLogger("xlnet_jax")
 
 def run(*, context: bool, **options: Any) -> Json:
     """`evaluate`, `by_context` or `joint.joint`, as the options ask. Raises BadInput for an option of another."""
-    from xlnet_jax.commands.joint import joint  # it imports what is shared from here
-
     given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
     kind, scores, own = "the loss of the split", evaluate, {"blocks", "streams", "sliding", "factorization_order"}
     if "target_share" in given:
@@ -128,27 +127,6 @@ def by_context(
         curves = {name: (lengths, each["loss"]) for name, each in models.items()}
         drawn = jax.process_index() == 0 and picture(path, title, "tokens of context", curves, {}, xscale="log")
         return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": drawn or None}
-
-
-def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None) -> Config:
-    """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
-    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
-    return workdirs.load_config(workdir, [*overrides, *rows], step)
-
-
-def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
-    """Raises BadInput for an option that is for models of another objective."""
-    if config.data.objective != objective:
-        models = {"clm": "left-to-right", "plm": "permutation"}[objective]
-        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
-                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
-
-
-def held_out(workdir: str, config: Config) -> Mixture:
-    """The held-out splits of the corpora. Raises BadInput, also if their tokenizer is not that of the run."""
-    heldout = open_mixture(config, "heldout", weighted=False)
-    workdirs.check_tokenizer(workdir, heldout)
-    return heldout
 
 
 def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | None = None) -> Config:

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xlnet_jax.commands.evaluate import check_objective, configured, held_out
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.estimators import SEED, known_places
 from xlnet_jax.infer.opened import Stored, opened
@@ -29,7 +28,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
-from xlnet_jax.train.evaluation import bits_of_text
+from xlnet_jax.train.evaluation import bits_of_text, check_objective, configured, held_out
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")

@@ -19,10 +19,9 @@ from typing import Any
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.config.families import FAMILIES
-from xlnet_jax.convert.peers import IDLE, PEERS, SAME, Peer, class_of, peer
+from xlnet_jax.convert.peers import EXPORTS, IDLE, PEERS, SAME, Peer, class_of, peer
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity, suggest
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
@@ -77,7 +76,7 @@ def read_own(folder: str, architecture: str) -> Json:
     `log.compilation_cache` would have programs in it run.
     """
     path = os.path.join(folder, OWN)
-    found = configs.renamed(files.read_json_if_listed(path))
+    found = files.read_json_if_listed(path)
     known = own(Config().changed(model={"architecture": architecture}))
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
@@ -87,7 +86,7 @@ def read_own(folder: str, architecture: str) -> Json:
 def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) -> Json:
     """The content of config.json, with the keys `kept` of the folder that the run started from."""
     model, task, row = config.model, config.finetune, peer(config.model)
-    export = None if task.task == "none" else TASKS[task.task].export
+    export = EXPORTS.get(task.task)
     labels = export.labels(task) if export else ()
     values = vars(model) | row.always | {
         "activation": ACTIVATIONS[model.activation], "d_embed": model.d_embed or model.d_model,
@@ -197,7 +196,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     row, family = PEERS[found["model_type"]], FAMILIES[found["model_type"]]
     if MODULES in listed and name in ("", *(row.prefix + rest for rest in row.pretraining)):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
-    tasks = [task for task, kind in TASKS.items() if row.prefix + kind.export.name == name]
+    tasks = [task for task, export in EXPORTS.items() if row.prefix + export.name == name]
     # A bare model lacks what predicts pieces; if there are no parameters for that, it lacks nothing.
     complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
     if not tasks or (tasks == ["embeddings"] and complete and MODULES not in listed):
@@ -217,7 +216,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
-        "finetune.labels": configs.joined(names_of) if "labels" in TASKS[task].options else "",
+        "finetune.labels": configs.joined(names_of) if EXPORTS[task].labels is FinetuneConfig.label_list else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
         # int(1e30) is how transformers writes that there is no limit.
         **({"data.segment_len": min(length, longest)} if isinstance(length, int) and length < int(1e30) else {}),
@@ -227,7 +226,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
 def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
     """The one of several `tasks` of a class. Raises BadInput for another problem or number of outputs."""
     problem = given or ("regression" if outputs == 1 else "single_label_classification")
-    by_problem = {TASKS[task].export.problem_type: task for task in tasks}
+    by_problem = {EXPORTS[task].problem_type: task for task in tasks}
     other_number = problem != "multi_label_classification" and (problem == "regression") != (outputs == 1)
     if problem not in by_problem or other_number:
         what = f"problem_type={problem} with {quantity(outputs, 'label')} in id2label"

@@ -29,7 +29,6 @@ from xlnet_jax.convert.peers import Peer
 from xlnet_jax.data import tokenizer_fields, vocabulary
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage import files
 
 SHARD_BYTES = 5 * 10**9
@@ -52,7 +51,7 @@ def check(config: Config) -> None:
         )
     if config.data.objective == "clm" and model.architecture == "xlnet":
         raise BadInput("data.objective=clm: Hugging Face's XLNet sees both sides (plm, mlm); use --format=orbax")
-    if task != "none" and TASKS[task].export.name not in row.heads:
+    if task != "none" and peers.EXPORTS[task].name not in row.heads:
         raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")
 
 

@@ -6,13 +6,12 @@ directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.convert.names import HUGGINGFACE, Entry, Table
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage.files import Json
 
 
@@ -70,6 +69,32 @@ IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "outpu
 """Keys of config.json that change no function."""
 
 
+class Export(NamedTuple):
+    """How a model is there that was fine-tuned on a task."""
+
+    name: str
+    """Of its class, behind that of the family: `ForSequenceClassification`. `Peer.heads` has its tensors."""
+    problem_type: str = ""
+    """Key of config.json; "" = none."""
+    labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
+    """The names of the outputs; none for a task whose outputs have no names."""
+
+
+EXPORTS = {
+    "classification": Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list),
+    "multi_label_classification": Export(
+        "ForSequenceClassification", "multi_label_classification", FinetuneConfig.label_list
+    ),
+    "regression": Export("ForSequenceClassification", "regression", lambda _: ["score"]),
+    "multiple_choice": Export("ForMultipleChoice"),
+    "question_answering": Export("ForQuestionAnswering"),
+    "token_classification": Export("ForTokenClassification", labels=FinetuneConfig.label_list),
+    "embeddings": Export("Model"),
+    "text_to_text": Export("ForTextToText"),  # no such class: a source that sees itself is unknown there
+}
+"""By `finetune.task`."""
+
+
 def peer(model: ModelConfig) -> Peer:
     """The row of a model. Raises BadInput if there is none."""
     if model.architecture not in PEERS:
@@ -80,14 +105,14 @@ def peer(model: ModelConfig) -> Peer:
 def class_of(config: Config) -> str:
     """The name of its class there."""
     row, task = peer(config.model), config.finetune.task
-    return row.prefix + (row.pretraining[config.data.sentence_loss] if task == "none" else TASKS[task].export.name)
+    return row.prefix + (row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name)
 
 
 def table(config: Config) -> Table:
     """All tensors of a model, with its head."""
     row, task = peer(config.model), config.finetune.task
     of_pairs = ("pooler/", "sentence_head/") if not config.data.sentence_loss else ()
-    head = row.heads[TASKS[task].export.name] if task != "none" else {}
+    head = row.heads[EXPORTS[task].name] if task != "none" else {}
     return (*(entry for entry in row.table if not entry.ours.startswith(of_pairs)), *_modules("head/", head))
 
 

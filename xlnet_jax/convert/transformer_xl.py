@@ -137,7 +137,7 @@ def _starts(arrays: Arrays) -> list[int]:
     return [0, *itertools.accumulate(_shape(arrays, name, 1)[0] for name in names_of)]
 
 
-class Part(NamedTuple):
+class Place(NamedTuple):
     """A part of one of their variables, and its place in one of our parameters."""
 
     ours: str
@@ -146,7 +146,7 @@ class Part(NamedTuple):
     take: Callable[[np.ndarray], np.ndarray] = np.asarray
 
 
-Variable = tuple[str, tuple[int, ...], tuple[Part, ...]]
+Variable = tuple[str, tuple[int, ...], tuple[Place, ...]]
 """Name and shape of one of their variables, and its parts."""
 
 
@@ -154,21 +154,21 @@ def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Var
     """All variables of a model: one table of names, shapes and places."""
     L, D, F, H, E = model.layers, model.d_model, model.d_ff, model.heads, model.head_dim
     shape, scope = ((L, H, E), "layers/attention") if model.biases_per_layer else ((H, E), "biases")
-    yield f"{_ROOT}/r_w_bias", shape, (Part(f"{scope}/content_bias"),)
-    yield f"{_ROOT}/r_r_bias", shape, (Part(f"{scope}/position_bias"),)
+    yield f"{_ROOT}/r_w_bias", shape, (Place(f"{scope}/content_bias"),)
+    yield f"{_ROOT}/r_r_bias", shape, (Place(f"{scope}/position_bias"),)
     for i in range(L):
         at, attention, dense = f"{_ROOT}/layer_{i}", "layers/attention", "layers/feed_forward"
-        qkv = (Part(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
+        qkv = (Place(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
                for k, ours in enumerate(("query", "key", "value")))  # fmt: skip
         yield f"{at}/rel_attn/qkv/kernel", (D, 3 * H * E), tuple(qkv)
-        yield f"{at}/rel_attn/r/kernel", (D, H * E), (Part(f"{attention}/position", i),)
-        yield f"{at}/rel_attn/o/kernel", (H * E, D), (Part(f"{attention}/output", i, np.transpose),)
+        yield f"{at}/rel_attn/r/kernel", (D, H * E), (Place(f"{attention}/position", i),)
+        yield f"{at}/rel_attn/o/kernel", (H * E, D), (Place(f"{attention}/output", i, np.transpose),)
         for ours, theirs, size in (("inner", "layer_1", (D, F)), ("outer", "layer_2", (F, D))):
-            yield f"{at}/ff/{theirs}/kernel", size, (Part(f"{dense}/{ours}/kernel", i),)
-            yield f"{at}/ff/{theirs}/bias", size[1:], (Part(f"{dense}/{ours}/bias", i),)
+            yield f"{at}/ff/{theirs}/kernel", size, (Place(f"{dense}/{ours}/kernel", i),)
+            yield f"{at}/ff/{theirs}/bias", size[1:], (Place(f"{dense}/{ours}/bias", i),)
         for ours, theirs in ((attention, "rel_attn"), (dense, "ff")):
-            yield f"{at}/{theirs}/LayerNorm/gamma", (D,), (Part(f"{ours}/norm/scale", i),)
-            yield f"{at}/{theirs}/LayerNorm/beta", (D,), (Part(f"{ours}/norm/bias", i),)
+            yield f"{at}/{theirs}/LayerNorm/gamma", (D,), (Place(f"{ours}/norm/scale", i),)
+            yield f"{at}/{theirs}/LayerNorm/beta", (D,), (Place(f"{ours}/norm/bias", i),)
     yield from _words(model, ids_N, arrays)
 
 
@@ -176,8 +176,8 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
     """Of embedding and softmax; the parts of tables and biases by cluster."""
     starts, parts, every = _starts(arrays), clusters(model), range(len(clusters(model)))
     rows = [slice(a, b) for a, b in itertools.pairwise(starts)]
-    tables = [Part(f"word_embedding/table_{i}" if model.adaptive else "word_embedding", ids_N[rows[i]] - parts[i].first)
-              for i in every]  # fmt: skip
+    tables = [Place(f"word_embedding/table_{i}" if model.adaptive else "word_embedding",
+                    ids_N[rows[i]] - parts[i].first) for i in every]  # fmt: skip
     if model.div_val == 1:
         whole = tuple(part._replace(take=itemgetter(row)) for part, row in zip(tables, rows, strict=True))
         yield f"{_EMBEDDING}/lookup_table", (len(ids_N), parts[0].width), whole
@@ -188,19 +188,19 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
     stored = [i for i in every if i or not _is_identity(model, arrays)]
     for i in stored[: projections(model)]:
         name = f"{_EMBEDDING}/cutoff_{i}/proj_W" if model.div_val > 1 else f"{_EMBEDDING}/proj_W"
-        yield name, (parts[i].width, model.d_model), (Part(f"word_embedding/projection_{i}"),)
+        yield name, (parts[i].width, model.d_model), (Place(f"word_embedding/projection_{i}"),)
     for i in stored if projections(model) else []:
         if model.tie_projections == "none" or (model.tie_projections == "rest" and i == 0):
-            at = (Part(f"lm_head/projection_{i}"),)
+            at = (Place(f"lm_head/projection_{i}"),)
             yield f"{_SOFTMAX}/cutoff_{i}/proj", (parts[i].width, model.d_model), at
     if not model.cutoffs:
-        yield f"{_SOFTMAX}/bias", (len(ids_N),), (Part("lm_head/bias", ids_N),)
+        yield f"{_SOFTMAX}/bias", (len(ids_N),), (Place("lm_head/bias", ids_N),)
         return
     for i in every:
-        yield f"{_SOFTMAX}/cutoff_{i}/b", (len(ids_N[rows[i]]),), (Part("lm_head/bias", ids_N[rows[i]]),)
+        yield f"{_SOFTMAX}/cutoff_{i}/b", (len(ids_N[rows[i]]),), (Place("lm_head/bias", ids_N[rows[i]]),)
     tails = slice(model.vocab_size, None)
-    yield f"{_SOFTMAX}/cutoff_0/cluster_W", (len(every) - 1, parts[0].width), (Part("lm_head/cluster_table"),)
-    yield f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Part("lm_head/bias", tails),)
+    yield f"{_SOFTMAX}/cutoff_0/cluster_W", (len(every) - 1, parts[0].width), (Place("lm_head/cluster_table"),)
+    yield f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Place("lm_head/bias", tails),)
 
 
 def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:

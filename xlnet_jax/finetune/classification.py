@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, softmax
 
-from xlnet_jax.config import FinetuneConfig, ModelConfig
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
+from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.heads import Classifier, binary_cross_entropy, cross_entropy, squared_error
-from xlnet_jax.finetune.task import Example, Export, Labels, Task
+from xlnet_jax.finetune.task import Example, Labels, Task
 from xlnet_jax.storage.files import Json
 
 LETTERS = string.ascii_uppercase
@@ -33,7 +34,6 @@ class Classification(Task):
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
     options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
-    export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
     loss = staticmethod(cross_entropy)
 
@@ -63,7 +63,6 @@ class MultiLabelClassification(Classification):
     """Any number of the classes in `finetune.labels`, also none."""
 
     read = staticmethod(readers.multi_labelled)
-    export = Classification.export._replace(problem_type="multi_label_classification")
     ranking = ("f1_micro", "f1_macro")
     loss = staticmethod(binary_cross_entropy)
 
@@ -91,7 +90,6 @@ class Regression(Task):
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
     options, dropped = frozenset({"segments"}), Classification.dropped
-    export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
     def target(self, example: Example) -> Labels:
@@ -117,7 +115,6 @@ class MultipleChoice(Task):
     read = staticmethod(readers.multiple_choice)
     options = frozenset({"max_question", "segments"})
     no_label = staticmethod(lambda _: unlabelled.rule(("0", "1")))  # -1 is no option
-    export = Export("ForMultipleChoice")
     texts = (4, 2 + len(LETTERS))
     ranking = ("accuracy",)
 

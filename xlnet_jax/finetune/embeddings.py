@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.finetune import layouts, metrics, readers, unlabelled
+from xlnet_jax.data import layouts
+from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
-from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Task
 from xlnet_jax.storage.files import Json
 
 _ROWS = 1024  # of the table of similarities at once
@@ -78,7 +79,6 @@ class Embeddings(Task):
 
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"normalize", "pooling", "segments", "temperature"})
-    export = Export("Model")
     no_label = staticmethod(unlabelled.never)
 
     @property

@@ -30,11 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.data import offsets
+from xlnet_jax.data import layouts, offsets
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
 
@@ -196,7 +196,7 @@ def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(h_BTD, position_BK[:, :, None], axis=1)
 
 
-class Passage(NamedTuple):
+class ContextWindow(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
@@ -214,7 +214,6 @@ class QuestionAnswering(Task):
 
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
-    export = Export("ForQuestionAnswering")
     texts = (2, 2)
     any_length = False
     ranking = ("best_f1", "best_exact", "f1", "exact")
@@ -243,7 +242,7 @@ class QuestionAnswering(Task):
             start, end = ((window.first + piece - window.start) % T if holds else none for piece in (first, last))
             target = {"start": start, "end": end, "impossible": is_labelled and not holds}
             labels = {name: np.int32(x) for name, x in target.items()}
-            passage = Passage(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+            passage = ContextWindow(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
             tokens, segments = window.sequence
             rows.append(Row((tokens,), (segments,), labels, number, passage))
         return rows
@@ -276,7 +275,7 @@ class QuestionAnswering(Task):
                 each["no_answer"] -= each["score"]
         return answers
 
-    def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, part: Passage) -> list[tuple[float, int, int]]:
+    def _candidates(self, predictions: Labels, b: int, part: ContextWindow) -> list[tuple[float, int, int]]:
         """(score, first character, character after the last) of the spans in the beam of a row."""
         start_K, end_KK = predictions["start"][b] - part.first, predictions["end"][b] - part.first
         score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]

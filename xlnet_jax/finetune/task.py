@@ -19,7 +19,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -27,10 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
+from xlnet_jax.data import layouts
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, unlabelled
+from xlnet_jax.finetune import unlabelled
 from xlnet_jax.storage.files import Json
 
 Array = Any
@@ -122,17 +123,6 @@ class Hidden:
         return self.last_BCD if self.cls == "none" else self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
 
 
-class Export(NamedTuple):
-    """How Hugging Face's transformers has a model that was fine-tuned on a task."""
-
-    name: str
-    """Of its class, behind that of the family: `ForSequenceClassification`. `convert.peers` has its head's tensors."""
-    problem_type: str = ""
-    """Key of config.json; "" = none."""
-    labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
-    """The names of the outputs; none for a task whose outputs have no names."""
-
-
 OF_ALL_TASKS = frozenset({
     "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience",
     "drop_unlabelled"})  # fmt: skip
@@ -154,7 +144,6 @@ class Task(abc.ABC):
     """Its `readers.Read`."""
     usual: ClassVar[Any] = None
     """The function of `readers` that finds the usual names of its texts, if there are several such names."""
-    export: ClassVar[Export]
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)

@@ -25,10 +25,10 @@ import numpy as np
 from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.data.batches.cycle import ONE, Cycle, from_weights
 from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows, current
+from xlnet_jax.data.layouts import Layout
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
-from xlnet_jax.finetune.layouts import Layout
-from xlnet_jax.finetune.task import Example, Export, Labels, Row, Task, TaskBatch
+from xlnet_jax.finetune.task import Example, Labels, Row, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.storage.files import Json
@@ -43,7 +43,6 @@ class TextToText(Task):
 
     read = staticmethod(readers.source_and_target)
     options = frozenset({"max_answer", "beam", "length_penalty"})
-    export = Export("ForTextToText")  # no such class: a source that sees itself is unknown there
     texts, several_lengths = (1, 1), True
     ranking = ("exact_match", "bleu", "chrf")
     no_label = staticmethod(unlabelled.never)

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import FinetuneConfig, ModelConfig
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
 from xlnet_jax.storage.files import Json
 
 
@@ -53,7 +54,6 @@ class TokenClassification(Task):
 
     read = staticmethod(readers.token_classification)
     options, dropped = frozenset({"labels"}), frozenset({"bert", "roberta", "albert"})
-    export = Export("ForTokenClassification", labels=FinetuneConfig.label_list)
     texts = (1, math.inf)
     any_length = False
 

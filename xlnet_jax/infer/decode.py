@@ -65,7 +65,7 @@ class Reread(NamedTuple):
         return self.tokens_BT.shape[1]
 
 
-class State(NamedTuple):
+class DecodingState(NamedTuple):
     """B texts between two dispatches: a segment, or so many tokens of a left-to-right model."""
 
     cache: Any
@@ -101,7 +101,7 @@ class State(NamedTuple):
 def start(
     model: LanguageModel, method: Method, params: Any, segment_len: int, memory_len: int, slots: int,
     number_B: jax.Array,
-) -> State:  # fmt: skip
+) -> DecodingState:  # fmt: skip
     """Before the first segment of B texts."""
     B, P = len(number_B), slots if method.by_confidence else (method.speculative or method.tokens_per_step)
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
@@ -111,7 +111,7 @@ def start(
         cache = Reread(none_BT, none_BT)
     else:
         cache = empty_cache(config, params, B, segment_len, memory_len)
-    return State(
+    return DecodingState(
         cache, jnp.zeros((B, P, config.vocab_size), dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
         log_prob_BU=jnp.zeros((B, slots), dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B, calls_B=zero_B,
         number_B=number_B,
@@ -120,15 +120,15 @@ def start(
 
 @program(static_argnums=0, donate_argnums=2)
 def read(
-    model: LanguageModel, params: Any, state: State, tokens_BQ: jax.Array, rank_BQ: jax.Array,
+    model: LanguageModel, params: Any, state: DecodingState, tokens_BQ: jax.Array, rank_BQ: jax.Array,
     position_BU: jax.Array, continues: bool | jax.Array,
-) -> State:  # fmt: skip
+) -> DecodingState:  # fmt: skip
     """Starts a segment in all texts: reads what is known of it, and predicts the first unknown tokens.
 
     Args:
       tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token is predicted.
       rank_BQ: NEVER in padding and at unknown positions, but where these are MASK.
-      position_BU: see `State`.
+      position_BU: see `DecodingState`.
       continues: the cache holds the segment before, which becomes the memory.
     """
     size_B = jnp.sum(position_BU < state.cache.segment_len, axis=1, dtype=jnp.int32)
@@ -149,9 +149,9 @@ def read(
 
 @program(static_argnums=(0, 1), donate_argnums=3)
 def write(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, rounds: jax.Array,
+    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, rounds: jax.Array,
     stop: jax.Array, last: jax.Array,
-) -> tuple[tuple[jax.Array, ...], State]:  # fmt: skip
+) -> tuple[tuple[jax.Array, ...], DecodingState]:  # fmt: skip
     """At most so many `rounds` of calls; `stop`: the token that ends a text, or -1; `last`: no segment follows, so the
     last token need not be read.
 
@@ -160,10 +160,10 @@ def write(
     """
     step = _speculate if method.speculative else _extend
 
-    def more(carry: tuple[jax.Array, State]) -> jax.Array:
+    def more(carry: tuple[jax.Array, DecodingState]) -> jax.Array:
         return (carry[0] < rounds) & (carry[1].count_B < carry[1].size_B).any()
 
-    def body(carry: tuple[jax.Array, State]) -> tuple[jax.Array, State]:
+    def body(carry: tuple[jax.Array, DecodingState]) -> tuple[jax.Array, DecodingState]:
         state, *newest = step(model, method, params, carry[1], sampling, stop)
         needed = ~last | (state.count_B < state.size_B).any()
         predict = functools.partial(_predict, model, params)
@@ -174,8 +174,8 @@ def write(
 
 
 def _extend(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: jax.Array
-) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
+    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, stop: jax.Array
+) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Fixes the next `tokens_per_step` tokens of every text.
 
     Returns:
@@ -204,8 +204,8 @@ def _extend(
 
 
 def _speculate(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: jax.Array
-) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
+    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, stop: jax.Array
+) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Drafts the next tokens of every text, and verifies them. Returns the same, of the next draft."""
     Q, T, drafts_BQV, first_B = method.speculative, state.cache.segment_len, state.logits_BPV, state.count_B
     step_1Q = jnp.arange(Q)[None]
@@ -262,7 +262,7 @@ def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
     return jnp.where(left_BV.sum(axis=1, keepdims=True) > 0, jnp.log(left_BV), p_BV)
 
 
-def _positions(state: State, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
+def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
     """Where these unknown tokens are in the segment; those that are not `live` at T, where no row is kept."""
     position_BQ = jnp.take_along_axis(state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1)
     return jnp.where(live_BQ, position_BQ, state.cache.segment_len)
@@ -275,8 +275,13 @@ def _up_to(stop: jax.Array, token_BQ: jax.Array, live_BQ: jax.Array) -> jax.Arra
 
 
 def _fixed(
-    state: State, slot_BQ: jax.Array, live_BQ: jax.Array, token_BQ: jax.Array, logits_BQV: jax.Array, stop: jax.Array
-) -> tuple[State, jax.Array]:
+    state: DecodingState,
+    slot_BQ: jax.Array,
+    live_BQ: jax.Array,
+    token_BQ: jax.Array,
+    logits_BQV: jax.Array,
+    stop: jax.Array,
+) -> tuple[DecodingState, jax.Array]:
     """The state in which these tokens are known, up to a `stop`, and their positions."""
     live_BQ = _up_to(stop, token_BQ, live_BQ)
     stops_B = (live_BQ & (token_BQ == stop)).any(axis=1)
@@ -296,9 +301,9 @@ def _fixed(
 
 
 def _predict(
-    model: LanguageModel, params: Any, state: State, tokens_BQ: jax.Array, rank_BQ: jax.Array,
+    model: LanguageModel, params: Any, state: DecodingState, tokens_BQ: jax.Array, rank_BQ: jax.Array,
     position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None,
-) -> State:  # fmt: skip
+) -> DecodingState:  # fmt: skip
     """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank than `limit_BP`, by
     default from all that is known; a left-to-right model the next one, from the last token that it reads."""
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
@@ -333,13 +338,13 @@ def forward(
     return logits_BPV.at[..., config.pieces :].set(-jnp.inf) if config.spare_rows else logits_BPV, out.memory
 
 
-def _draw(logits_BQV: jax.Array, state: State, sampling: Sampling, sort: bool) -> jax.Array:
+def _draw(logits_BQV: jax.Array, state: DecodingState, sampling: Sampling, sort: bool) -> jax.Array:
     """The next tokens of every text, [B, Q]."""
     B, Q, V = logits_BQV.shape
     return sample(logits_BQV.reshape(B * Q, V), sampling, *_numbers(state, Q), sort).reshape(B, Q)
 
 
-def _numbers(state: State, Q: int) -> tuple[jax.Array, jax.Array]:
+def _numbers(state: DecodingState, Q: int) -> tuple[jax.Array, jax.Array]:
     """What keys the draws of the next Q tokens, [B * Q] both: the text, and how many unknown tokens are before."""
     count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
     return jnp.repeat(state.number_B, Q), count_BQ.ravel()

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data import layouts
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts
 from xlnet_jax.infer.options import Decoding, Fill, Options, Score
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel

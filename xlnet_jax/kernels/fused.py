@@ -36,12 +36,12 @@ rounds factors to bfloat16 on TPU even in float32, and both sides round; a wrong
 KERNELS = {
     # v4 cannot roll each row by another number of lanes.
     "TPU v4": functools.partial(
-        tpu.attend, blocks=tpu.Blocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
+        tpu.attend, blocks=tpu.TpuBlocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
     ),
     "TPU v5 lite": tpu.attend,
-    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=3000, vmem_bytes=48 * MIB)),
-    "TPU v6 lite": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256))),
-    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(strips=(256, 256), rows=3000, vmem_bytes=48 * MIB)),
+    "TPU v5": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(rows=3000, vmem_bytes=48 * MIB)),
+    "TPU v6 lite": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(strips=(256, 256))),
+    "TPU7x": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(strips=(256, 256), rows=3000, vmem_bytes=48 * MIB)),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
 """By the kind of device, as `kind` names it."""

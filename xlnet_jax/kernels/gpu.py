@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, forward
+from xlnet_jax.kernels.gpu_kernels import GpuPlan, backward_keys, backward_queries, forward
 from xlnet_jax.kernels.packing import LN2, up
 from xlnet_jax.kernels.xla import Arguments
 
@@ -26,7 +26,7 @@ HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
 
 
-class Blocks(NamedTuple):
+class GpuBlocks(NamedTuple):
     """How many queries and keys a program handles, powers of 2 from 16 on."""
 
     queries: int
@@ -40,21 +40,21 @@ class Blocks(NamedTuple):
 
 
 BLOCKS = {
-    128: Blocks(queries=64, chosen=32, keys=64),
-    256: Blocks(queries=32, chosen=32, keys=32),
-    512: Blocks(queries=16, chosen=16, keys=32),
+    128: GpuBlocks(queries=64, chosen=32, keys=64),
+    256: GpuBlocks(queries=32, chosen=32, keys=32),
+    512: GpuBlocks(queries=16, chosen=16, keys=32),
 }
 """By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
 tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are what its matrix unit takes at once.
 Shared memory is below the 163 KiB of an A100. Other tiles were not tried on a card."""
 
 
-def blocks_of(head_dim: int, dtype: jnp.dtype) -> Blocks:
+def blocks_of(head_dim: int, dtype: jnp.dtype) -> GpuBlocks:
     """The blocks that `attend` takes."""
     return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
 
 
-def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
+def attend(a: Arguments, *, blocks: GpuBlocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
@@ -65,7 +65,7 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     blocks = blocks or blocks_of(Ep, dtype)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
-    plan = Plan(
+    plan = GpuPlan(
         queries=query_block, tile=tile, programs=blocks.programs, interpret=interpret, **packing.call(a, Tp, Kp)
     )
     r_SNHE, table_B = packing.position_keys(a)
@@ -96,12 +96,12 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(plan: Plan, *arguments: Any) -> jax.Array:
+def _fused(plan: GpuPlan, *arguments: Any) -> jax.Array:
     """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
     return _fused_forward(plan, *arguments)[0]
 
 
-def _fused_forward(plan: Plan, *arguments: Any) -> tuple[jax.Array, Any]:
+def _fused_forward(plan: GpuPlan, *arguments: Any) -> tuple[jax.Array, Any]:
     a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
     B, H, Q = other_BHQ.shape
     inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
@@ -112,7 +112,7 @@ def _fused_forward(plan: Plan, *arguments: Any) -> tuple[jax.Array, Any]:
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
 
-def _fused_backward(plan: Plan, saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
+def _fused_backward(plan: GpuPlan, saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
     table_B, *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
     B, H, Q = other_BHQ.shape
@@ -135,7 +135,7 @@ def _fused_backward(plan: Plan, saved: Any, do_BQHE: jax.Array) -> tuple[Any, ..
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _call(body: Any, plan: Plan, grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
+def _call(body: Any, plan: GpuPlan, grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
     # Tiles whose loads are under way at a time; where keys get their gradient 2 would spill more.
     return plan.call(body, name, grid, results, inputs, stages=1 if body is backward_keys else 2)

@@ -34,7 +34,7 @@ NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(packing.Call, Triton):
+class GpuPlan(packing.Call, Triton):
     """The static facts of a call, after padding.
 
     `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
@@ -91,7 +91,7 @@ class Queries:
     `stays`: the program keeps it while it visits keys.
     """
 
-    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True) -> None:
+    def __init__(self, plan: GpuPlan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
@@ -170,7 +170,7 @@ class Gradients:
         return p_QS, p_QS * (self.queries.dropped(dp_QS, number) - self.delta_Q1)
 
 
-def forward(plan: Plan, *refs: Any) -> None:
+def forward(plan: GpuPlan, *refs: Any) -> None:
     """The output of one block of queries, and the logarithm of their sums of exponentials."""
     *inputs, o_BQHE, log_BHQ = refs
     i, h, b = (pl.program_id(n) for n in range(3))
@@ -197,7 +197,7 @@ def forward(plan: Plan, *refs: Any) -> None:
     log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
-def backward_queries(plan: Plan, *refs: Any) -> None:
+def backward_queries(plan: GpuPlan, *refs: Any) -> None:
     """The gradients of a, b and `other` of some blocks of queries, and what these add to that of the position keys.
 
     The program alone adds to its part of the latter, block by block of queries. In order, a block of position keys
@@ -263,7 +263,7 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
     jax.lax.fori_loop(g * per_group, (g + 1) * per_group, block, None)
 
 
-def backward_keys(plan: Plan, *refs: Any) -> None:
+def backward_keys(plan: GpuPlan, *refs: Any) -> None:
     """The gradients of one block of keys and values."""
     *inputs, do_BQHE, log_BHQ, delta_BHQ, dk_BKHE, dv_BKHE = refs
     j, h, b = (pl.program_id(n) for n in range(3))

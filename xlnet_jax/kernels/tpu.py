@@ -27,7 +27,7 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.packing import up
 from xlnet_jax.kernels.tpu_kernels import backward, forward
-from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Plan
+from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, TpuPlan
 from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (32, 64, LANES)
@@ -35,7 +35,7 @@ HEAD_DIMS = (32, 64, LANES)
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class TpuBlocks:
     """How many queries and keys a program handles. Multiples of 128; a call with less takes less."""
 
     queries: int = 512
@@ -56,7 +56,7 @@ class Blocks:
     """Limit for the compiler; v5e and v6e have 128 MiB."""
 
 
-def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) -> tuple[jax.Array, None]:
+def attend(a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = False) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
@@ -78,7 +78,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1)
     r_SNHE, table_B = packing.position_keys(a)
     plans = tuple(
-        Plan(
+        TpuPlan(
             groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
             window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
             strided=blocks.strided, saved=saved, vmem_bytes=blocks.vmem_bytes, interpret=interpret,
@@ -109,7 +109,7 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(plans: tuple[Plan, ...], *arguments: jax.Array) -> jax.Array:
+def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
     First come those that programs know before they start: number of each row's position keys [B], word of dropout after
@@ -120,7 +120,7 @@ def _fused(plans: tuple[Plan, ...], *arguments: jax.Array) -> jax.Array:
     return _fused_forward(plans, *arguments)[0]
 
 
-def _fused_forward(plans: tuple[Plan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
+def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
     (plan, _), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = plans, arguments
     inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
     (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
@@ -145,7 +145,7 @@ def _fused_forward(plans: tuple[Plan, ...], *arguments: Any) -> tuple[jax.Array,
     return o_BQD, (inputs, o_BQD, *saved)
 
 
-def _fused_backward(plans: tuple[Plan, ...], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
+def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
     (_, plan), (inputs, o_BQD, log_BG8Q, weight_BHQK) = plans, saved
     *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
     (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
@@ -176,7 +176,7 @@ def _fused_backward(plans: tuple[Plan, ...], saved: Any, do_BQD: jax.Array) -> t
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
+def _specs(plan: TpuPlan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
     """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or with lanes and row.
 
     Then the blocks of the inputs, of the logarithms of the sums, and of the weights, None if they are not saved.
@@ -201,7 +201,7 @@ def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpe
     return spec, inputs, log, weights
 
 
-def _call(body: Any, plan: Plan, grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any) -> Any:
+def _call(body: Any, plan: TpuPlan, grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any) -> Any:
     return pl.pallas_call(
         functools.partial(body, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),

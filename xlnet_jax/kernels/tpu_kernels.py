@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from xlnet_jax.kernels.dropout import upscale
 from xlnet_jax.kernels.packing import FAR, LN2
 from xlnet_jax.kernels.tpu_positions import flip, position_gradients, position_scores
-from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Plan, Unit, Units, dot, lanes_of, only, wide
+from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, TpuPlan, Unit, Units, dot, lanes_of, only, wide
 
 OTHER = 3
 """Row of the small inputs [8, L] after content, position and segment bias: the vector S of another segment minus that
@@ -28,7 +28,7 @@ Stage = Callable[[Any, int], Iterator[None]]
 
 
 def forward(
-    plan: Plan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
+    plan: TpuPlan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
     r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any, weight_ref: Any,
     columns_ref: Any, score_ref: Any, vt_ref: Any, sum_ref: Any, highest_ref: Any, total_ref: Any,
 ) -> None:  # fmt: skip
@@ -98,7 +98,7 @@ def forward(
 
 
 def backward(
-    plan: Plan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
+    plan: TpuPlan, table_ref: Any, word_ref: Any, first_ref: Any, last_ref: Any, q_ref: Any, k_ref: Any, v_ref: Any,
     r_ref: Any, small_ref: Any, queries_ref: Any, keys_ref: Any, o_ref: Any, log_ref: Any, do_ref: Any, weight_ref: Any,
     dq_ref: Any, dk_ref: Any, dv_ref: Any, dr_ref: Any, dsmall_ref: Any, columns_ref: Any, score_ref: Any, dp_ref: Any,
     kt_ref: Any, left_ref: Any, da_ref: Any, db_ref: Any, other_ref: Any, dq_sum: Any, dk_sum: Any, dv_sum: Any,
@@ -269,7 +269,7 @@ def pipeline(units: int, first: Stage, second: Stage) -> None:
         beside(second(n, n % 2), *[first(n + 1, (n + 1) % 2)] * (n + 1 < units))
 
 
-def factors(plan: Plan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def factors(plan: TpuPlan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """a, b and c times the scale / ln 2, float32 [Q, L]."""
     a_QL, b_QL, c_QL = ((q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * (plan.scale / LN2) for n in range(3))
     return a_QL, b_QL, c_QL

@@ -33,7 +33,7 @@ NT, NN = ((1,), (1,)), ((1,), (0,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(packing.Call):
+class TpuPlan(packing.Call):
     """The static facts of a call, after padding."""
 
     head_dim: int
@@ -94,7 +94,7 @@ class Plan(packing.Call):
 class Unit(NamedTuple):
     """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
 
-    plan: Plan
+    plan: TpuPlan
     h: Any
     here: Any
     """The strip in the block of queries."""
@@ -166,7 +166,7 @@ class Unit(NamedTuple):
 class Units(NamedTuple):
     """The units of a program, by number: the heads of the first strip, then those of the next."""
 
-    plan: Plan
+    plan: TpuPlan
     scalars: tuple[Any, Any, Any]
     """Word of dropout after row and head, first and last window of each block."""
     columns_ref: Any
@@ -228,7 +228,7 @@ def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) 
     return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
-def lanes_of(plan: Plan, h: Any) -> jax.Array:
+def lanes_of(plan: TpuPlan, h: Any) -> jax.Array:
     """Bool [1, 128]: the lanes of head h of a group."""
     lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     return (lane_1L >= h * plan.head_dim) & (lane_1L < (h + 1) * plan.head_dim)

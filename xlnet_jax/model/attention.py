@@ -33,7 +33,7 @@ IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 runs or compiles the model decides on `auto` before (`fused.decided`)."""
 
 
-class Stream(NamedTuple):
+class AttentionStream(NamedTuple):
     """What the rows of one stream may see."""
 
     limit_BQ: jax.Array
@@ -51,7 +51,7 @@ class AttentionInputs(NamedTuple):
     direction_B: jax.Array
     rank_BK: jax.Array
     segment_BK: jax.Array
-    streams: tuple[Stream, ...]
+    streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
     """Where dropout draws for the rows of all streams: position for content, T + position for queries."""

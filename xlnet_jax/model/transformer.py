@@ -22,7 +22,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.architectures import Architecture, architecture
-from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream
+from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward, layer_norm
@@ -194,7 +194,7 @@ class XLNet(nn.Module):
         x_BSD, g_BPD = embedding(batch, rows_B, place_BT, deterministic=deterministic)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
         # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not itself.
-        streams = (Stream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
+        streams = (AttentionStream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
@@ -203,7 +203,7 @@ class XLNet(nn.Module):
                 limit_BP, segment_BP = (
                     jnp.take_along_axis(x, batch.target_positions, axis=1) for x in (batch.rank, batch.segments)
                 )
-            streams += (Stream(limit_BP, segment_BP, batch.target_positions),)
+            streams += (AttentionStream(limit_BP, segment_BP, batch.target_positions),)
 
         table_SND = slot_BT = None
         if isinstance(memory, Cache):

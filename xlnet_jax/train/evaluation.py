@@ -37,6 +37,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.recipe import Recipe
@@ -45,6 +46,27 @@ log = logging.getLogger("xlnet_jax")
 
 FINAL_BLOCKS = 512
 """Blocks in the evaluation after the last step, if the configuration sets no number of them."""
+
+
+def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None) -> Config:
+    """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
+    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
+    return workdirs.load_config(workdir, [*overrides, *rows], step)
+
+
+def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
+    """Raises BadInput for an option that is for models of another objective."""
+    if config.data.objective != objective:
+        models = {"clm": "left-to-right", "plm": "permutation"}[objective]
+        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
+                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
+
+
+def held_out(workdir: str, config: Config) -> Mixture:
+    """The held-out splits of the corpora. Raises BadInput, also if their tokenizer is not that of the run."""
+    heldout = open_mixture(config, "heldout", weighted=False)
+    workdirs.check_tokenizer(workdir, heldout)
+    return heldout
 
 
 def scores(

@@ -97,7 +97,7 @@ class Numbers(tiny.Words):
         self.starts = np.isin(self.text, starts)
 
 
-PAIR_SHAPE = sentence_pairs.Layout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
+PAIR_SHAPE = sentence_pairs.SegmentLayout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
 
 
 def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80, 90)):
@@ -212,7 +212,7 @@ def our_pairs():
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 61, 20_000)
     text = Numbers(np.cumsum(lengths) - lengths, int(lengths.sum()))
-    shape = sentence_pairs.Layout(512, 256, 384, 43, 42)
+    shape = sentence_pairs.SegmentLayout(512, 256, 384, 43, 42)
     cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
     where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0 * cursor, 0)
     tokens, starts = sentence_pairs.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)

@@ -26,7 +26,7 @@ import numpy as np
 from xlnet_jax.batch import NEVER, Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import orders, spans, whole_sentences
-from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, choose_pairs, read_in_order
+from xlnet_jax.data.batches.sentence_pairs import Pairs, SegmentLayout, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
@@ -39,12 +39,12 @@ FURTHER = 0.5
 """Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple Targets")."""
 
 
-def layout(data: DataConfig, memory_len: int) -> Layout:
+def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
     """Divides the targets between the two parts in proportion to their lengths; an `mlm` example has one part."""
     if data.objective == "mlm":
-        return Layout(data.segment_len, 0, memory_len, 0, data.num_predict)
+        return SegmentLayout(data.segment_len, 0, memory_len, 0, data.num_predict)
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
-    return Layout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
+    return SegmentLayout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
 
 
 def check(text: Corpus, config: Config, name: str) -> None:

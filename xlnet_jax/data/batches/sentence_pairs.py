@@ -20,7 +20,7 @@ from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 
 
-class Layout(NamedTuple):
+class SegmentLayout(NamedTuple):
     """Lengths that follow from the configuration."""
 
     segment_len: int
@@ -66,8 +66,8 @@ def read_in_order(text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, l
 
 
 def choose_pairs(
-    text: Corpus, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
-    positive_pair_rate: float, kind: str = "next",
+    text: Corpus, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: SegmentLayout,
+    draws_B4: np.ndarray, positive_pair_rate: float, kind: str = "next",
 ) -> Pairs:  # fmt: skip
     """Chooses A and B; `kind` is `data.pairs`.
 

@@ -7,8 +7,8 @@ import pytest
 from special_ids import CLS, SEP
 
 from xlnet_jax.config.families import FAMILIES
+from xlnet_jax.data import layouts
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
-from xlnet_jax.finetune import layouts
 
 LAYOUT = layouts.Layout(XLNET, FAMILIES["xlnet"])
 
