@@ -9,8 +9,9 @@ from _svg import DARK, LIGHT, cell, picture, upright, word
 
 from xlnet_jax.batch import MEMORY_RANK
 from xlnet_jax.commands.inspect import example, visible
-from xlnet_jax.config import Config, usual
+from xlnet_jax.config import Config
 from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.members import MEMBERS
 
 TEXT = """we the people of the states want peace
 we want peace
@@ -35,7 +36,7 @@ PANELS = [  # title, vocabulary, family, data, seed of the data, whether it is t
 
 def panel(corpus: str, title: str, family: str, data: dict[str, object], seed: int, query: bool) -> Iterator[str]:
     """The elements of one mask: a row for each position, keys from left to right, dark where something is predicted."""
-    keys = {"model": {"memory_len": M}, "data": {"segment_len": T}} if family == "xlnet" else usual(family, T)
+    keys = {"model": {"memory_len": M}, "data": {"segment_len": T}} if family == "xlnet" else MEMBERS[family].usual(T)
     model = keys["model"] | {"vocab_size": VOCABULARIES[os.path.basename(corpus)]}
     config = Config().changed(model=model, data=keys["data"] | data | {"corpus": corpus}, seeds={"data": seed})
     shown, memory = example(config.changed(train={"batch_size": 2}), 1, 0), config.model.memory_len

@@ -106,7 +106,7 @@ def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsy
     assert main(["configure", corpus, f"--output={path}", "--minutes=30", f"--family={family}", "--json"]) == 0
     capsys.readouterr()
     config = configs.load(path)
-    assert config.model.architecture == family and config.data.objective == config.model.family.objectives[0]
+    assert config.model.architecture == family and config.data.objective == config.model.member.objectives[0]
     assert config.data.sentence_loss == (family == "bert") and config.model.max_positions == config.data.segment_len
     assert dry_run(path, tmp_path / "run") == 0
     assert main(["configure", corpus, f"--output={tmp_path}/other.py", "--family=brt"]) == 2

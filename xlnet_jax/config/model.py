@@ -6,8 +6,10 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
+from xlnet_jax.members import MEMBERS
+from xlnet_jax.members.member import Member
+from xlnet_jax.members.parts import Parts
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -20,7 +22,7 @@ class ModelConfig:
     architecture: str = key(
         "xlnet",
         "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions at the input",
-        choices=" ".join(FAMILIES),
+        choices=" ".join(MEMBERS),
     )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
     spare_rows: int = key(
@@ -91,9 +93,13 @@ class ModelConfig:
     unroll: str = key("auto", "layers of a training step one by one; auto = on a CPU", FREE, "auto on off")
 
     @property
-    def family(self) -> Family:
-        """What `architecture` says outside of the network."""
-        return FAMILIES[self.architecture]
+    def member(self) -> Member:
+        """All that `architecture` says."""
+        return MEMBERS[self.architecture]
+
+    def parts(self, objective: str) -> Parts:
+        """The parts of a model that is trained by `objective`."""
+        return self.member.parts_of(objective if self.position_scheme == "relative" else "vanilla")
 
     @property
     def pieces(self) -> int:
@@ -113,7 +119,7 @@ class ModelConfig:
     def adaptive(self) -> bool:
         """Whether the embedding has clusters or projections, or the head has weights of its own."""
         own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
-        return own and not self.family.absolute
+        return own and not self.member.positions_at_input
 
 
 ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
@@ -124,8 +130,8 @@ ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
 def rules(config: Config) -> list[Rule]:
     """Rules for the architecture; Vanilla's own keys are the last."""
     model, data = config.model, config.data
-    if model.family.absolute:
-        return _family_rules(config)
+    if model.member.positions_at_input:
+        return _rules_at_input(config)
     left_to_right = data.left_to_right and config.pretrains
     absolute = model.position_scheme == "absolute"
     return [
@@ -156,30 +162,23 @@ def rules(config: Config) -> list[Rule]:
     ]  # fmt: skip
 
 
-def _family_rules(config: Config) -> list[Rule]:
-    """Rules of the families with positions at the input."""
+def _rules_at_input(config: Config) -> list[Rule]:
+    """Rules of the members with positions at the input."""
     model, data, finetune = config.model, config.data, not config.pretrains
-    name, albert = f"model.architecture={model.architecture}", model.architecture == "albert"
-    usual = ModelConfig()
-    of_xlnet = ("cutoffs", "div_val", "tie_projections", "position_scheme", "layer_losses",
-                "same_length", "clamp_len", "biases_per_layer", "tie_embedding",
-                *(() if albert else ("d_embed", "share_layers")))  # fmt: skip
+    name, member = f"model.architecture={model.architecture}", model.member
     return [
         ("model.vocab_size", model.pieces > 9, "must hold special pieces and some text"),
-        ("model.d_model", model.architecture != "transformer" or model.d_model % 2 == 0,
+        ("model.d_model", member.parts.positions != "sinusoids" or model.d_model % 2 == 0,
          "must be even: a position is pairs of a sine and a cosine"),
-        ("data.objective", finetune or data.objective in model.family.objectives,
-         f"is not for {name}, which is trained by {' or '.join(model.family.objectives)}"),
+        ("data.objective", finetune or data.objective in member.objectives,
+         f"is not for {name}, which is trained by {' or '.join(member.objectives)}"),
         ("data.segment_len", data.segment_len <= model.max_positions,
          f"is more than model.max_positions={model.max_positions}"),
         ("data.bidirectional", finetune or not data.bidirectional,
          f"must be False with {name}: its positions have one direction"),
-        ("model.memory_len", model.memory_len == 0, f"must be 0 with {name}: its positions have no past"),
-        *((f"model.{key}", getattr(model, key) == getattr(model.family, key),
-           f"is not that of {name}; use {getattr(model.family, key)}") for key in ("norm", "scale_embedding")),
-        *((f"model.{key}", getattr(model, key) == getattr(usual, key),
-           f"has no meaning with {name}; use {getattr(usual, key)!r}") for key in of_xlnet),
-        ("data.sentence_loss", not data.sentence_loss or (not finetune and model.family.segments == 2),
+        *((f"model.{key}", getattr(model, key) == value, f"is not for {name}; use {value!r}")
+          for key, value in member.required.items()),
+        ("data.sentence_loss", not data.sentence_loss or (not finetune and member.segments == 2),
          f"needs two segments; use False with {name}" if not finetune else "is for pretraining; use False"),
         ("data.multi_token_prediction", data.multi_token_prediction == 1, f"must be 1 with {name}"),
     ]  # fmt: skip

@@ -32,7 +32,7 @@ class Classification(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
+    options = frozenset({"labels", "segments"})
     export = Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list)
     ranking = ("accuracy", "f1", "matthews")
     loss = staticmethod(cross_entropy)
@@ -90,7 +90,7 @@ class Regression(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"segments"}), Classification.dropped
+    options = frozenset({"segments"})
     export = Export("ForSequenceClassification", "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 

@@ -52,7 +52,7 @@ class TokenClassification(Task):
     """One of `finetune.labels` for every word."""
 
     read = staticmethod(readers.token_classification)
-    options, dropped = frozenset({"labels"}), frozenset({"bert", "roberta", "albert"})
+    options = frozenset({"labels"})
     export = Export("ForTokenClassification", labels=FinetuneConfig.label_list)
     texts = (1, math.inf)
     any_length = False

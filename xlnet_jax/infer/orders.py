@@ -182,15 +182,15 @@ def segments(
 
 def frame(model: LanguageModel) -> int:
     """1 if a text stands between CLS and SEP: in masked diffusion, where positions are learned."""
-    return int(model.transformer.diffuses and model.transformer.config.family.absolute)
+    return int(model.transformer.diffuses and model.transformer.config.member.positions_at_input)
 
 
 def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
     """A text as a masked model, or one of masked diffusion, reads it: MASK where it is unknown."""
-    position_U, family = np.flatnonzero(~known_N), model.transformer.config.family
+    position_U, member = np.flatnonzero(~known_N), model.transformer.config.member
     read, first = layouts.Sequence(np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)), 0
     if model.transformer.objective == "mlm" or frame(model):
-        layout = layouts.Layout(special, family)
+        layout = layouts.Layout(special, member)
         read, first = layouts.joined(layout, read.tokens), layout.first
     rank_N = np.zeros(len(read.tokens), np.int32)
     return Segment(read.tokens, rank_N, first + position_U, ids_N[position_U], position_U, read.segments)
