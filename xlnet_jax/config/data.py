@@ -214,31 +214,24 @@ def _lengths(config: Config) -> list[Rule]:
             ("compat.switches", not of_2019,
              f"must leave out {', '.join(of_2019)} with data.objective=mdm: 2019 had no such examples"),
         ]  # fmt: skip
-    if member.positions_at_input and data.objective == "mlm":
-        special = 2 if data.pairs == "none" else 3
+    if data.objective == "mlm":
+        at_input, special = member.positions_at_input, 2 if data.pairs == "none" else 3
+        layout = f"{name} and data.pairs={data.pairs}" if at_input else "data.objective=mlm"
         return [
             ("data.segment_len", T >= 5, "must be at least 5"),
-            ("data.pairs", data.pairs == "none" or member.segments > 1,
+            ("data.pairs", data.pairs == "none" or not at_input or member.segments > 1,
              f"must be none with {name}: it has one segment"),
             ("data.sentence_loss", data.pairs != "none" or not data.sentence_loss,
              "needs segments A and B; use data.pairs=next or order"),
             ("data.short_rate", data.pairs != "none" or data.short_rate == 0,
              "is for whole sentences; use 0 with data.pairs=none"),
-            ("data.spans", data.spans != "pieces", f"is not for {name}; use words or random"),
-            ("data.reuse_len", R + special == T,
-             f"must be data.segment_len - {special} = {T - special} with {name} and data.pairs={data.pairs}"),
-            ("data.num_predict", P >= 1, "must be at least 1"),
-            few_targets,
-            ("compat.switches", not of_2019, f"must leave out {', '.join(of_2019)} with {name}"),
-        ]  # fmt: skip
-    if data.objective == "mlm":
-        return [
-            ("data.segment_len", T >= 5, "must be at least 5"),
-            ("data.reuse_len", R == T - 3, f"must be data.segment_len - 3 = {T - 3} with data.objective=mlm"),
+            ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
+            ("data.reuse_len", R + special == T, f"must be data.segment_len - {special} = {T - special} with {layout}"),
             ("data.num_predict", P >= 1, "must be at least 1"),
             few_targets,
             ("model.memory_len", config.model.memory_len == 0,
              "must be 0 with data.objective=mlm: its examples do not follow each other"),
+            ("compat.switches", not (at_input and of_2019), f"must leave out {', '.join(of_2019)} with {name}"),
         ]  # fmt: skip
     if data.objective == "plm" and data.factorization_order == "spans":
         return [

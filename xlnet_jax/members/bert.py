@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from xlnet_jax.members.member import Member
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.peer import Entry, Peer, Table, Twin, heads, modules
 
-QKV = ("query", "key", "value")
-ATTENTION = {name: f"attention.self.{name}" for name in QKV} | {"output": "attention.output.dense"}
+ATTENTION = {"query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
+             "output": "attention.output.dense"}  # fmt: skip
 LAYER = {
     "attention/norm": "attention.output.LayerNorm", "feed_forward/inner": "intermediate.dense",
     "feed_forward/outer": "output.dense", "feed_forward/norm": "output.LayerNorm",
@@ -34,47 +33,38 @@ def encoder(
     )  # fmt: skip
 
 
-def pairs(theirs: str) -> Table:
-    """The head of pairs: there class 0 is that B follows A, or that both are in order, which is our label 1."""
-    return (Entry("sentence_head/kernel", f"{theirs}.weight", "swapped"),
-            Entry("sentence_head/bias", f"{theirs}.bias", "swapped"))  # fmt: skip
-
-
-def tied(decoder: str, table: Table, bias: str) -> dict[str, str]:
-    """The copies of a decoder: its weight is the word embedding."""
-    return {f"{decoder}.weight": table[0].theirs, f"{decoder}.bias": bias}
-
-
-def named(vocab_size: int, **others: tuple[str, Any]) -> dict[str, tuple[str, Any]]:
-    """`Peer.named`, with the names and defaults of BERT but for `others`."""
-    return {
-        "architecture": ("model_type", ""), "vocab_size": ("vocab_size", vocab_size),
-        "layers": ("num_hidden_layers", 12), "d_model": ("hidden_size", 768), "heads": ("num_attention_heads", 12),
-        "d_ff": ("intermediate_size", 3072), "activation": ("hidden_act", "gelu"),
-        "dropout": ("hidden_dropout_prob", 0.1), "attention_dropout": ("attention_probs_dropout_prob", 0.1),
-        "max_positions": ("max_position_embeddings", 512), "init_std": ("initializer_range", 0.02),
-        "layer_norm_epsilon": ("layer_norm_eps", 1e-12), **others,
-    }  # fmt: skip
-
-
 _TABLE = (
     *encoder("bert", "layer.{}", ATTENTION, LAYER,
              {"lm_head/transform": "cls.predictions.transform.dense",
               "lm_head/norm": "cls.predictions.transform.LayerNorm", "pooler": "bert.pooler.dense"}),
-    Entry("lm_head/bias", "cls.predictions.bias"), *pairs("cls.seq_relationship"),
+    Entry("lm_head/bias", "cls.predictions.bias"),
+    # There class 0 is that B follows A, or that both are in order, which is our label 1.
+    Entry("sentence_head/kernel", "cls.seq_relationship.weight", "swapped"),
+    Entry("sentence_head/bias", "cls.seq_relationship.bias", "swapped"),
 )  # fmt: skip
 
 # The rest is for relative positions, or for clusters of words.
 REQUIRED = {
     "memory_len": 0, "norm": "post", "scale_embedding": False, "cutoffs": "", "div_val": 1, "tie_projections": "all",
-    "position_scheme": "relative", "layer_losses": False, "same_length": False, "clamp_len": -1,
+    "position_scheme": "relative",
+    "layer_losses": False, "same_length": False, "clamp_len": -1,
     "biases_per_layer": True, "tie_embedding": True, "d_embed": 0, "share_layers": False,
 }  # fmt: skip
 
 PEER = Peer(
     title="BERT", prefix="Bert", pretraining=("ForMaskedLM", "ForPreTraining"), table=_TABLE,
-    heads=heads("bert.pooler.dense"), copies=tied("cls.predictions.decoder", _TABLE, "cls.predictions.bias"),
-    named=named(30522), only=REQUIRED,
+    heads=heads("bert.pooler.dense"),
+    copies={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias"},
+    named={
+        "architecture": ("model_type", ""), "vocab_size": ("vocab_size", 30522), "layers": ("num_hidden_layers", 12),
+        "d_model": ("hidden_size", 768), "heads": ("num_attention_heads", 12), "d_ff": ("intermediate_size", 3072),
+        "activation": ("hidden_act", "gelu"), "dropout": ("hidden_dropout_prob", 0.1),
+        "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+        "max_positions": ("max_position_embeddings", 512), "init_std": ("initializer_range", 0.02),
+        "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
+    },
+    only=REQUIRED,
     required={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True,
               "position_embedding_type": "absolute", "type_vocab_size": 2, "pad_token_id": 0},
     kept={"classifier_dropout": None, "use_cache": True},

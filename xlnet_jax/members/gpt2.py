@@ -1,6 +1,6 @@
 """GPT-2: the Transformer with learned positions, and norms before the branches and at the end."""
 
-from xlnet_jax.members.bert import BERT, QKV, named
+from xlnet_jax.members.bert import BERT, PEER
 from xlnet_jax.members.peer import Entry, Peer, Twin, modules
 from xlnet_jax.members.transformer import TRANSFORMER
 
@@ -11,8 +11,10 @@ _TABLE = (
     # Kernels are [in, out] there.
     *modules("layers/", {"attention/norm": f"{_BLOCK}.ln_1", "feed_forward/inner": f"{_BLOCK}.mlp.c_fc",
                          "feed_forward/outer": f"{_BLOCK}.mlp.c_proj", "feed_forward/norm": f"{_BLOCK}.ln_2"}, ""),
-    Entry(" ".join(f"layers/attention/{name}" for name in QKV), f"{_BLOCK}.attn.c_attn.weight", "joined"),
-    Entry(" ".join(f"layers/attention/{name}_bias" for name in QKV), f"{_BLOCK}.attn.c_attn.bias", "flat"),
+    Entry("layers/attention/query layers/attention/key layers/attention/value",
+          f"{_BLOCK}.attn.c_attn.weight", "joined"),
+    Entry("layers/attention/query_bias layers/attention/key_bias layers/attention/value_bias",
+          f"{_BLOCK}.attn.c_attn.bias", "flat"),
     Entry("layers/attention/output", f"{_BLOCK}.attn.c_proj.weight", "transposed"),
     Entry("layers/attention/output_bias", f"{_BLOCK}.attn.c_proj.bias"),
 )  # fmt: skip
@@ -26,12 +28,12 @@ GPT2 = TRANSFORMER._replace(
     vocabulary="bytebpe",
     peer=Peer(
         title="GPT-2", prefix="GPT2", pretraining=("LMHeadModel",), table=_TABLE,
-        heads={"ForSequenceClassification": {"logits": "score"}}, copies={"lm_head.weight": _TABLE[0].theirs},
-        named=named(
-            50257, layers=("n_layer", 12), d_model=("n_embd", 768), heads=("n_head", 12), d_ff=("n_inner", None),
-            activation=("activation_function", "gelu_new"), dropout=("resid_pdrop", 0.1),
-            attention_dropout=("attn_pdrop", 0.1), max_positions=("n_positions", 1024),
-            layer_norm_epsilon=("layer_norm_epsilon", 1e-5)),
+        heads={"ForSequenceClassification": {"logits": "score"}}, copies={"lm_head.weight": "transformer.wte.weight"},
+        named=PEER.named | {
+            "vocab_size": ("vocab_size", 50257), "layers": ("n_layer", 12), "d_model": ("n_embd", 768),
+            "heads": ("n_head", 12), "d_ff": ("n_inner", None), "activation": ("activation_function", "gelu_new"),
+            "dropout": ("resid_pdrop", 0.1), "attention_dropout": ("attn_pdrop", 0.1),
+            "max_positions": ("n_positions", 1024), "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5)},
         only=_REQUIRED,
         required={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
                   "tie_word_embeddings": True},

@@ -1,6 +1,6 @@
 """RoBERTa: BERT with another head, without pairs, on bytes."""
 
-from xlnet_jax.members.bert import ATTENTION, BERT, LAYER, PEER, encoder, named, tied
+from xlnet_jax.members.bert import ATTENTION, BERT, LAYER, PEER, encoder
 from xlnet_jax.members.peer import Entry, heads
 
 _TABLE = (
@@ -24,7 +24,9 @@ ROBERTA = BERT._replace(
         title="RoBERTa", prefix="Roberta", pretraining=("ForMaskedLM",), table=_TABLE,
         heads=heads("roberta.pooler.dense") | {
             "ForSequenceClassification": {"summary": "classifier.dense", "logits": "classifier.out_proj"}},
-        copies=tied("lm_head.decoder", _TABLE, "lm_head.bias"), named=named(50265),
+        copies={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+                "lm_head.decoder.bias": "lm_head.bias"},
+        named=PEER.named | {"vocab_size": ("vocab_size", 50265)},
         # Positions are counted from the id of padding there.
         required=PEER.required | {"type_vocab_size": 1, "pad_token_id": 1},
         ids={"bos_token_id": "cls", "eos_token_id": "sep"},

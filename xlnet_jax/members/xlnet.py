@@ -61,9 +61,9 @@ XLNET = Member(
     peer=Peer(
         title="XLNet", prefix="XLNet", pretraining=("LMHeadModel",), table=HUGGINGFACE,
         heads=heads("sequence_summary.summary", "logits_proj") | {"ForQuestionAnswering": {
-            name: name.replace("/", ".").replace("norm", "LayerNorm")
-            for name in ("start_logits/dense", "end_logits/dense_0", "end_logits/norm", "end_logits/dense_1",
-                         "answer_class/dense_0", "answer_class/dense_1")}},
+            "start_logits/dense": "start_logits.dense", "end_logits/dense_0": "end_logits.dense_0",
+            "end_logits/norm": "end_logits.LayerNorm", "end_logits/dense_1": "end_logits.dense_1",
+            "answer_class/dense_0": "answer_class.dense_0", "answer_class/dense_1": "answer_class.dense_1"}},
         copies={"lm_loss.weight": "transformer.word_embedding.weight"},
         named={
             "architecture": ("model_type", ""), "vocab_size": ("vocab_size", 32000), "layers": ("n_layer", 24),
