@@ -219,7 +219,7 @@ VERBS = (
                     "unknown, by order", type=float, metavar="SHARE"),
             count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
             count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
-            option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
+            option("--sliding", "vanilla: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
     Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
          "xlnet-jax compare --configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "

@@ -46,7 +46,7 @@ from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
-FAMILIES = [name for name in MEMBERS if name != "xlnet"]
+FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_input]
 
 
 def write(config, folder):
@@ -109,18 +109,14 @@ def test_a_next_sentence_head_finds_a_copied_token():
 
 
 def member(name, **model):
-    """The tiny configuration of a family, or of another objective of the family `xlnet`."""
-    clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
-    others = {
-        "xlnet": {},
-        "masked": {"data": {"objective": "mlm", "reuse_len": 29, "bidirectional": False}, "model": {"memory_len": 0}},
-        "transformer_xl": {"data": clm},
-        "vanilla": {"data": clm | {"multi_token_prediction": 2},
-                    "model": {"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}},
-    }  # fmt: skip
-    if name not in others:
-        return tiny.family(name, model=model | ({"d_embed": 8} if name == "albert" else {}))
-    return tiny.config(**others[name] | {"model": others[name].get("model", {}) | model})
+    """The tiny configuration of a member, `xlnet` also masked."""
+    if name == "xlnet":
+        return tiny.config(model=model)
+    if name == "masked":
+        data = {"objective": "mlm", "reuse_len": 29, "bidirectional": False}
+        return tiny.config(data=data, model={"memory_len": 0} | model)
+    further = {"multi_token_prediction": 2} if name == "vanilla" else {}
+    return tiny.family(name, model=model | {"layer_losses": name == "vanilla"}, data=further)
 
 
 NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.member import Member
-from xlnet_jax.members.parts import Parts
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -21,7 +20,7 @@ class ModelConfig:
 
     architecture: str = key(
         "xlnet",
-        "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions at the input",
+        "member of the family: its parts, objectives and examples",
         choices=" ".join(MEMBERS),
     )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
@@ -50,12 +49,7 @@ class ModelConfig:
         choices="all rest none",
     )
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT)")
-    position_scheme: str = key(
-        "relative",
-        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
-        choices="relative absolute",
-    )
-    max_positions: int = key(512, "all families but xlnet: tokens of the longest text", ge=1, le=2**20)
+    max_positions: int = key(512, "positions at the input: tokens of the longest text", ge=1, le=2**20)
     layer_losses: bool = key(
         False,
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
@@ -97,10 +91,6 @@ class ModelConfig:
         """All that `architecture` says."""
         return MEMBERS[self.architecture]
 
-    def parts(self, objective: str) -> Parts:
-        """The parts of a model that is trained by `objective`."""
-        return self.member.parts_of(objective if self.position_scheme == "relative" else "vanilla")
-
     @property
     def pieces(self) -> int:
         """Rows of the vocabulary that have a piece: the first ones."""
@@ -129,14 +119,24 @@ ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
 
 def rules(config: Config) -> list[Rule]:
     """Rules for the architecture; Vanilla's own keys are the last."""
-    model, data = config.model, config.data
-    if model.member.positions_at_input:
-        return _rules_at_input(config)
-    left_to_right = data.left_to_right and config.pretrains
-    absolute = model.position_scheme == "absolute"
+    model, data, member, pretrains = config.model, config.data, config.model.member, config.pretrains
+    name, at_input = f"model.architecture={member.name}", member.positions_at_input
+    left_to_right = data.left_to_right and pretrains
     return [
+        ("data.objective", not pretrains or data.objective in member.objectives,
+         f"is not for {name}, which is trained by {' or '.join(member.objectives)}"),
+        ("finetune.task", pretrains or member.parts.positions != "per_layer", f"is not for {name}; use none"),
+        *((f"model.{key}", getattr(model, key) == value, f"is not for {name}; use {value!r}")
+          for key, value in member.required.items()),
         ("model.vocab_size", model.pieces > 9, "must hold the nine special pieces and some text"),
-        ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.d_model", model.d_model % 2 == 0 or member.parts.positions == "input",
+         "must be even: positions are half sine, half cosine"),
+        ("data.segment_len", not at_input or data.segment_len <= model.max_positions,
+         f"is more than model.max_positions={model.max_positions}"),
+        ("data.bidirectional", not (at_input and pretrains and data.bidirectional),
+         f"must be False with {name}: its positions have one direction"),
+        ("data.sentence_loss", not (at_input and data.sentence_loss) or (pretrains and member.segments == 2),
+         f"needs two segments; use False with {name}" if pretrains else "is for pretraining; use False"),
         ("model.cutoffs", all(a < b for a, b in itertools.pairwise([0, *model.cutoff_list(), model.vocab_size])),
          f"must be rising numbers between 0 and model.vocab_size={model.vocab_size}, with commas: 20000,40000"),
         ("model.spare_rows", not model.spare_rows or not model.adaptive, "must be 0 with clusters or projections"),
@@ -146,39 +146,11 @@ def rules(config: Config) -> list[Rule]:
         ("model.same_length", model.memory_len > 0 or not model.same_length,
          "needs a memory: a query would see nothing with model.memory_len=0"),
         ("model.same_length", data.left_to_right or not model.same_length, "needs data.objective=clm"),
-        ("model.position_scheme", not absolute or left_to_right,
-         "is for pretraining with data.objective=clm; all else needs relative"),
-        ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
-         "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
-        ("model.biases_per_layer", not absolute or model.biases_per_layer,
-         "must be True with model.position_scheme=absolute, which has no such biases"),
         ("model.layer_losses", not model.layer_losses or model.norm == "post",
          "needs model.norm=post: the sums of pre-norm layers are not normalised"),
         ("model.layer_losses", not model.layer_losses or left_to_right,
          "is for pretraining with data.objective=clm; use False"),
         ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
-        ("data.multi_token_prediction", data.multi_token_prediction == 1 or left_to_right,
-         "is for pretraining with data.objective=clm; use 1"),
-    ]  # fmt: skip
-
-
-def _rules_at_input(config: Config) -> list[Rule]:
-    """Rules of the members with positions at the input."""
-    model, data, finetune = config.model, config.data, not config.pretrains
-    name, member = f"model.architecture={model.architecture}", model.member
-    return [
-        ("model.vocab_size", model.pieces > 9, "must hold special pieces and some text"),
-        ("model.d_model", member.parts.positions != "sinusoids" or model.d_model % 2 == 0,
-         "must be even: a position is pairs of a sine and a cosine"),
-        ("data.objective", finetune or data.objective in member.objectives,
-         f"is not for {name}, which is trained by {' or '.join(member.objectives)}"),
-        ("data.segment_len", data.segment_len <= model.max_positions,
-         f"is more than model.max_positions={model.max_positions}"),
-        ("data.bidirectional", finetune or not data.bidirectional,
-         f"must be False with {name}: its positions have one direction"),
-        *((f"model.{key}", getattr(model, key) == value, f"is not for {name}; use {value!r}")
-          for key, value in member.required.items()),
-        ("data.sentence_loss", not data.sentence_loss or (not finetune and member.segments == 2),
-         f"needs two segments; use False with {name}" if not finetune else "is for pretraining; use False"),
-        ("data.multi_token_prediction", data.multi_token_prediction == 1, f"must be 1 with {name}"),
+        ("data.multi_token_prediction", data.multi_token_prediction == 1 or (left_to_right and not at_input),
+         "is for pretraining with data.objective=clm, without positions at the input; use 1"),
     ]  # fmt: skip

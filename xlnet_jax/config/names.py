@@ -43,11 +43,13 @@ RENAMED_VALUES = {
 RENAMED_OPTIONS = {"parallel": "tokens_per_step", "unknown": "target_share", "law": "factorization_order"}
 """Options of the command line, in the same way."""
 
-GONE = {"watchdog.sdc_every"}
-"""Keys that stored runs may have, and that no longer mean anything."""
+GONE = {"watchdog.sdc_every", "model.position_scheme"}
+"""Keys that stored runs may have, and that no longer mean anything by themselves."""
 
 
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
     """`flat` values of an older version under the names of today, for reading stored runs and exports."""
-    return {RENAMED.get(name, name): RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
-            for name, value in values.items() if name not in GONE}  # fmt: skip
+    moved = {"model.architecture": "vanilla"} if values.get("model.position_scheme") == "absolute" else {}
+    now = {RENAMED.get(name, name): RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+           for name, value in values.items() if name not in GONE}  # fmt: skip
+    return now | moved

@@ -85,9 +85,9 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
         if data.left_to_right and (value := getattr(asked, name, only)) != only:
             raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
                            "leave it out, or train a model with data.objective=plm")  # fmt: skip
-    if isinstance(asked, Decoding) and config.model.position_scheme == "absolute":
-        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
-                       "with model.position_scheme=relative")  # fmt: skip
+    if isinstance(asked, Decoding) and config.model.member.parts.positions == "per_layer":
+        raise BadInput(f"{path} has model.architecture={config.model.architecture}, and no memory that could follow a "
+                       "text; train one with model.architecture=transformer_xl")  # fmt: skip
     if isinstance(asked, Decoding) and config.compat.on("zero_memory"):
         raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
 

@@ -46,7 +46,6 @@ _TABLE = (
 # The rest is for relative positions, or for clusters of words.
 REQUIRED = {
     "memory_len": 0, "norm": "post", "scale_embedding": False, "cutoffs": "", "div_val": 1, "tie_projections": "all",
-    "position_scheme": "relative",
     "layer_losses": False, "same_length": False, "clamp_len": -1,
     "biases_per_layer": True, "tie_embedding": True, "d_embed": 0, "share_layers": False,
 }  # fmt: skip

@@ -60,15 +60,18 @@ class Member(NamedTuple):
         return self.other_parts.get(objective, self.parts)
 
     def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
-        """Keys by section of a model without memory, whatever its size: what the network needs, and examples of T =
-        `segment_len` tokens for an objective (None = the usual one), without the loss of sentences: of a masked model
-        with 15 % of targets, of `clm` and `mdm` with any of the text."""
+        """Keys by section, whatever the size: what the network needs, and examples of T = `segment_len` tokens for an
+        objective (None = the usual one), without the loss of sentences: of a masked model with 15 % of targets, of
+        `clm` and `mdm` with any of the text. There is no memory, but with `clm` and relative positions any."""
         T, objective = segment_len, objective or self.objectives[0]
         pairs = "none" if objective == "mdm" and self.positions_at_input else self.pairs
         of_text = objective == "clm" or (objective == "mdm" and not self.positions_at_input)
         special = 0 if of_text else 2 if pairs == "none" else 3
-        model = {"architecture": self.name, "max_positions": T, "memory_len": 0, **self.required, **self.usual_model}
-        data = {"objective": objective, "bidirectional": False, "windows_per_block": 1, "segment_len": T,
+        recurrent = objective == "clm" and self.parts_of(objective).positions == "relative"
+        model = {"architecture": self.name, "max_positions": T, **({} if recurrent else {"memory_len": 0}),
+                 **self.required, **self.usual_model}  # fmt: skip
+        data = {"objective": objective, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
+                "segment_len": T,
                 "reuse_len": T - special, "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
                 "pairs": pairs, "spans": self.spans}  # fmt: skip
         return {"model": model, "data": data}

@@ -48,14 +48,13 @@ HUGGINGFACE: Table = (
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForMultipleChoice")
 _CONTENT = Parts(targets="content")
-_LEFT_TO_RIGHT = Parts(segments="none", streams=1, targets="content")
 
 XLNET = Member(
     name="xlnet",
     objectives=("plm", "clm", "mlm", "mdm"),
     parts=Parts(),
-    other_parts={"mlm": _CONTENT, "mdm": _CONTENT, "prefix": _CONTENT, "clm": _LEFT_TO_RIGHT,
-                 "vanilla": _LEFT_TO_RIGHT._replace(positions="per_layer")},
+    other_parts={"mlm": _CONTENT, "mdm": _CONTENT, "prefix": _CONTENT,
+                 "clm": Parts(segments="none", streams=1, targets="content")},
     cls="last",
     xlnet_ids=True,
     peer=Peer(
@@ -74,7 +73,7 @@ XLNET = Member(
         },
         only={
             "norm": "post", "d_embed": 0, "share_layers": False, "scale_embedding": False, "cutoffs": "", "div_val": 1,
-            "tie_embedding": True, "position_scheme": "relative", "layer_losses": False, "same_length": False,
+            "tie_embedding": True, "layer_losses": False, "same_length": False,
         },
         required={"attn_type": "bi", "tie_word_embeddings": True, "same_length": False},
         ids={"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"},

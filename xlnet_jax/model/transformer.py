@@ -137,7 +137,7 @@ class XLNet(nn.Module):
     @property
     def parts(self) -> Parts:
         """What it is made of."""
-        return self.config.parts(self.objective)
+        return self.config.member.parts_of(self.objective)
 
     @property
     def idle(self) -> set[tuple[str, ...]]:
