@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 import xlnet_jax
+from xlnet_jax.config import Config, check
 from xlnet_jax.members import MEMBERS
 
 ROOT = pathlib.Path(xlnet_jax.__file__).parent
@@ -41,6 +42,17 @@ def test_a_name_in_a_question_is_found():
                  'match x:\n    case "bert":\n        pass']  # fmt: skip
     assert [len(asked(question)) for question in questions] == [1] * len(questions)
     assert not asked('x = "bert"\ny == "BERT"\nf("xlnet", ["gpt2"])\n{"pages": "albert"}')
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_usual_keys_of_each_objective_go_together(name):
+    """But for XLNet's own, which has the defaults."""
+    for objective in {*MEMBERS[name].objectives} - {"plm"}:
+        config = Config().changed(**MEMBERS[name].usual(32, objective))
+        check(config)
+        assert config.model.member.name == name and config.data.objective == objective
+        recurrent = objective == "clm" and config.model.member.parts.positions == "relative"
+        assert (config.model.memory_len > 0) == recurrent
 
 
 def test_each_has_its_own_name():

@@ -50,7 +50,9 @@ def test_old_keys_and_values_are_read_under_their_new_names(before):
     assert (config.data.factorization_order, config.data.mask_group_size, config.data.positive_pair_rate) == (
         "uniform", 5, 0.3)  # fmt: skip
     assert config.train.gradient_accumulation_steps == 2 and not config.model.biases_per_layer
-    assert workdirs.load_config(str(before / "vanilla")).data.multi_token_prediction == 2
+    vanilla = workdirs.load_config(str(before / "vanilla"))
+    assert (vanilla.model.architecture, vanilla.data.multi_token_prediction) == ("vanilla", 2)
+    assert config.model.architecture == "xlnet"
     for old, new in TASKS.items():
         assert stored[old]["finetune.task"] == old
         assert workdirs.load_config(str(before / old)).finetune.task == new

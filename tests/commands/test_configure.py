@@ -98,7 +98,10 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, spee
     assert outcomes == {"refused", (128, 4)}
 
 
-@pytest.mark.parametrize(("family", "kind"), [("bert", "wordpiece"), ("gpt2", "bytebpe")])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("bert", "wordpiece"), ("gpt2", "bytebpe"), pytest.param("transformer_xl", "bytebpe", marks=pytest.mark.slow)],
+)
 def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsys):
     corpus, path = str(tmp_path / "corpus"), str(tmp_path / "small.py")
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
