@@ -4,7 +4,7 @@
     wordpiece         tokenizer.json, ours                    vocab.txt
     bytebpe           tokenizer.json, ours                    vocab.json, merges.txt
 
-The special pieces around a text are those of the model's member. `data.vocabulary.open_in` is the way back.
+The special pieces around a text are those of the member. `data.vocabulary.open_in` is the way back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xlnet_jax.storage.files import Json
 
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the model's member."""
+    """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the member."""
     path, member = os.path.join(folder, "tokenizer.json"), config.model.member
     data = files.read_if_there(path)
     theirs = data and files.json_object(data, path).get("post_processor")

@@ -4,7 +4,7 @@
     segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
 No position predicts a token, so there are no target slots and no query stream; every real position sees every other,
-or in a member without CLS those before it.
+or of a member without CLS those before it.
 """
 
 from __future__ import annotations

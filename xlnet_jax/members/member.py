@@ -62,7 +62,8 @@ class Member(NamedTuple):
     def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
         """Keys by section, whatever the size: what the network needs, and examples of T = `segment_len` tokens for an
         objective (None = the usual one), without the loss of sentences: of a masked model with 15 % of targets, of
-        `clm` and `mdm` with any of the text. There is no memory, but with `clm` and relative positions any."""
+        `clm` and `mdm` with any of the text. `model.memory_len` is 0, or is left out where
+        there may be a memory: with `clm` and relative positions."""
         T, objective = segment_len, objective or self.objectives[0]
         pairs = "none" if objective == "mdm" and self.positions_at_input else self.pairs
         of_text = objective == "clm" or (objective == "mdm" and not self.positions_at_input)
@@ -71,7 +72,7 @@ class Member(NamedTuple):
         model = {"architecture": self.name, "max_positions": T, **({} if recurrent else {"memory_len": 0}),
                  **self.required, **self.usual_model}  # fmt: skip
         data = {"objective": objective, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
-                "segment_len": T,
-                "reuse_len": T - special, "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
+                "segment_len": T, "reuse_len": T - special,
+                "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
                 "pairs": pairs, "spans": self.spans}  # fmt: skip
         return {"model": model, "data": data}
