@@ -93,9 +93,9 @@ class Side(NamedTuple):
         return self.tokens / (time.perf_counter() - began), self.tokens / (time.process_time() - cpu_began)
 
 
-def settings(sizes: Sizes, segment_len: int, memory_len: int, positions: str) -> Config:
+def settings(sizes: Sizes, segment_len: int, memory_len: int, member: str) -> Config:
     """A left-to-right model without dropout, with the attention that this device has."""
-    model = ModelConfig(**sizes.model, memory_len=memory_len, position_scheme=positions, dropout=0, attention_dropout=0)
+    model = ModelConfig(member, **sizes.model, memory_len=memory_len, dropout=0, attention_dropout=0)
     model = dataclasses.replace(model, attention=fused.choose(model)[0])
     data = DataConfig(objective="clm", segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
     return Config(model=model, data=data)
@@ -113,7 +113,7 @@ def initial(recipe: Any) -> Any:
 
 def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
     """Segments one after the other, with a full memory of `length` slots."""
-    config = settings(sizes, segment_len, length, "relative")
+    config = settings(sizes, segment_len, length, "transformer_xl")
     recipe = make_recipe(config)
     text = random_tokens(sizes, SEGMENTS, rows, segment_len + 1)
     place = np.broadcast_to(np.arange(segment_len, dtype=np.int32), (rows, segment_len))
@@ -139,7 +139,7 @@ def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
 
 def by_sliding(sizes: Sizes, length: int, windows: int) -> Side:
     """A window of `length` tokens with absolute positions for every token."""
-    recipe = make_recipe(settings(sizes, length, 0, "absolute"))
+    recipe = make_recipe(settings(sizes, length, 0, "vanilla"))
     given = (initial(recipe), jax.device_put(random_tokens(sizes, windows, length + 1)))
     compiled = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1)).lower(*given).compile()
     return Side(lambda: compiled(*given), windows, windows, length)

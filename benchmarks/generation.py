@@ -184,13 +184,14 @@ def peers(config: Any, params: Any, decoder: Any) -> tuple[Side, Side, Callable[
 
     from xlnet_jax.convert import names
     from xlnet_jax.infer.options import Decoding
+    from xlnet_jax.members.xlnet import HUGGINGFACE
 
     sizes = config.model
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(
         vocab_size=sizes.vocab_size, d_model=sizes.d_model, n_layer=sizes.layers, n_head=sizes.heads,
         d_inner=sizes.d_ff, ff_activation="gelu_new", dropout=0.0, mem_len=4 * sizes.memory_len, use_mems_eval=True,
     )).eval()  # fmt: skip
-    weights = names.to_foreign(names.HUGGINGFACE, jax.device_get(params))
+    weights = names.to_foreign(HUGGINGFACE, jax.device_get(params))
     missing, unexpected = theirs.load_state_dict({name: torch.tensor(np.array(x)) for name, x in weights.items()},
                                                  strict=False)  # fmt: skip
     assert not unexpected and set(missing) <= {"lm_loss.weight"}, (missing, unexpected)

@@ -42,11 +42,11 @@ T, W = 64, 8
 """Segment length, and windows of a block."""
 HELDOUT = 0.02
 MODEL = {
-    "layers": 3, "d_model": 128, "heads": 4, "head_dim": 32, "d_ff": 512, "memory_len": T, "init_std": 0.05,
-    "compute_dtype": "float32", "dropout": 0.0, "attention_dropout": 0.0,
+    "architecture": "transformer_xl", "layers": 3, "d_model": 128, "heads": 4, "head_dim": 32, "d_ff": 512,
+    "memory_len": T, "init_std": 0.05, "compute_dtype": "float32", "dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 LOG: dict[str, Any] = {"tensorboard": False}
-VANILLA = {"position_scheme": "absolute", "layer_losses": True, "memory_len": 0}
+VANILLA = {"architecture": "vanilla", "layer_losses": True, "memory_len": 0}
 SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "memory": ({}, {}),
     "no_memory": ({"memory_len": 0}, {}),

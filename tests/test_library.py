@@ -27,6 +27,7 @@ from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import LanguageModel
@@ -215,7 +216,7 @@ def test_the_page_names_everything_that_is_public():
 @pytest.mark.parametrize("case", ["gpt2", "transformer", "phases"])
 def test_a_run_whose_head_has_no_parameters_answers(case, tmp_path):
     """Those of GPT-2 and of Transformer, also between phases: a checkpoint has no array of `lm_head`."""
-    config = tiny.family(case if case in configs.FAMILIES else "gpt2")
+    config = tiny.family(case if case in MEMBERS else "gpt2")
     params = tiny.random_params(config, 0.1)
     assert params["lm_head"] == {}
     phases = ({"steps": 3}, {"steps": 37, "optimizer": {"learning_rate": 1e-4}}) if case == "phases" else ()

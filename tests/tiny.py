@@ -25,6 +25,7 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds, Tokenizer
 from xlnet_jax.finetune.setup import any_recipe
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.layers import Declared, Depth, Kind, declared
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -61,9 +62,9 @@ def config(**changes: Any) -> Config:
 
 def family(name: str, **changes: Any) -> Config:
     """`config` for pretraining a model of a family with positions learned at the input; `changes` as there."""
-    sections = configs.usual(name, 32)
-    sections["data"] |= {"sentence_loss": configs.FAMILIES[name].segments > 1}
-    sections["model"] |= {"d_embed": 8} if name == "albert" else {}
+    sections = MEMBERS[name].usual(32)
+    sections["data"] |= {"sentence_loss": MEMBERS[name].segments > 1}
+    sections["model"] |= {"d_embed": 8} if MEMBERS[name].parts.projected else {}
     return config(**{each: sections.get(each, {}) | changes.get(each, {}) for each in sections.keys() | changes.keys()})
 
 

@@ -110,7 +110,7 @@ class Model:
         for number, text in enumerate(self._texts(texts), 1):
             infill.refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `fill`")
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
-        summary = 0 if self.config.model.family.cls == "first" else -1
+        summary = 0 if self.config.model.member.cls == "first" else -1
         rows = [h_TD[summary] if cls else h_TD.mean(axis=0) for h_TD in hidden]
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
@@ -136,14 +136,15 @@ class Model:
         return self._laid_out(found.ids)
 
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
-        """A text with the special pieces of the model's family."""
-        layout = layouts.Layout(self.tokenizer.special, self.config.model.family)
+        """A text with the special pieces of its member."""
+        layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
         return layouts.joined(layout, np.array(ids, np.int32)).tokens.tolist()
 
     @property
     def longest(self) -> int:
         """T: tokens that are read at a time, and of a text if positions are learned."""
-        return self.config.model.max_positions if self.config.model.family.absolute else self.config.data.segment_len
+        model = self.config.model
+        return model.max_positions if model.member.positions_at_input else self.config.data.segment_len
 
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
@@ -160,7 +161,8 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check(self.config, self.name, asked)
-        longest = self.longest - 2 * frame(any_order(self.config)) if self.config.model.family.absolute else None
+        bounded = self.config.model.member.positions_at_input
+        longest = self.longest - 2 * frame(any_order(self.config)) if bounded else None
         rows = [infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
@@ -211,7 +213,7 @@ class Model:
         model, T = any_order(self.config), self.longest
         known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
-        endless = model.transformer.left_to_right and not self.config.model.family.absolute
+        endless = model.transformer.left_to_right and not self.config.model.member.positions_at_input
         longest = math.inf if endless else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
         warn_of_law(self.config, known, asked.order)
@@ -309,11 +311,11 @@ class Model:
         together."""
         if not rows:
             return []
-        family = self.config.model.family
-        if self.config.data.left_to_right and not family.absolute:
+        member = self.config.model.member
+        if self.config.data.left_to_right and not member.positions_at_input:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
-        if family.absolute and (long := max(map(len, rows))) > self.longest:
+        if member.positions_at_input and (long := max(map(len, rows))) > self.longest:
             raise BadInput(f"a text has {long} tokens with its special pieces, and the model has positions for "
                            f"{self.longest} (model.max_positions); shorten it")  # fmt: skip
         computed: list[Any] = [None] * len(rows)
@@ -323,7 +325,7 @@ class Model:
                 segments = [self._whole(np.array(rows[number])) for number in numbers]
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
                 P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-                batch = padded(segments, B, min(T, self.longest) if family.absolute else T, P)
+                batch = padded(segments, B, min(T, self.longest) if member.positions_at_input else T, P)
                 found = zip(*jax.device_get(_forward(language_model(config), params, batch)), strict=True)
                 for number, segment, (hidden_TD, logits_PV) in zip(numbers, segments, found, strict=False):
                     real = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
@@ -337,7 +339,7 @@ class Model:
         # Of two streams: the text is seen by all, a masked position by none but itself.
         rank_N = is_mask_N if data.objective == "plm" else np.arange(len(ids_N)) * data.left_to_right
         position_P, kind_N = np.flatnonzero(is_mask_N), np.zeros(len(ids_N), np.int32)
-        if self.config.model.family.cls == "last":
+        if self.config.model.member.cls == "last":
             kind_N[-1] = layouts.CLASS
         return Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P, kind_N)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xlnet_jax import config as configs
 from xlnet_jax.config.keys import key
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.options import Option, Verb, count, declared, lazily, option
 
 MOST_ROWS = 2**22
@@ -71,7 +71,7 @@ VERBS = (
                     "characters or bytes",
                     choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
             option("--family", "of the model: trains its kind of vocabulary (default: xlnet)",
-                    choices=tuple(configs.FAMILIES)),
+                    choices=tuple(MEMBERS)),
             count("--vocab_size", "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that the "
                   "text gives), or the most to keep of those counted", None, 10,
                    10**6),
@@ -120,7 +120,7 @@ VERBS = (
             option("--minutes", "how long training may take (default 30)", 30.0),
             option("--output", "Python file to write (default: config.py)", "config.py"),
             option("--family", "of the model (default: that of the corpus, or xlnet)",
-                    choices=tuple(configs.FAMILIES)),
+                    choices=tuple(MEMBERS)),
             option("--objective", "mdm: masked diffusion (default: the usual one of the family)", choices=("mdm",)),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",
@@ -219,7 +219,7 @@ VERBS = (
                     "unknown, by order", type=float, metavar="SHARE"),
             count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
             count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
-            option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
+            option("--sliding", "vanilla: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
     Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
          "xlnet-jax compare --configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "

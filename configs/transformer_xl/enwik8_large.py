@@ -17,6 +17,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
+    config.model.architecture = "transformer_xl"
     # Published.
     config.model.update(layers=24, d_model=1024, heads=8, head_dim=128, d_ff=3072, activation="relu",
                         biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,

@@ -17,6 +17,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
+    config.model.architecture = "transformer_xl"
     # Published.
     config.model.update(layers=24, d_model=1280, heads=16, head_dim=80, d_ff=8192, activation="relu",
                         biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,

@@ -13,6 +13,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
+    config.model.architecture = "transformer_xl"
     config.model.update(
         vocab_size=128,  # the quick start sets it to the characters of the text
         layers=3, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=64, same_length=False, biases_per_layer=False,

@@ -15,8 +15,8 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     config.model.update(
-        vocab_size=100, layers=3, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=0, activation="relu",
-        position_scheme="absolute", layer_losses=True, dropout=0.0, attention_dropout=0.0, compute_dtype="float32",
+        architecture="vanilla", vocab_size=100, layers=3, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=0,
+        activation="relu", layer_losses=True, dropout=0.0, attention_dropout=0.0, compute_dtype="float32",
     )  # fmt: skip
     config.data.update(
         objective="clm", multi_token_prediction=2, segment_len=64, reuse_len=64, num_predict=64, windows_per_block=1,

@@ -19,7 +19,7 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     # Published.
-    config.model.update(layers=12, memory_len=0, position_scheme="absolute", layer_losses=True)
+    config.model.update(architecture="vanilla", layers=12, memory_len=0, layer_losses=True)
     config.data.update(objective="clm", multi_token_prediction=2, bidirectional=False)
     # Recalled.
     config.model.update(d_model=512, heads=2, head_dim=256, d_ff=2048, activation="relu")

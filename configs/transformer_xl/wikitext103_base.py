@@ -18,6 +18,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
+    config.model.architecture = "transformer_xl"
     # Published.
     config.model.update(layers=16, d_model=410, heads=10, head_dim=41, d_ff=2100, activation="relu",
                         biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,

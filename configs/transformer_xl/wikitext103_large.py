@@ -18,6 +18,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
+    config.model.architecture = "transformer_xl"
     # Published.
     config.model.update(layers=18, d_model=1024, heads=16, head_dim=64, d_ff=4096, activation="relu",
                         biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,

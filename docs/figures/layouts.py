@@ -3,9 +3,9 @@
 import numpy as np
 from _svg import DARK, LIGHT, MIDDLE, inside, picture, word
 
-from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import layouts
 from xlnet_jax.data.tokenizer import SpecialIds
+from xlnet_jax.members import MEMBERS
 
 CELL, ROW, LEFT, TOP, LENGTH = 24, 34, 140, 30, 11
 A1, B1 = 100, 200
@@ -33,14 +33,14 @@ def draw() -> str:
     special = SpecialIds(*range(9))
     parts = []
     for column, (family, title) in enumerate((("xlnet", "XLNet"), ("bert", "BERT, ALBERT"))):
-        layout = layouts.Layout(special, FAMILIES[family])
+        layout = layouts.Layout(special, MEMBERS[family])
         x0 = LEFT + column * (LENGTH * CELL + 30)
         parts.append(word(x0, 18, title, "start"))
         for number, (task, tokens) in enumerate(rows(layout).items()):
             y = TOP + ROW * number
             if not column:
                 parts.append(word(LEFT - 10, y + CELL / 2 + 4, task, "end"))
-            first = LENGTH - len(tokens) if FAMILIES[family].padding_left else 0
+            first = LENGTH - len(tokens) if MEMBERS[family].cls == "last" else 0
             for n in range(LENGTH):
                 token = int(tokens[n - first]) if 0 <= n - first < len(tokens) else special.pad
                 names = {special.pad: ("none", "pad"), special.sep: ("none", "SEP"), special.cls: (DARK, "CLS")}

@@ -9,8 +9,9 @@ from _svg import DARK, LIGHT, cell, picture, upright, word
 
 from xlnet_jax.batch import MEMORY_RANK
 from xlnet_jax.commands.inspect import example, visible
-from xlnet_jax.config import Config, usual
+from xlnet_jax.config import Config
 from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.members import MEMBERS
 
 TEXT = """we the people of the states want peace
 we want peace
@@ -21,22 +22,21 @@ the people of the union want the laws
 VOCABULARIES = {"wordpiece": 53, "words": 20, "bytebpe": 298}
 M, T, CELL, LEFT, TOP = 3, 12, 15, 52, 24
 WIDTH, HEIGHT, SMALL = 300, 256, ' font-size="10"'
-WHOLE = {"reuse_len": T, "num_predict": T, "objective": "clm", "bidirectional": False}
 XLNET = {"reuse_len": 5, "num_predict": 3, "max_span": 2, "mask_group_size": 3, "bidirectional": False}
 BERT = {"short_rate": 1.0, "target_rate": 0.2, "num_predict": 3}
 PANELS = [  # title, vocabulary, family, data, seed of the data, whether it is the query stream
     ("XLNet, content stream", "wordpiece", "xlnet", XLNET, 4, False),
     ("XLNet, query stream", "wordpiece", "xlnet", XLNET, 4, True),
     ("BERT, RoBERTa, ALBERT", "wordpiece", "bert", BERT, 32, False),
-    ("Transformer-XL", "words", "xlnet", WHOLE, 1, False),
+    ("Transformer-XL", "words", "transformer_xl", {}, 1, False),
     ("GPT-2", "bytebpe", "gpt2", {}, 10, False),
 ]
 
 
 def panel(corpus: str, title: str, family: str, data: dict[str, object], seed: int, query: bool) -> Iterator[str]:
     """The elements of one mask: a row for each position, keys from left to right, dark where something is predicted."""
-    keys = {"model": {"memory_len": M}, "data": {"segment_len": T}} if family == "xlnet" else usual(family, T)
-    model = keys["model"] | {"vocab_size": VOCABULARIES[os.path.basename(corpus)]}
+    keys = {"model": {}, "data": {"segment_len": T}} if family == "xlnet" else MEMBERS[family].usual(T)
+    model = {"memory_len": M} | keys["model"] | {"vocab_size": VOCABULARIES[os.path.basename(corpus)]}
     config = Config().changed(model=model, data=keys["data"] | data | {"corpus": corpus}, seeds={"data": seed})
     shown, memory = example(config.changed(train={"batch_size": 2}), 1, 0), config.model.memory_len
     rank, targets = [MEMORY_RANK] * memory + shown["rank"], [memory + target for target in shown["targets"]]

@@ -14,9 +14,10 @@ from xlnet_jax.aot import compile
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
-from xlnet_jax.config import MeshConfig, load, override, usual
+from xlnet_jax.config import MeshConfig, load, override
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.model import flops
 from xlnet_jax.run.programs import OPTIONS, compiler_options, kept_for_absent_devices
 from xlnet_jax.train.recipe import make_recipe
@@ -262,7 +263,7 @@ def test_a_program_with_collectives_on_sparse_cores_is_read():
 
 def test_a_family_compiles_where_heads_are_split():
     """With fsdp and tensor the compiler once ended the process at a lookup in a table that is split."""
-    sections = usual("roberta", 128)
+    sections = MEMBERS["roberta"].usual(128)
     config = CONFIG.changed(**sections, mesh={"data": 1, "fsdp": 2, "tensor": 2})
     trial = compile.attempt(make_recipe(config), describe("v5e:2x2"))
     assert trial.fits

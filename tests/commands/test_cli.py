@@ -94,7 +94,7 @@ CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
         ({}, 40, "fill"),
         ({}, 20, "train"),
         ({"data": CLM}, 40, "generate"),
-        ({"data": CLM, "model": {"position_scheme": "absolute", "memory_len": 0}}, 40, "evaluate"),
+        ({"data": CLM, "model": {"architecture": "vanilla", "memory_len": 0}}, 40, "evaluate"),
     ],
 )
 def test_training_ends_with_the_command_that_goes_on(left, capsys, sections, step, command):

@@ -98,7 +98,10 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, spee
     assert outcomes == {"refused", (128, 4)}
 
 
-@pytest.mark.parametrize(("family", "kind"), [("bert", "wordpiece"), ("gpt2", "bytebpe")])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("bert", "wordpiece"), ("gpt2", "bytebpe"), pytest.param("transformer_xl", "bytebpe", marks=pytest.mark.slow)],
+)
 def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsys):
     corpus, path = str(tmp_path / "corpus"), str(tmp_path / "small.py")
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
@@ -106,7 +109,7 @@ def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsy
     assert main(["configure", corpus, f"--output={path}", "--minutes=30", f"--family={family}", "--json"]) == 0
     capsys.readouterr()
     config = configs.load(path)
-    assert config.model.architecture == family and config.data.objective == config.model.family.objectives[0]
+    assert config.model.architecture == family and config.data.objective == config.model.member.objectives[0]
     assert config.data.sentence_loss == (family == "bert") and config.model.max_positions == config.data.segment_len
     assert dry_run(path, tmp_path / "run") == 0
     assert main(["configure", corpus, f"--output={tmp_path}/other.py", "--family=brt"]) == 2

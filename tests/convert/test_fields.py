@@ -58,7 +58,7 @@ def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
     no_place = NO_PLACE | NO_PLACE_IN_XLNET if family == "xlnet" else NO_PLACE
     places = [name in row.named, name in row.only, name in no_place,
               name == "head_dim" and name not in row.named]  # fmt: skip
-    assert sum(places) == 1, "say in convert/peers.py where the new key goes, or here that it goes nowhere"
+    assert sum(places) == 1, "say in the `Peer` of the member where the new key goes, or here that it goes nowhere"
     value = other(KEYS[name], getattr(usual.model, name))
     config = usual.changed(model={name: value})
     try:

@@ -15,13 +15,15 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.convert import names, peers
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
+from xlnet_jax.members.peer import Entry
+from xlnet_jax.members.xlnet import HUGGINGFACE, TENSORFLOW
 from xlnet_jax.train.recipe import make_recipe
 
 SMALL = dict(vocab_size=11, layers=3, d_model=8, heads=2, head_dim=4, d_ff=12, memory_len=0, compute_dtype="float32")
 
 
 def official(params):
-    return names.to_foreign(names.TENSORFLOW, params)
+    return names.to_foreign(TENSORFLOW, params)
 
 
 def shapes_of(model: ModelConfig) -> dict:
@@ -32,13 +34,13 @@ def random_params(model: ModelConfig) -> dict:
     return tiny.random_params(Config(model=model))
 
 
-TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE], ids=["tensorflow", "huggingface"])
+TABLES = pytest.mark.parametrize("table", [TENSORFLOW, HUGGINGFACE], ids=["tensorflow", "huggingface"])
 
 
 def test_every_task_has_a_class_and_a_head_there():
     assert set(configs.fields()["finetune.task"].metadata["choices"]) == {"none", *TASKS} == {"none", *peers.EXPORTS}
     config = Config().changed(finetune={"task": "token_classification"})
-    assert names.Entry("head/logits/bias", "classifier.bias") in peers.table(config)
+    assert Entry("head/logits/bias", "classifier.bias") in peers.table(config)
 
 
 @TABLES
@@ -74,7 +76,7 @@ def test_there_and_back(table, biases_per_layer):
         assert len({array.tobytes() for array in theirs.values()}) == len(theirs)
         assert sum(array.size for array in theirs.values()) == sum(leaf.size for leaf in jax.tree.leaves(params))
     arrays = names.Arrays.of("folder", theirs)
-    if table is names.HUGGINGFACE and not biases_per_layer:
+    if table is HUGGINGFACE and not biases_per_layer:
         with pytest.raises(BadInput, match="has content_bias of each layer; use model.biases_per_layer=True"):
             names.from_foreign(table, shapes_of(model), arrays)
         model = ModelConfig(**SMALL)
@@ -97,7 +99,7 @@ def test_all_that_does_not_fit_is_listed_in_one_line():
     arrays[f"{at}/LayerNorm/beta"] = np.zeros(8, np.float16)
     arrays |= {"model/lm_loss/weight": np.zeros((11, 8), np.float32), "model/extra": np.zeros(1, np.float32)}
     with pytest.raises(BadInput) as caught:
-        names.from_foreign(names.TENSORFLOW, shapes_of(model), names.Arrays.of("ckpt", arrays))
+        names.from_foreign(TENSORFLOW, shapes_of(model), names.Arrays.of("ckpt", arrays))
     assert str(caught.value) == (
         "ckpt does not hold the arrays of this model. "
         f"missing (2): {at}/layer_1/bias, {at}/layer_2/bias; "
@@ -110,6 +112,6 @@ def test_all_that_does_not_fit_is_listed_in_one_line():
 def test_a_parameter_without_a_name_there_is_not_dropped():
     params = random_params(ModelConfig(**SMALL)) | {"new": {"kernel": np.zeros(1, np.float32)}}
     with pytest.raises(BadInput, match="no name for new/kernel"):
-        names.to_foreign(names.HUGGINGFACE, params)
+        names.to_foreign(HUGGINGFACE, params)
     flat = traverse_util.flatten_dict(params, sep="/")
     jax.tree.map(np.testing.assert_array_equal, names.from_ours(params, names.Arrays.of("orbax", flat)), params)

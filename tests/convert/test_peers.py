@@ -100,7 +100,7 @@ def test_export_import_export_gives_the_same_bytes(family, task, tmp_path):
     import_(str(tmp_path / "first"), str(tmp_path / "work"))
     assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
     found, config = workdirs.load_config(str(tmp_path / "work")), config_of(family, task)
-    assert found.model.family == config.model.family and found.data == config.data
+    assert found.model.member == config.model.member and found.data == config.data
     assert found.finetune.task == task and found.finetune.labels == config.finetune.labels
     export(str(tmp_path / "work"), str(tmp_path / "second"))
     assert data_fixtures.contents(tmp_path / "first") == data_fixtures.contents(tmp_path / "second")

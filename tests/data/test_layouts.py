@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from special_ids import CLS, SEP
 
-from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import layouts
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
+from xlnet_jax.members import MEMBERS
 
-LAYOUT = layouts.Layout(XLNET, FAMILIES["xlnet"])
+LAYOUT = layouts.Layout(XLNET, MEMBERS["xlnet"])
 
 
 def _text(first, count):
@@ -72,7 +72,7 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
 def _of(family):
     """The layout of a family with CLS 1, SEP 2."""
     absent: dict = dict.fromkeys(SpecialIds._fields)
-    return layouts.Layout(SpecialIds(**absent | {"cls": 1, "sep": 2, "pad": 0}), FAMILIES[family])
+    return layouts.Layout(SpecialIds(**absent | {"cls": 1, "sep": 2, "pad": 0}), MEMBERS[family])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     tiny.save_run(source, config, tiny.random_params(config))
     asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
     of_family = {"architecture", "max_positions"}
-    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "spare_rows", "position_scheme"}
+    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "spare_rows"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
     # The first two are for `data.objective=clm`, the last one is of other families.
     assert of_run == {*OF_RUN, "same_length", "layer_losses", "init_truncated"}
@@ -70,14 +70,14 @@ def test_a_dry_run_looks_at_the_step_of_its_source(tmp_path, settings):
 def test_a_model_that_no_task_can_have_is_refused_in_one_line(tmp_path, settings):
     source = str(tmp_path / "run")
     clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
-    run = tiny.config(model={"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}, data=clm)
+    run = tiny.config(model={"architecture": "vanilla", "memory_len": 0, "layer_losses": True}, data=clm)
     tiny.save_run(source, run, {"x": np.zeros(1)})
     config = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
     with pytest.raises(BadInput) as raised:
         finetune(config, str(tmp_path / "task"))
     assert str(raised.value) == (
-        f"the model of {source} does not fit this task: model.position_scheme=absolute is for pretraining with "
-        "data.objective=clm; all else needs relative"
+        f"the model of {source} does not fit this task: finetune.task=classification is not for "
+        "model.architecture=vanilla; use none"
     )
     assert not (tmp_path / "task").exists()
 

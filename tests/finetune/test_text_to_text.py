@@ -39,10 +39,9 @@ from xlnet_jax.train import loop
 from xlnet_jax.train.recipe import make_recipe
 
 T = 32
-CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
 MEMBERS = {
     "xlnet": tiny.config(),
-    "transformer_xl": tiny.config(data=CLM),
+    "transformer_xl": tiny.family("transformer_xl"),
     "masked_xlnet": tiny.config(model={"memory_len": 0}, data={"objective": "mlm", "reuse_len": T - 3}),
     **{name: tiny.family(name) for name in ("bert", "roberta", "albert", "gpt2")},
 }

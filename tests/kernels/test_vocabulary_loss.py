@@ -17,7 +17,7 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.config import CompatConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
-from xlnet_jax.model.architectures import XLNET
+from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.layers import declared
 from xlnet_jax.model.transformer import Output
@@ -106,7 +106,7 @@ def test_pieces_of_probability_0(monkeypatch):
 class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
-    config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), XLNET
+    config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), Parts()
     diffuses = False
 
     def init(self, key, batch, memory, *, deterministic):

@@ -113,7 +113,7 @@ def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
         ({"memory_len": 0, "same_length": True}, CLM, "model.same_length=True needs a memory: .* model.memory_len=0"),
         ({"same_length": True}, {}, "model.same_length=True needs data.objective=clm"),
         ({"norm": "Pre"}, {}, "model.norm='Pre' is not one of post, pre"),
-        ({"position_scheme": "absolute", "memory_len": 0}, {}, "model.position_scheme=absolute is for pretraining"),
+        ({"architecture": "transformer_xl"}, {}, "objective=plm is not for model.architecture=transformer_xl"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(model, data, message):

@@ -110,7 +110,7 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
     real = np.arange(T) < length
     tokens = np.where(real, rng.integers(FIRST_TEXT, model.vocab_size, (B, rows, T)), ids.pad)
     second = real & (np.arange(T) >= rng.integers(2, 4, (B, rows, 1)))
-    segments = second * (model.family.segments == 2)
+    segments = second * (model.member.segments == 2)
     chosen = real & (rng.random((B, rows, T)) < 0.5)
     chosen[:, :, 1] = True
     labels = {

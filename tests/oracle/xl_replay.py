@@ -32,6 +32,7 @@ from xlnet_jax.train.recipe import example_batch, language_model
 
 SEGMENTS, B, T = 3, 2, 6
 SMALL = ModelConfig(
+    architecture="transformer_xl",
     vocab_size=24, layers=2, d_model=8, heads=2, head_dim=4, d_ff=12, activation="relu", biases_per_layer=False,
     scale_embedding=True, memory_len=4, dropout=0.0, attention_dropout=0.0, layer_norm_epsilon=1e-5,
     compute_dtype="float64",

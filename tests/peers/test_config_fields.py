@@ -1,6 +1,6 @@
 """Every field of transformers' own configurations: it comes out again, or is refused by name, or changes no function.
 
-A field that a newer version of that library reads fails here until `convert.peers` says which of the three it is.
+A field that a newer version of that library reads fails here until the `Peer` of the member says which of them it is.
 """
 
 import json

@@ -63,7 +63,7 @@ def test_a_folder_that_they_wrote_goes_in_and_out(family, tmp_path):
 def test_the_tokenizer_gives_our_ids(family, tmp_path):
     written(family, tmp_path / "ours")
     theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours"), tokenizer_of(family)
-    special, of_family = ours.special, config_of(family).model.family
+    special, of_family = ours.special, config_of(family).model.member
     a, b = (ours.encode(text).tolist() for text in (TEXT, OTHER))
     for text in (TEXT, OTHER, "  Bádo  (12) ½ é ", "日本 kilu"):
         assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text).tolist(), text

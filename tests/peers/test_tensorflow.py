@@ -17,6 +17,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands.import_ import import_
 from xlnet_jax.convert import names, tensorflow
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.run import workdir as workdirs
 
 tf = pytest.importorskip("tensorflow")
@@ -56,7 +57,7 @@ def test_every_variable_comes_in(size, tmp_path, caplog):
         released.SIZES[size]["n_layer"], released.SIZES[size]["d_inner"], "gelu", 8,
     )  # fmt: skip
     params = parameters(workdir)
-    back = names.to_foreign(names.TENSORFLOW, params)
+    back = names.to_foreign(TENSORFLOW, params)
     assert back.keys() == variables.keys()
     for name, array in variables.items():
         np.testing.assert_array_equal(back[name], array, err_msg=name)

@@ -21,7 +21,8 @@ from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.distributed.mesh import make_mesh
-from xlnet_jax.model.architectures import XLNET
+from xlnet_jax.members.parts import Parts
+from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import gradients
@@ -220,7 +221,7 @@ def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_model
 
     def vector(switches):
         config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
-        run = functools.partial(Embedding(config, CompatConfig(switches), XLNET).init, deterministic=True)
+        run = functools.partial(Embedding(config, CompatConfig(switches), Parts()).init, deterministic=True)
         params = run(jax.random.key(0), example_batch(tiny.config(), 1), jnp.arange(1))["params"]
         return np.sort(nn.meta.unbox(params)["mask_embedding"])
 
@@ -299,7 +300,7 @@ def test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name(untie):
     optimizer = make_optimizer(config, 10, boxed, CompatConfig("layer_decay_on_gradients"))
     updates, _ = optimizer.update(jax.tree.map(lambda x: x + 0.3, params), optimizer.init(params), params)
     scales = set()
-    for name, update in names.to_foreign(names.TENSORFLOW, updates).items():
+    for name, update in names.to_foreign(TENSORFLOW, updates).items():
         layer = re.search(r"model/transformer/layer_(\d+)/", name)
         scale = 0.5 ** (3 - 1 - int(layer[1])) if layer else 1.0
         expected = -0.1 * 0.3 * scale / (0.3 * scale + 0.3)

@@ -39,12 +39,13 @@ from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 
-FAMILIES = [name for name in configs.FAMILIES if name != "xlnet"]
+FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_input]
 
 
 def write(config, folder):
@@ -70,7 +71,7 @@ class Topics(tiny.Words):
 def test_a_next_sentence_head_finds_a_copied_token():
     """The fault: a label of another row, segments that are all alike, or a head that does not read CLS."""
     T, rows, steps = 16, 64, 450
-    config = configs.Config().changed(**configs.usual("bert", T)).changed(
+    config = configs.Config().changed(**MEMBERS["bert"].usual(T)).changed(
         model={"vocab_size": tiny.VOCAB, "layers": 2, "d_model": 32, "heads": 4, "head_dim": 8, "d_ff": 64,
                "dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.2, "compute_dtype": "float32", "unroll": "off"},
         data={"sentence_loss": True}, train={"batch_size": rows, "steps": steps},
@@ -107,18 +108,14 @@ def test_a_next_sentence_head_finds_a_copied_token():
 
 
 def member(name, **model):
-    """The tiny configuration of a family, or of another objective of the family `xlnet`."""
-    clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
-    others = {
-        "xlnet": {},
-        "masked": {"data": {"objective": "mlm", "reuse_len": 29, "bidirectional": False}, "model": {"memory_len": 0}},
-        "transformer_xl": {"data": clm},
-        "vanilla": {"data": clm | {"multi_token_prediction": 2},
-                    "model": {"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}},
-    }  # fmt: skip
-    if name not in others:
-        return tiny.family(name, model=model | ({"d_embed": 8} if name == "albert" else {}))
-    return tiny.config(**others[name] | {"model": others[name].get("model", {}) | model})
+    """The tiny configuration of a member, `xlnet` also masked."""
+    if name == "xlnet":
+        return tiny.config(model=model)
+    if name == "masked":
+        data = {"objective": "mlm", "reuse_len": 29, "bidirectional": False}
+        return tiny.config(data=data, model={"memory_len": 0} | model)
+    further = {"multi_token_prediction": 2} if name == "vanilla" else {}
+    return tiny.family(name, model=model | {"layer_losses": name == "vanilla"}, data=further)
 
 
 NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)
@@ -335,7 +332,7 @@ def test_every_family_learns_from_the_text_of_the_quick_start(family, name, rate
             sentences="punctuation", heldout=quickstart.HELDOUT, workers=2,
             sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES)  # fmt: skip
     if family != "xlnet":
-        config = config.changed(**configs.usual(family, 32)).changed(
+        config = config.changed(**MEMBERS[family].usual(32)).changed(
             model={"init_std": 0.06, "d_embed": 64 if family == "albert" else 0}, train={"batch_size": 64},
             optimizer={"warmup_steps": 200, "weight_decay": 0.0, "adam_b2": 0.98},
         )  # fmt: skip

@@ -29,7 +29,7 @@ ROWS = np.arange(4)
 
 def config(steps=60, **model):
     return tiny.config(
-        model={"memory_len": 0, "layers": LAYERS, "position_scheme": "absolute", "layer_losses": True, "dropout": 0.0,
+        model={"memory_len": 0, "layers": LAYERS, "architecture": "vanilla", "layer_losses": True, "dropout": 0.0,
                "attention_dropout": 0.0} | model,
         data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T, "multi_token_prediction": 2,
               "bidirectional": False},
@@ -212,15 +212,13 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
 
 
 def test_what_does_not_fit_absolute_positions_is_refused():
-    with pytest.raises(BadInput, match="model.memory_len=8 must be 0 with model.position_scheme=absolute"):
+    with pytest.raises(BadInput, match="model.memory_len=8 is not for model.architecture=vanilla; use 0"):
         config(memory_len=8)
-    with pytest.raises(BadInput, match="model.position_scheme=absolute is for pretraining with data.objective=clm"):
-        tiny.config(model={"position_scheme": "absolute", "memory_len": 0})
+    with pytest.raises(BadInput, match="plm is not for model.architecture=vanilla, which is trained by clm"):
+        tiny.config(model={"architecture": "vanilla", "memory_len": 0})
     with pytest.raises(BadInput, match="data.multi_token_prediction=2 is for pretraining with data.objective=clm"):
         tiny.config(data={"multi_token_prediction": 2})
     with pytest.raises(BadInput, match="kernels compute relative positions"):
         fused.choose(config(attention="fused").model)
-    with pytest.raises(
-        BadInput, match="run has model.position_scheme=absolute, and no memory that could follow a text"
-    ):
+    with pytest.raises(BadInput, match="run has model.architecture=vanilla, and no memory that could follow a text"):
         check(config(), "run", Generate())

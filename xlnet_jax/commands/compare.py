@@ -194,8 +194,8 @@ def run(config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.
     config = workdirs.load_config(folder, step=content["steps"])
     rows, scores = config.evaluation.batch_size or config.train.batch_size, content["measures"]
     with opened(Stored(folder, config, heldout.tokenizer), content["steps"]) as model:
-        family, T = config.model.family, config.data.segment_len
-        reach = config.model.max_positions if family.absolute else T
+        member, T = config.model.member, config.data.segment_len
+        reach = config.model.max_positions if member.positions_at_input else T
         scorer = Scorer(any_order(model.recipe.config), model.params, heldout.tokenizer.special, reach, rows)
         for measure in [each for each in MEASURES if each not in scores]:
             found = estimate(scorer, config, measure, tokens_NT, orders)

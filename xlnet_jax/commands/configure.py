@@ -103,7 +103,7 @@ def configure(
         family = family or manifest["options"].get("family")
         config = config.changed(model={"vocab_size": manifest["tokenizer"]["vocab_size"]})
     config = config.changed(model={"architecture": family or "xlnet"})
-    config = config.changed(data={"objective": objective or config.model.family.objectives[0]})
+    config = config.changed(data={"objective": objective or config.model.member.objectives[0]})
     mixture = open_mixture(config)
     warn_of_export(mixture.tokenizer, config)
     config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes)
@@ -153,11 +153,11 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
-    name, objective = base.model.architecture, base.data.objective
-    of_family = {"model": {}, "data": {}} if objective == "plm" else configs.usual(name, size.T, objective)
-    if base.model.family.segments > 1 and objective == "mlm":
+    member, objective = base.model.member, base.data.objective
+    of_family = {"model": {}, "data": {}} if objective == "plm" else member.usual(size.T, objective)
+    if member.segments > 1 and objective == "mlm":
         of_family["data"]["sentence_loss"] = True
-    if name == "albert":
+    if member.parts.projected:
         of_family["model"]["d_embed"] = min(128, size.d_model // 2)
     return base.changed(
         model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // head_dim, "head_dim": head_dim,

@@ -60,7 +60,7 @@ def evaluate(
       step, batch_size: None = the newest good checkpoint, and as many rows at a time as configured.
       blocks: score only so many blocks, evenly spread, as `evaluation.blocks` does in training; 0 = the whole split.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
-      sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
+      sliding: of a model with positions learned at every layer: every token from a window of its own (`train.sliding`).
       factorization_order: of a permutation model: the order law of the targets; None = as in training.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
       reach: `memory_len`, `segment_len`, `clamp_len`, `same_length` of a left-to-right model: others than in training.
@@ -138,8 +138,10 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
     given = [*changes, *["streams"] * (streams is not None)]
     if given:
         check_objective(config, "clm", f"--{given[0]}")
-    if changes and config.model.position_scheme == "absolute":
-        raise BadInput(f"--{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
+    if changes and config.model.member.parts.positions == "per_layer":
+        raise BadInput(
+            f"--{given[0]}: model.architecture={config.model.architecture} has its own lengths; leave it out"
+        )
     segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(config, [
         f"--config.{key}={value}" for name, value in changes.items()

@@ -71,8 +71,8 @@ def import_(source: str, workdir: str, *, tokenizer: str | None = None, override
 
 def _changed(config: Config) -> list[str]:
     """The model's keys and the objective, where they are not the defaults, as words of the command line; also the other
-    keys of examples, where the usual ones do not fit the family."""
-    sections = ("model.", "data." if config.model.family.absolute else "data.objective")
+    keys of examples, where the usual ones do not fit the member."""
+    sections = ("model.", "data." if config.model.member.positions_at_input else "data.objective")
     defaults = configs.flat(Config())
     return [f"--config.{name}={value}" for name, value in configs.flat(config).items()
             if name.startswith(sections) and value != defaults[name]]  # fmt: skip

@@ -18,6 +18,8 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.members import MEMBERS
+from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage.files import Json
@@ -56,10 +58,10 @@ def count_parameters(config: Config) -> Json:
     available_devices()  # JAX makes a random key even if nothing is computed
     params = nn.meta.unbox(make_recipe(config).abstract_params)
     ours = names.by_path(params).keys()
-    if not config.model.share_layers and ours <= {entry.ours for entry in names.TENSORFLOW}:
-        params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
+    if not config.model.share_layers and ours <= {entry.ours for entry in TENSORFLOW}:
+        params = jax.eval_shape(functools.partial(names.to_foreign, TENSORFLOW), params)
     tensors = jax.tree.leaves(params)
-    families = sorted(configs.FAMILIES, key=lambda name: name != config.model.architecture)
+    families = sorted(MEMBERS, key=lambda name: name != config.model.architecture)
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors), "families": families}
 
 

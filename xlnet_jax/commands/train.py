@@ -134,7 +134,7 @@ def _next(workdir: str, step: int) -> str | None:
     verb, words = "fill", " --top=5 'The end of the [MASK].'"
     if config.data.left_to_right:
         verb, words = "generate", " --tokens=50 'The end of the'"
-    if config.model.position_scheme == "absolute":  # no memory could follow a text
+    if config.model.member.parts.positions == "per_layer":  # no memory could follow a text
         verb, words = "evaluate", ""
     if step < config.train.steps:
         verb, words = "train", ""

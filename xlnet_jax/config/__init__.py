@@ -11,7 +11,6 @@ bounds and its rule on resume:
 """
 
 from xlnet_jax.config.data import DataConfig, FinetuneConfig
-from xlnet_jax.config.families import FAMILIES, Family, usual
 from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN, joined
 from xlnet_jax.config.loading import default, from_dict, load, nested, override, start_from, suggest_key
 from xlnet_jax.config.model import ARCHITECTURE, ModelConfig

@@ -176,12 +176,12 @@ def rules(config: Config) -> list[Rule]:
         ("data.factorization_order", data.factorization_order == "spans" or (data.objective == "plm" and pretraining),
          "is for pretraining with data.objective=plm; use spans"),
         *(_lengths(config) if pretraining else _task_rules(config)),
-        ("data.pairs", data.pairs != "none" or config.model.family.absolute,
+        ("data.pairs", data.pairs != "none" or config.model.member.positions_at_input,
          f"is not for model.architecture={config.model.architecture}; use next or order"),
         ("data.random_share", data.mask_share + data.random_share <= 1,
          f"and data.mask_share={data.mask_share} are more than 1 together"),
         ("compat.switches", not config.compat.on("static_copies") or (
-            config.model.family.absolute and data.objective == "mlm" and pretraining),
+            config.model.member.positions_at_input and data.objective == "mlm" and pretraining),
          "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
         ("data.shuffle_len", divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
          f"must be a multiple of the {data.reuse_len * data.windows_per_block} tokens of a block"),
@@ -197,12 +197,12 @@ def _lengths(config: Config) -> list[Rule]:
     data, T, R, P = config.data, config.data.segment_len, config.data.reuse_len, config.data.num_predict
     few_targets = ("data.num_predict", P <= (T - 3) // 2,
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
-    family, name = config.model.family, f"model.architecture={config.model.architecture}"
+    member, name = config.model.member, f"model.architecture={config.model.architecture}"
     of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
     if data.objective == "mdm":
-        special = 2 if family.absolute else 0
+        special = 2 if member.positions_at_input else 0
         return [
-            ("data.pairs", data.pairs == "none" or not family.absolute,
+            ("data.pairs", data.pairs == "none" or not member.positions_at_input,
              "must be none with data.objective=mdm: its text has no A and B"),
             ("data.sentence_loss", not data.sentence_loss, "needs segments A and B; use data.objective=mlm"),
             ("data.reuse_len", R == T - special >= 1,
@@ -214,31 +214,24 @@ def _lengths(config: Config) -> list[Rule]:
             ("compat.switches", not of_2019,
              f"must leave out {', '.join(of_2019)} with data.objective=mdm: 2019 had no such examples"),
         ]  # fmt: skip
-    if family.absolute and data.objective == "mlm":
-        special = 2 if data.pairs == "none" else 3
+    if data.objective == "mlm":
+        at_input, special = member.positions_at_input, 2 if data.pairs == "none" else 3
+        layout = f"{name} and data.pairs={data.pairs}" if at_input else "data.objective=mlm"
         return [
             ("data.segment_len", T >= 5, "must be at least 5"),
-            ("data.pairs", data.pairs == "none" or family.segments > 1,
+            ("data.pairs", data.pairs == "none" or not at_input or member.segments > 1,
              f"must be none with {name}: it has one segment"),
             ("data.sentence_loss", data.pairs != "none" or not data.sentence_loss,
              "needs segments A and B; use data.pairs=next or order"),
             ("data.short_rate", data.pairs != "none" or data.short_rate == 0,
              "is for whole sentences; use 0 with data.pairs=none"),
-            ("data.spans", data.spans != "pieces", f"is not for {name}; use words or random"),
-            ("data.reuse_len", R + special == T,
-             f"must be data.segment_len - {special} = {T - special} with {name} and data.pairs={data.pairs}"),
-            ("data.num_predict", P >= 1, "must be at least 1"),
-            few_targets,
-            ("compat.switches", not of_2019, f"must leave out {', '.join(of_2019)} with {name}"),
-        ]  # fmt: skip
-    if data.objective == "mlm":
-        return [
-            ("data.segment_len", T >= 5, "must be at least 5"),
-            ("data.reuse_len", R == T - 3, f"must be data.segment_len - 3 = {T - 3} with data.objective=mlm"),
+            ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
+            ("data.reuse_len", R + special == T, f"must be data.segment_len - {special} = {T - special} with {layout}"),
             ("data.num_predict", P >= 1, "must be at least 1"),
             few_targets,
             ("model.memory_len", config.model.memory_len == 0,
              "must be 0 with data.objective=mlm: its examples do not follow each other"),
+            ("compat.switches", not (at_input and of_2019), f"must leave out {', '.join(of_2019)} with {name}"),
         ]  # fmt: skip
     if data.objective == "plm" and data.factorization_order == "spans":
         return [
@@ -248,7 +241,7 @@ def _lengths(config: Config) -> list[Rule]:
             few_targets,
         ]  # fmt: skip
     law = "objective=clm" if data.left_to_right else f"factorization_order={data.factorization_order}"
-    of_2019 = of_2019 if data.objective == "plm" or family.absolute else []
+    of_2019 = of_2019 if data.objective == "plm" or member.positions_at_input else []
     return [
         ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),
         ("data.num_predict", P == T, f"must be data.segment_len={T} with data.{law}: all of it may be predicted"),
@@ -258,16 +251,16 @@ def _lengths(config: Config) -> list[Rule]:
 
 
 _WITHOUT_CLS = ("classification", "multi_label_classification", "text_to_text")
-"""The tasks of a family without CLS."""
+"""The tasks of a member without CLS."""
 
 
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
-    task, every, family = config.finetune, config.evaluation.every, config.model.family
+    task, every, member = config.finetune, config.evaluation.every, config.model.member
     generates, T = task.task == "text_to_text", config.data.segment_len
     least = 16 if generates else 8
     return [
-        ("finetune.task", family.cls != "none" or task.task in _WITHOUT_CLS,
+        ("finetune.task", member.cls != "none" or task.task in _WITHOUT_CLS,
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
          f"one of {', '.join(_WITHOUT_CLS)}"),
         ("model.memory_len", not generates or config.model.memory_len == 0,
@@ -277,7 +270,7 @@ def _task_rules(config: Config) -> list[Rule]:
         ("finetune.beam", not generates or task.beam <= config.model.pieces,
          f"is more than model.vocab_size={config.model.pieces}: there are not so many first pieces"),
         ("finetune.columns", len({*task.column_list()}) == len(task.column_list()), "names a column twice"),
-        ("finetune.segments", not family.absolute or task.segments == 1,
+        ("finetune.segments", not member.positions_at_input or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
         ("data.segment_len", least <= T, f"must be at least {least} with finetune.task={task.task}"),
         ("evaluation.every", not every or task.dev != "" or task.dev_share > 0,

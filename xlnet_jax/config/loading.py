@@ -42,8 +42,9 @@ NAMES = {
     "save_steps": "checkpoint.every",
     "eval_steps": "evaluation.every",
     "seed": "seeds.init",
+    "position_scheme": "model.architecture",
 }
-"""The key that is meant, by the most usual names of other programs that are far from it."""
+"""The key that is meant, by names that are far from it: the most usual ones of other programs, and an old one."""
 
 
 def default() -> ConfigDict:

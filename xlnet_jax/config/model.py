@@ -6,8 +6,9 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
+from xlnet_jax.members import MEMBERS
+from xlnet_jax.members.member import Member
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -19,8 +20,8 @@ class ModelConfig:
 
     architecture: str = key(
         "xlnet",
-        "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions at the input",
-        choices=" ".join(FAMILIES),
+        "member of the family: its parts, objectives and examples",
+        choices=" ".join(MEMBERS),
     )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
     spare_rows: int = key(
@@ -48,12 +49,7 @@ class ModelConfig:
         choices="all rest none",
     )
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT)")
-    position_scheme: str = key(
-        "relative",
-        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
-        choices="relative absolute",
-    )
-    max_positions: int = key(512, "all families but xlnet: tokens of the longest text", ge=1, le=2**20)
+    max_positions: int = key(512, "positions at the input: tokens of the longest text", ge=1, le=2**20)
     layer_losses: bool = key(
         False,
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
@@ -91,9 +87,9 @@ class ModelConfig:
     unroll: str = key("auto", "layers of a training step one by one; auto = on a CPU", FREE, "auto on off")
 
     @property
-    def family(self) -> Family:
-        """What `architecture` says outside of the network."""
-        return FAMILIES[self.architecture]
+    def member(self) -> Member:
+        """All that `architecture` says."""
+        return MEMBERS[self.architecture]
 
     @property
     def pieces(self) -> int:
@@ -113,7 +109,7 @@ class ModelConfig:
     def adaptive(self) -> bool:
         """Whether the embedding has clusters or projections, or the head has weights of its own."""
         own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
-        return own and not self.family.absolute
+        return own and not self.member.positions_at_input
 
 
 ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
@@ -123,14 +119,24 @@ ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
 
 def rules(config: Config) -> list[Rule]:
     """Rules for the architecture; Vanilla's own keys are the last."""
-    model, data = config.model, config.data
-    if model.family.absolute:
-        return _family_rules(config)
-    left_to_right = data.left_to_right and config.pretrains
-    absolute = model.position_scheme == "absolute"
+    model, data, member, pretrains = config.model, config.data, config.model.member, config.pretrains
+    name, at_input = f"model.architecture={member.name}", member.positions_at_input
+    left_to_right = data.left_to_right and pretrains
     return [
+        ("data.objective", not pretrains or data.objective in member.objectives,
+         f"is not for {name}, which is trained by {' or '.join(member.objectives)}"),
+        ("finetune.task", pretrains or member.parts.positions != "per_layer", f"is not for {name}; use none"),
+        *((f"model.{key}", getattr(model, key) == value, f"is not for {name}; use {value!r}")
+          for key, value in member.required.items()),
         ("model.vocab_size", model.pieces > 9, "must hold the nine special pieces and some text"),
-        ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.d_model", model.d_model % 2 == 0 or member.parts.positions == "input",
+         "must be even: positions are half sine, half cosine"),
+        ("data.segment_len", not at_input or data.segment_len <= model.max_positions,
+         f"is more than model.max_positions={model.max_positions}"),
+        ("data.bidirectional", not (at_input and pretrains and data.bidirectional),
+         f"must be False with {name}: its positions have one direction"),
+        ("data.sentence_loss", not (at_input and data.sentence_loss) or (pretrains and member.segments == 2),
+         f"needs two segments; use False with {name}" if pretrains else "is for pretraining; use False"),
         ("model.cutoffs", all(a < b for a, b in itertools.pairwise([0, *model.cutoff_list(), model.vocab_size])),
          f"must be rising numbers between 0 and model.vocab_size={model.vocab_size}, with commas: 20000,40000"),
         ("model.spare_rows", not model.spare_rows or not model.adaptive, "must be 0 with clusters or projections"),
@@ -140,46 +146,11 @@ def rules(config: Config) -> list[Rule]:
         ("model.same_length", model.memory_len > 0 or not model.same_length,
          "needs a memory: a query would see nothing with model.memory_len=0"),
         ("model.same_length", data.left_to_right or not model.same_length, "needs data.objective=clm"),
-        ("model.position_scheme", not absolute or left_to_right,
-         "is for pretraining with data.objective=clm; all else needs relative"),
-        ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
-         "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
-        ("model.biases_per_layer", not absolute or model.biases_per_layer,
-         "must be True with model.position_scheme=absolute, which has no such biases"),
         ("model.layer_losses", not model.layer_losses or model.norm == "post",
          "needs model.norm=post: the sums of pre-norm layers are not normalised"),
         ("model.layer_losses", not model.layer_losses or left_to_right,
          "is for pretraining with data.objective=clm; use False"),
         ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
-        ("data.multi_token_prediction", data.multi_token_prediction == 1 or left_to_right,
-         "is for pretraining with data.objective=clm; use 1"),
-    ]  # fmt: skip
-
-
-def _family_rules(config: Config) -> list[Rule]:
-    """Rules of the families with positions at the input."""
-    model, data, finetune = config.model, config.data, not config.pretrains
-    name, albert = f"model.architecture={model.architecture}", model.architecture == "albert"
-    usual = ModelConfig()
-    of_xlnet = ("cutoffs", "div_val", "tie_projections", "position_scheme", "layer_losses",
-                "same_length", "clamp_len", "biases_per_layer", "tie_embedding",
-                *(() if albert else ("d_embed", "share_layers")))  # fmt: skip
-    return [
-        ("model.vocab_size", model.pieces > 9, "must hold special pieces and some text"),
-        ("model.d_model", model.architecture != "transformer" or model.d_model % 2 == 0,
-         "must be even: a position is pairs of a sine and a cosine"),
-        ("data.objective", finetune or data.objective in model.family.objectives,
-         f"is not for {name}, which is trained by {' or '.join(model.family.objectives)}"),
-        ("data.segment_len", data.segment_len <= model.max_positions,
-         f"is more than model.max_positions={model.max_positions}"),
-        ("data.bidirectional", finetune or not data.bidirectional,
-         f"must be False with {name}: its positions have one direction"),
-        ("model.memory_len", model.memory_len == 0, f"must be 0 with {name}: its positions have no past"),
-        *((f"model.{key}", getattr(model, key) == getattr(model.family, key),
-           f"is not that of {name}; use {getattr(model.family, key)}") for key in ("norm", "scale_embedding")),
-        *((f"model.{key}", getattr(model, key) == getattr(usual, key),
-           f"has no meaning with {name}; use {getattr(usual, key)!r}") for key in of_xlnet),
-        ("data.sentence_loss", not data.sentence_loss or (not finetune and model.family.segments == 2),
-         f"needs two segments; use False with {name}" if not finetune else "is for pretraining; use False"),
-        ("data.multi_token_prediction", data.multi_token_prediction == 1, f"must be 1 with {name}"),
+        ("data.multi_token_prediction", data.multi_token_prediction == 1 or (left_to_right and not at_input),
+         "is for pretraining with data.objective=clm, without positions at the input; use 1"),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from xlnet_jax.config.keys import ELASTIC, FREE, Rule, divides, key
+from xlnet_jax.members.bert import BERT
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -163,7 +164,7 @@ COMPAT_SWITCHES = {
 
 COMPAT_SETS = {
     "2019": tuple(name for name in COMPAT_SWITCHES if name != "static_copies"),
-    "bert": ("static_copies", "core_clip", "no_bias_correction"),
+    BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
 }
 """Switches of an original together: XLNet's code of 2019, Google's BERT."""
 

@@ -4,7 +4,7 @@
     xlnet_jax.json   what it has no name for: the lengths and the memory of the run, its objective, its computation type
     nowhere          on which machine and text the model was trained
 
-`peers` has the names for each family. A folder of another program has no `xlnet_jax.json`; where the two disagree,
+`members` has the names there. A folder of another program has no `xlnet_jax.json`; where the two disagree,
 config.json is right.
 """
 
@@ -18,10 +18,11 @@ from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.config.families import FAMILIES
-from xlnet_jax.convert.peers import EXPORTS, IDLE, PEERS, SAME, Peer, class_of, peer
+from xlnet_jax.convert.peers import EXPORTS, IDLE, PEERS, SAME, class_of, peer
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members import MEMBERS
+from xlnet_jax.members.peer import Peer
 from xlnet_jax.messages import quantity, suggest
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
@@ -38,7 +39,7 @@ _TYPES = {
     "bi_data": bool, "use_mems_train": bool, "use_mems_eval": bool, "classifier_dropout": float,
     "classifier_dropout_prob": float, "reorder_and_upcast_attn": bool, "use_cache": bool,
 }  # fmt: skip
-"""Of the keys of config.json that are read, beside those that `peers` has a value for."""
+"""Of the keys of config.json that are read, beside those that a `Peer` has a value for."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
@@ -90,7 +91,7 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
     labels = export.labels(task) if export else ()
     values = vars(model) | row.always | {
         "activation": ACTIVATIONS[model.activation], "d_embed": model.d_embed or model.d_model,
-        "max_positions": model.max_positions + model.family.first_position,
+        "max_positions": model.max_positions + model.member.first_position,
     }  # fmt: skip
     ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
     if export and "pad_token_id" not in row.required:  # GPT-2's text ends before the first of these
@@ -103,7 +104,7 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         **row.required,
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
         **row.summary,
-        **({"start_n_top": task.beam} if model.architecture == "xlnet" else {}),
+        **{theirs: getattr(task, ours) for theirs, ours in row.of_task.items()},
         **ids,
         **({"problem_type": export.problem_type} if export and export.problem_type else {}),
         **({"id2label": {str(i): name for i, name in enumerate(labels)},
@@ -115,7 +116,7 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
 def read_config_json(folder: str) -> Json:
     """The content of config.json, keys of several names under one.
 
-    Raises BadInput for a model of no family here, and for a value of a wrong type.
+    Raises BadInput for a model of no member here, and for a value of a wrong type.
     """
     path = os.path.join(folder, "config.json")
     found = files.read_json_object(path)
@@ -158,7 +159,7 @@ def read_model(folder: str, found: Mapping[str, Any]) -> Json:
     if values["d_ff"] is None:
         values["d_ff"] = 4 * width
     if "max_positions" in values:
-        values["max_positions"] -= FAMILIES[found["model_type"]].first_position
+        values["max_positions"] -= MEMBERS[found["model_type"]].first_position
     return {f"model.{name}": value for name, value in values.items()}
 
 
@@ -181,10 +182,10 @@ def _class_in(found: Mapping[str, Any]) -> str:
 
 def read_data(model: Mapping[str, Any]) -> Json:
     """What config.json does not say, for the keys of `read_model`: the usual objective, the longest examples."""
-    name = model["model.architecture"]
-    if not FAMILIES[name].absolute:
+    member = MEMBERS[model["model.architecture"]]
+    if not member.positions_at_input:
         return {}
-    return {f"data.{key}": value for key, value in configs.usual(name, model["model.max_positions"])["data"].items()}
+    return {f"data.{key}": value for key, value in member.usual(model["model.max_positions"])["data"].items()}
 
 
 def read_task(folder: str, found: Mapping[str, Any]) -> Json:
@@ -193,7 +194,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     Raises BadInput if its head computes in another way than ours.
     """
     path, name, listed = os.path.join(folder, "config.json"), _class_in(found), files.listing(folder)
-    row, family = PEERS[found["model_type"]], FAMILIES[found["model_type"]]
+    row = PEERS[found["model_type"]]
     if MODULES in listed and name in ("", *(row.prefix + rest for rest in row.pretraining)):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, export in EXPORTS.items() if row.prefix + export.name == name]
@@ -211,7 +212,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
                        "twice")  # fmt: skip
     task = tasks[0] if len(tasks) == 1 else _of_problem(found.get("problem_type"), len(names_of), tasks, path)
     theirs, default = row.named.get("max_positions", ("", math.inf))
-    longest = (found.get(theirs) or default) - family.first_position
+    longest = (found.get(theirs) or default) - MEMBERS[found["model_type"]].first_position
     length = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
         "data.sentence_loss": False,

@@ -25,10 +25,10 @@ from safetensors.numpy import save_file
 from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, formats, names, peers, sentence_transformers, tokenizer_files, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
-from xlnet_jax.convert.peers import Peer
 from xlnet_jax.data import tokenizer_fields, vocabulary
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members.peer import Peer
 from xlnet_jax.storage import files
 
 SHARD_BYTES = 5 * 10**9
@@ -49,8 +49,8 @@ def check(config: Config) -> None:
             f"which Hugging Face's {row.prefix} requires; train with model.head_dim={model.d_model / model.heads:g} to "
             "export"
         )
-    if config.data.objective == "clm" and model.architecture == "xlnet":
-        raise BadInput("data.objective=clm: Hugging Face's XLNet sees both sides (plm, mlm); use --format=orbax")
+    if config.data.left_to_right and model.member.cls != "none":
+        raise BadInput(f"data.objective=clm: Hugging Face's {row.title} sees both sides (plm, mlm); use --format=orbax")
     if task != "none" and peers.EXPORTS[task].name not in row.heads:
         raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")
 
@@ -208,7 +208,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     config = formats.fitted(config, own)
     tokenizer_files.check_frame(path, own, config)
     name = config.model.architecture
-    if name != "xlnet" and (why := vocabulary.unexportable(own, name)):
+    if not config.model.member.xlnet_ids and (why := vocabulary.unexportable(own, name)):
         raise BadInput(f"tokenizer {own.path}: {why}")
     kept, lost = fields.read_kept(found, config, own.special)
     with open_weights(path, row) as arrays:

@@ -6,9 +6,8 @@ import string
 
 import xlnet_jax
 from xlnet_jax.convert.formats import Trained
-from xlnet_jax.convert.peers import class_of
+from xlnet_jax.convert.peers import class_of, peer
 
-_NAMES = {"xlnet": "XLNet", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT", "gpt2": "GPT-2"}
 _HEADER = """\
 ---
 library_name: $library
@@ -40,22 +39,6 @@ classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_la
 ```
 
 """
-_OF_LAYOUT = {
-    "last": """\
-The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
-cut with `truncation=True` at $max_length tokens, the length of a segment in training; the model itself has no limit.
-""",
-    "first": """\
-The tokenizer pads on the right and puts `$cls` first: the vector of a text is the first one. Long texts are cut with
-`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
-""",
-    "none": """\
-Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
-`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
-""",
-}
-"""By where CLS stands."""
-
 _CLASSIFY = """\
 from transformers import pipeline
 
@@ -189,25 +172,22 @@ _GENERATE = """
 from transformers import AutoTokenizer, $architecture
 
 tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), $architecture.from_pretrained("FOLDER").eval()
-given = tokenizer("A sentence", ${given}return_tensors="pt")
+given = tokenizer("A sentence", ${prompt}return_tensors="pt")
 print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
 ```
 """
-_GIVEN = "add_special_tokens=False, return_token_type_ids=False, "
-"""XLNet's `generate` takes neither segments nor the pieces at the end of a text."""
-_WHY = """this model learned to predict masked pieces from the content stream, as BERT
-does, and needs neither `perm_mask` nor `target_mapping`."""
 
 
 def model_card(trained: Trained) -> str:
     """The card as Markdown."""
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
-    family, special, pieces = model.family, trained.tokenizer.special, trained.tokenizer.pieces
-    sees_masks, tuned = family.cls != "none", task.task != "none"
-    fills = family.cls == "first" or (sees_masks and data.objective != "plm")
+    member, row = model.member, peer(model)
+    special, pieces = trained.tokenizer.special, trained.tokenizer.pieces
+    sees_masks, tuned = member.cls != "none", task.task != "none"
+    fills = member.cls == "first" or (sees_masks and data.objective != "plm")
     pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
-    if class_of(config) == "XLNetForQuestionAnswering":
+    if task.task == "question_answering" and not member.positions_at_input:
         program = _LOAD + _ANSWER_OF_XLNET
     sections = {
         "Task": {
@@ -219,7 +199,7 @@ def model_card(trained: Trained) -> str:
         "Model": {
             "layers": model.layers, "width": model.d_model, "heads": f"{model.heads} of {model.head_dim}",
             "feed-forward width": model.d_ff, "activation": model.activation, "vocabulary": model.vocab_size,
-            **({"positions": model.max_positions} if family.absolute
+            **({"positions": model.max_positions} if member.positions_at_input
                else {"memory in training": f"{model.memory_len} positions"}),
         },
         "Training": {
@@ -243,15 +223,15 @@ def model_card(trained: Trained) -> str:
         tables += f"## {title}\n\n| | |\n|---|---|\n{''.join(cells)}\n" if cells else ""
     words = {
         "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture,
-        "name": _NAMES[model.architecture], "max_length": data.segment_len, "longest": model.max_positions,
+        "name": row.title, "max_length": data.segment_len, "longest": model.max_positions,
         "library": "sentence-transformers" if program == _EMBED else "transformers", "pipeline": pipeline,
         "tag": "fine-tuning" if tuned else "pretraining", "trained": "fine-tuned" if tuned else "pretrained",
         "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
         "cls": pieces[special.cls] if sees_masks else "", "mask": "" if special.mask is None else pieces[special.mask],
-        "space": trained.tokenizer.space, "given": _GIVEN if family.cls == "last" else "",
-        "why": "this is what the model learned." if family.absolute else _WHY,
+        "space": trained.tokenizer.space, "prompt": row.prompt,
+        "why": row.why_filled,
     }  # fmt: skip
-    use = _HOW + program + _OF_LAYOUT[family.cls]
+    use = _HOW + program + row.card
     if not tuned:
         if sees_masks:
             use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)

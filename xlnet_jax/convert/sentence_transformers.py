@@ -18,9 +18,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from xlnet_jax.config import Config
-from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.convert.fields import MODULES
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members import MEMBERS
+from xlnet_jax.members.member import Member
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
@@ -44,14 +45,14 @@ _OF_POOLING = {
 """A key for each pooling, as all versions read them, and the value of `pooling_mode` in its place since 2026."""
 
 
-def _poolings(family: Family) -> dict[str, str]:
-    """The values of `finetune.pooling` with their names there, where `cls` is the first piece of any family."""
-    return {"mean": "mean", "cls": "cls" if family.cls == "first" else "lasttoken", "max": "max", "last": "lasttoken"}
+def _poolings(member: Member) -> dict[str, str]:
+    """The values of `finetune.pooling` with their names there, where `cls` is the first piece of any member."""
+    return {"mean": "mean", "cls": "cls" if member.cls == "first" else "lasttoken", "max": "max", "last": "lasttoken"}
 
 
 def documents(config: Config) -> Json:
     """The JSON files by name that make the folder of a model for embeddings one of that library."""
-    task, chosen = config.finetune, _poolings(config.model.family)[config.finetune.pooling]
+    task, chosen = config.finetune, _poolings(config.model.member)[config.finetune.pooling]
     modules = zip(_KINDS[: 2 + task.normalize], ("", "1_Pooling", "2_Normalize"), strict=False)
     return {
         MODULES: [{"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -76,7 +77,7 @@ def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tupl
     for name in fnmatch.filter(listed, "*sentence_*.json"):  # old folders name one after a family
         said |= _read(folder, name, _ONLY, *_CARRIED)
     keys = {
-        "finetune.pooling": _pooling(pooling, FAMILIES[model["model.architecture"]]),
+        "finetune.pooling": _pooling(pooling, MEMBERS[model["model.architecture"]]),
         "finetune.normalize": bool(normalize),
     }
     if said.get("max_seq_length"):
@@ -101,12 +102,12 @@ def _paths(folder: str) -> list[str]:
     return [os.path.join(folder, each) for each in paths]
 
 
-def _pooling(folder: str, family: Family) -> str:
+def _pooling(folder: str, member: Member) -> str:
     """The value of `finetune.pooling`."""
     sizes = ("embedding_dimension", "word_embedding_dimension")
     found = _read(folder, "config.json", _ONLY, *sizes, "pooling_mode", *_OF_POOLING)
     named = found.get("pooling_mode") or [name for key, name in _OF_POOLING.items() if found.get(key)] or ["mean"]
-    poolings = _poolings(family)
+    poolings = _poolings(member)
     for ours, theirs in poolings.items():
         if named in (theirs, [theirs]):
             return ours

@@ -16,6 +16,7 @@ from xlnet_jax.convert import names
 from xlnet_jax.convert.formats import Source, configured, fitted
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
@@ -96,7 +97,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     config, assumed = configured(path, read_model(_folder(path)), overrides)
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
     config = fitted(config, opened)
-    convert = functools.partial(names.from_foreign, names.TENSORFLOW)
+    convert = functools.partial(names.from_foreign, TENSORFLOW)
     yield Source(path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed)
 
 

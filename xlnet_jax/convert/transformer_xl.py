@@ -39,7 +39,7 @@ from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.model.embeddings import clusters, projections
 from xlnet_jax.storage import files
 
-CONSTANTS = {"activation": "relu", "scale_embedding": True}
+CONSTANTS = {"architecture": "transformer_xl", "activation": "relu", "scale_embedding": True}
 """Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our default."""
 DATA = {"data.objective": "clm", "data.bidirectional": False}
 LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 512}

@@ -1,4 +1,4 @@
-"""Token layouts of examples: the pieces of texts, with SEP and CLS where the family has them, and their segments.
+"""Token layouts of examples: the pieces of texts, with SEP and CLS where the member has them, and their segments.
 
                     XLNet                                 BERT, ALBERT (RoBERTa: SEP SEP after the first text)
     sentence, pair  A SEP (B SEP) CLS                     CLS A SEP (B SEP)
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.config.families import Family
 from xlnet_jax.data.tokenizer import SpecialIds
+from xlnet_jax.members.member import Member
 
 A, B, CLASS = range(3)
 """Segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is the first piece has A's."""
@@ -36,32 +36,32 @@ class Sequence(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the special pieces of a family stand."""
+    """Where the special pieces of a member stand."""
 
     special: SpecialIds
-    family: Family
+    member: Member
 
     @property
     def first(self) -> int:
         """The place of the first text."""
-        return int(self.family.cls == "first")
+        return int(self.member.cls == "first")
 
     def extra(self, texts: int) -> int:
         """The number of special pieces around one text or two."""
-        separators = self.family.separators
-        return (self.family.cls != "none") + (texts - 1) * separators + min(separators, 1)
+        separators = self.member.separators
+        return (self.member.cls != "none") + (texts - 1) * separators + min(separators, 1)
 
     def origin(self, tokens: np.ndarray) -> int:
         """Index 0 of a sequence in the padded array: with padding on the left it counts from the end."""
-        return -len(tokens) if self.family.padding_left else 0
+        return -len(tokens) if self.member.cls == "last" else 0
 
 
 def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
     """At most two texts with the special pieces."""
-    (special, family), last = layout, len(parts) - 1
-    separators = [family.separators] * last + [min(family.separators, 1)]
+    (special, member), last = layout, len(parts) - 1
+    separators = [member.separators] * last + [min(member.separators, 1)]
     texts = [np.append(part, [special.sep] * count) for part, count in zip(parts, separators, strict=True)]
-    blocks = [[special.cls] * (family.cls == "first"), *texts, [special.cls] * (family.cls == "last")]
+    blocks = [[special.cls] * (member.cls == "first"), *texts, [special.cls] * (member.cls == "last")]
     kinds = np.repeat([A, *(A, B)[: len(parts)], CLASS], [len(block) for block in blocks])
     return Sequence(np.concatenate(blocks).astype(np.int32), kinds.astype(np.int32))
 
@@ -116,12 +116,12 @@ def windows(
     for w, part in enumerate(parts):
         index = np.arange(part.stop - part.start)
         score_WN[w, part] = np.minimum(index, index[::-1]) + 0.01 * len(index)
-    best_N, question_first = score_WN.argmax(axis=0), layout.family.cls != "last"
+    best_N, question_first = score_WN.argmax(axis=0), layout.member.cls != "last"
     found = []
     for w, part in enumerate(parts):
         texts = (question, paragraph[part]) if question_first else (paragraph[part], question)
         sequence = joined(layout, *texts)
-        before = len(question) + layout.family.separators if question_first else 0
+        before = len(question) + layout.member.separators if question_first else 0
         first = layout.origin(sequence.tokens) + layout.first + before
         found.append(Window(part.start, sequence, first, best_N[part] == w))
     return found

@@ -28,7 +28,6 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from xlnet_jax.config import Config
-from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data.subwords import AS_IS, FILES, LEVELS, Subwords
 from xlnet_jax.data.tokenizer import (
     ALBERT,
@@ -43,6 +42,7 @@ from xlnet_jax.data.tokenizer import (
 )  # fmt: skip
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.storage import files
 
 END_OF_LINE = "<eos>"
@@ -236,12 +236,12 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
 
 
 def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
-    """Raises BadInput if a vocabulary lacks a special piece that the family or the objective of a model needs."""
-    family, objective, task = config.model.family, config.data.objective, config.finetune.task
+    """Raises BadInput if a vocabulary lacks a special piece that the member or the objective of a model needs."""
+    member, objective, task = config.model.member, config.data.objective, config.finetune.task
     framed, pretrains = objective != "clm" or task != "none", task == "none"
     needs = {"mask": objective in ("mlm", "mdm") and pretrains, "eod": objective == "clm" and pretrains,
-             "cls": framed and family.cls != "none", "sep": framed and family.separators,
-             "pad": family.cls == "first"}  # fmt: skip
+             "cls": framed and member.cls != "none", "sep": framed and member.separators,
+             "pad": member.cls == "first"}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
         what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
         raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
@@ -249,10 +249,10 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
-    """Why Hugging Face's class of a family cannot have a vocabulary, or None."""
-    row, pad, is_xlnet = FAMILIES[name].padding_row, tokenizer.special.pad, name == "xlnet"
-    if isinstance(tokenizer, Vocabulary) or (is_xlnet and tokenizer.special != XLNET):
-        kinds = "SentencePiece pieces with the ids of XLNet" if is_xlnet else "SentencePiece pieces, WordPiece or BPE"
+    """Why Hugging Face's class of a member cannot have a vocabulary, or None."""
+    row, pad, xlnet_ids = MEMBERS[name].padding_row, tokenizer.special.pad, MEMBERS[name].xlnet_ids
+    if isinstance(tokenizer, Vocabulary) or (xlnet_ids and tokenizer.special != XLNET):
+        kinds = "SentencePiece pieces with the ids of XLNet" if xlnet_ids else "SentencePiece pieces, WordPiece or BPE"
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
     # Its embedding is set apart there.
     return None if row in (-1, pad) else f"its padding is piece {pad}, and that of {name} must be {row}"

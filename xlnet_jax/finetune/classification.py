@@ -33,7 +33,7 @@ class Classification(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
+    options = frozenset({"labels", "segments"})
     ranking = ("accuracy", "f1", "matthews")
     loss = staticmethod(cross_entropy)
 
@@ -89,7 +89,7 @@ class Regression(Task):
 
     read = staticmethod(readers.labelled)
     usual = staticmethod(readers.usual)
-    options, dropped = frozenset({"segments"}), Classification.dropped
+    options = frozenset({"segments"})
     ranking = ("pearson", "spearman")
 
     def target(self, example: Example) -> Labels:

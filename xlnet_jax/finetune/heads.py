@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
-from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, accumulator, parameter, product
 
 
@@ -27,7 +26,7 @@ def high(x: jax.Array) -> jax.Array:
 
 def dropout_rate(config: ModelConfig) -> float:
     """Of what the last layer of a head reads: that of the model, but ALBERT, which has none, has one here."""
-    return architecture(config, "mlm").sentence_dropout or config.dropout
+    return config.member.parts.sentence_dropout or config.dropout
 
 
 class Linear(nn.Module):
@@ -75,7 +74,7 @@ class Classifier(nn.Module):
 
     def setup(self) -> None:
         """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS logits/kernel."""
-        summarised = self.config.family.cls != "none"
+        summarised = self.config.member.cls != "none"
         self.summary = Summary(self.config) if summarised else None
         self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 

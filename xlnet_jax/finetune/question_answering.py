@@ -5,7 +5,7 @@
     no answer: logit W3 Drop(tanh(W2 [sum_l p(start = l) h_l ; h_CLS]))
     loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
 
-This is XLNet's. All other families have one dense layer, whose start and end do not know of each other, over all
+This is XLNet's. All other members have one dense layer, whose start and end do not know of each other, over all
 positions with padding, as in Google's code and in transformers. Their score is the sum of both logits, and `no_answer`
 the sum of those of CLS less that of the best answer:
 
@@ -250,7 +250,7 @@ class QuestionAnswering(Task):
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
         """See the module's docstring."""
         settings = self.config.finetune
-        if config.family.absolute:
+        if config.member.positions_at_input:
             return SpanHead(config, settings.beam, settings.max_answer)
         return AnswerHead(config, settings.beam)
 
@@ -271,7 +271,7 @@ class QuestionAnswering(Task):
         for each in answers:
             if not each["answer"]:
                 each["score"] = None  # JSON has no infinity
-            elif self.config.model.family.absolute:
+            elif self.config.model.member.positions_at_input:
                 each["no_answer"] -= each["score"]
         return answers
 

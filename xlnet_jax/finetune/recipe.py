@@ -4,7 +4,7 @@
     segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
 No position predicts a token, so there are no target slots and no query stream; every real position sees every other,
-or in a family without CLS those before it.
+or of a member without CLS those before it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TaskModel:
             real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
-        dropped = self.transformer.parts.output_dropout or config.architecture in self.task.dropped
+        dropped = self.transformer.parts.output_dropout or self.task.config.finetune.task in config.member.dropped_tasks
         drop = Dropout(dropout_rate(config) if dropped else 0.0)
         h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
@@ -119,18 +119,18 @@ class TaskModel:
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""
         tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
-        none, family = np.zeros((len(tokens), 0), np.int32), self.transformer.config.family
-        if family.segments == 1:
+        none, member = np.zeros((len(tokens), 0), np.int32), self.transformer.config.member
+        if member.segments == 1:
             kinds = jnp.zeros_like(kinds)
         # A text that ends without CLS is read from left to right. `valid_B` of the memory says how much of it is text.
-        rank_T = np.arange(tokens.shape[1], dtype=np.int32) if family.cls == "none" else 0
+        rank_T = np.arange(tokens.shape[1], dtype=np.int32) if member.cls == "none" else 0
         return forward_text(tokens, jnp.where(self._is_text(tokens), rank_T, NEVER), kinds, none, continues=segment > 0)
 
     def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array) -> Hidden:
         B, C, _, T = batch.tokens.shape
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
-        return Hidden(h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.family.cls)
+        return Hidden(h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.member.cls)
 
 
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:

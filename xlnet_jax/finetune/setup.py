@@ -228,7 +228,7 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
                            "directory")  # fmt: skip
         tokenizer, trained = workdirs.tokenizer(source), workdirs.load_config(source, step=step)
         config = config.changed(model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE})
-        if config.model.family.absolute:
+        if "memory_len" in config.model.member.required:  # a configuration has one as a rule
             config = config.changed(model={"memory_len": 0})
         if config.finetune.task == "text_to_text":  # a left-to-right model has other parts
             config = config.changed(data={"objective": trained.data.objective})

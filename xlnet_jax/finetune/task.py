@@ -9,7 +9,7 @@ A task is data and a head: State, step, loop, checkpoints and resume are those o
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
 (`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the left, so that every sequence
-ends at the last position of its last segment; there is CLS, and what a head reads stands at -1. Those of families with
+ends at the last position of its last segment; there is CLS, and what a head reads stands at -1. Those of members with
 learned positions are padded on the right, and CLS is the first piece; GPT-2 has none, and its last piece is read.
 Padding is a piece that no text has; no position of a text sees it.
 """
@@ -86,7 +86,7 @@ class TaskBatch:
     """B rows; K steps stacked add a leading axis to every array."""
 
     tokens: Array
-    """int32 [B, C, S, T]; padded on the side of the family."""
+    """int32 [B, C, S, T]; padded on the side of the member."""
     segments: Array
     """int32 [B, C, S, T]."""
     labels: dict[str, Array]
@@ -109,7 +109,7 @@ class Hidden:
     """Row numbers in the global batch: they key dropout masks."""
 
     cls: str = dataclasses.field(default="last", metadata={"static": True})
-    """Where CLS stands; see `config.families.Family`."""
+    """Where CLS stands; see `members.member.Member`."""
 
     @property
     def last_BCD(self) -> jax.Array:
@@ -153,9 +153,6 @@ class Task(abc.ABC):
     batches of texts of similar length."""
     several_lengths: ClassVar[bool] = False
     """Whether the batches of a run have several lengths; see `stream`."""
-    dropped: ClassVar[frozenset[str]] = frozenset()
-    """Values of `model.architecture` whose class in transformers starts this head with a dropout. XLNet itself ends
-    with one."""
     no_label: ClassVar[Any] = staticmethod(unlabelled.rule)
     """From the names of the labels to what says whether a label is none."""
     ranking: ClassVar[tuple[str, ...]] = ()
@@ -205,8 +202,8 @@ class Task(abc.ABC):
 
     @property
     def layout(self) -> layouts.Layout:
-        """That of the family."""
-        return layouts.Layout(self.tokenizer.special, self.config.model.family)
+        """That of the member."""
+        return layouts.Layout(self.tokenizer.special, self.config.model.member)
 
     @property
     def length(self) -> int:
@@ -255,7 +252,7 @@ class Task(abc.ABC):
             predictions(hidden)                         small arrays with rows first, without dropout: logits, vectors
 
         Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
-        needs an rng named `dropout`. For the export, `convert.peers` has the names of its layers.
+        needs an rng named `dropout`. For the export, `Peer.heads` has the names of its layers.
         """
         raise NotImplementedError
 

@@ -56,7 +56,7 @@ class TextToText(Task):
     @property
     def layout(self) -> Layout:
         """Of texts without CLS, with padding on the right."""
-        return Layout(self.tokenizer.special, self.config.model.family._replace(cls="none"))
+        return Layout(self.tokenizer.special, self.config.model.member._replace(cls="none"))
 
     @property
     def separator(self) -> int:

@@ -53,7 +53,7 @@ class TokenClassification(Task):
     """One of `finetune.labels` for every word."""
 
     read = staticmethod(readers.token_classification)
-    options, dropped = frozenset({"labels"}), frozenset({"bert", "roberta", "albert"})
+    options = frozenset({"labels"})
     texts = (1, math.inf)
     any_length = False
 

@@ -60,8 +60,8 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
 
 def reads(config: Config) -> int:
     """Tokens of text that a model reads at a time, between its CLS and SEP if it has them."""
-    framed = config.data.objective == "mlm" or (config.data.objective == "mdm" and config.model.family.absolute)
-    return config.data.segment_len - 2 * framed
+    objective, at_input = config.data.objective, config.model.member.positions_at_input
+    return config.data.segment_len - 2 * (objective == "mlm" or (objective == "mdm" and at_input))
 
 
 def unknown(measure: str, shape: tuple[int, int]) -> np.ndarray:

@@ -85,9 +85,9 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
         if data.left_to_right and (value := getattr(asked, name, only)) != only:
             raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
                            "leave it out, or train a model with data.objective=plm")  # fmt: skip
-    if isinstance(asked, Decoding) and config.model.position_scheme == "absolute":
-        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
-                       "with model.position_scheme=relative")  # fmt: skip
+    if isinstance(asked, Decoding) and config.model.member.parts.positions == "per_layer":
+        raise BadInput(f"{path} has model.architecture={config.model.architecture}, and no memory that could follow a "
+                       "text; train one with model.architecture=transformer_xl")  # fmt: skip
     if isinstance(asked, Decoding) and config.compat.on("zero_memory"):
         raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
 
@@ -182,15 +182,15 @@ def segments(
 
 def frame(model: LanguageModel) -> int:
     """1 if a text stands between CLS and SEP: in masked diffusion, where positions are learned."""
-    return int(model.transformer.diffuses and model.transformer.config.family.absolute)
+    return int(model.transformer.diffuses and model.transformer.config.member.positions_at_input)
 
 
 def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
     """A text as a masked model, or one of masked diffusion, reads it: MASK where it is unknown."""
-    position_U, family = np.flatnonzero(~known_N), model.transformer.config.family
+    position_U, member = np.flatnonzero(~known_N), model.transformer.config.member
     read, first = layouts.Sequence(np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)), 0
     if model.transformer.objective == "mlm" or frame(model):
-        layout = layouts.Layout(special, family)
+        layout = layouts.Layout(special, member)
         read, first = layouts.joined(layout, read.tokens), layout.first
     rank_N = np.zeros(len(read.tokens), np.int32)
     return Segment(read.tokens, rank_N, first + position_U, ids_N[position_U], position_U, read.segments)

@@ -117,7 +117,7 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
         return "xla", "attention: xla, as model.attention says"
     device = absent or jax.local_devices()[0]
     why_not = problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
-    if config.position_scheme == "absolute" or config.family.absolute:
+    if config.member.parts.positions != "relative":
         why_not = "the kernels compute relative positions, and this model has absolute ones"
     if why_not is None:
         kernel = f"attention: fused, the kernel for {device.device_kind}"

@@ -23,8 +23,8 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
+from xlnet_jax.members.parts import Parts
 from xlnet_jax.model import positions
-from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Depth, Dropout, layer_depths, layer_norm, parameter, product, residual_init
 
@@ -66,7 +66,7 @@ class Biases(nn.Module):
     """u, v and, with segments, w: one set per layer, or for all (`biases_per_layer`)."""
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
     depth: Depth
 
     @nn.compact
@@ -85,7 +85,7 @@ class Attention(nn.Module):
     """
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
     longest: int
     """Tokens of the longest segment, for learned positions."""
 
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         if self.parts.positions == "per_layer":
             x_BSD = (x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)).astype(dtype)
 
-        pre, norm = self.parts.norm == "pre", layer_norm("norm", config, depth)
+        pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
         fresh_BKD = y_BSD[:, :T]
         if not isinstance(memory, Kept) and memory.shape[1]:

@@ -140,7 +140,7 @@ def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: 
     shape = (config.layers, batch_size, config.heads, K, config.head_dim)
     zeros = nn.with_logical_constraint(jnp.zeros(shape, dtype), (None, "batch", "heads", None, None))
     never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
-    if config.family.absolute:
+    if config.member.positions_at_input:
         return Cache(Kept(zeros, zeros, None), never_BK, memory_len)
     high = accumulator(dtype)
     table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)

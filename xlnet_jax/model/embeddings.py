@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.members.parts import Parts
 from xlnet_jax.model import positions
-from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.layers import Dense, Depth, Dropout, accumulator, layer_norm, normal, parameter, product
 
 PROJECTION_STD = 0.01
@@ -124,7 +124,7 @@ class Embedding(nn.Module):
 
     config: ModelConfig
     compat: CompatConfig
-    parts: Architecture
+    parts: Parts
 
     @nn.compact
     def __call__(
@@ -132,23 +132,23 @@ class Embedding(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype. `place_BT` are the
         places of the tokens in the text; None: they are its first T."""
-        config, dtype, family = self.config, jnp.dtype(self.config.compute_dtype), self.config.family
+        config, dtype, member = self.config, jnp.dtype(self.config.compute_dtype), self.config.member
         width = clusters(config)[0].width
         if config.adaptive:
             h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         else:
-            initializer = without_row(normal(config), family.padding_row)
+            initializer = without_row(normal(config), member.padding_row)
             table_VD = parameter(
                 self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), "table", 0, initializer
             )
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
-        padding_BT = batch.tokens == family.padding_row
-        if family.padding_row >= 0:
+        padding_BT = batch.tokens == member.padding_row
+        if member.padding_row >= 0:
             h_BTD = unlearned(padding_BT, h_BTD)
         T = batch.tokens.shape[1]
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
-            first, place = family.first_position, T if place_BT is None else place_BT
+            first, place = member.first_position, T if place_BT is None else place_BT
             if first:  # padding has a row of its own
                 place = jnp.where(padding_BT, -1, at_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
@@ -156,7 +156,7 @@ class Embedding(nn.Module):
         if self.parts.positions == "sinusoids":
             h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(dtype)
         if self.parts.segments == "input":
-            table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"), "table", 0)
+            table_SD = parameter(self, "segment_embedding", (member.segments, width), (None, "embed"), "table", 0)
             h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)
         if self.parts.embedding_norm:
             h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
-from xlnet_jax.model.architectures import XLNET, Architecture
+from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
 from xlnet_jax.model.layers import ACTIVATIONS, HEAD_DEPTH, Dense, Dropout, accumulator, layer_norm, parameter, product
 
@@ -36,7 +36,7 @@ class LMHead(nn.Module):
     """
 
     config: ModelConfig
-    parts: Architecture = XLNET
+    parts: Parts = Parts()
 
     def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
         """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests, generation and export.
@@ -109,7 +109,7 @@ class SentenceHead(nn.Module):
     """What a pair of sentences is: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS (BERT's pooler)."""
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
 
     @nn.compact
     def __call__(self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
-from xlnet_jax.model.architectures import Architecture
+from xlnet_jax.members.parts import Parts
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -32,7 +32,7 @@ def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]
     return initializer(factor * config.init_std)
 
 
-def residual_init(config: ModelConfig, parts: Architecture) -> Callable[..., jax.Array]:
+def residual_init(config: ModelConfig, parts: Parts) -> Callable[..., jax.Array]:
     """The initialiser of a weight whose product is added to the residual stream."""
     return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
 
@@ -237,7 +237,7 @@ class FeedForward(nn.Module):
     """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x) instead enters W1."""
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
 
     @nn.compact
     def __call__(
@@ -245,7 +245,7 @@ class FeedForward(nn.Module):
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`."""
         config, depth = self.config, layer_depths(self.config)
-        pre, norm = self.parts.norm == "pre", layer_norm("norm", config, depth)
+        pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)

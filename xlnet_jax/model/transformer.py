@@ -4,8 +4,8 @@
     query stream     g_0 = Drop(one learned vector)             knows its position, not its token; targets only
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient     (Transformer-XL, section 3.2)
 
-`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the parts of a row of
-`architectures`. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
+`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of a
+member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.model.architectures import Architecture, architecture
+from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
@@ -53,7 +53,7 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
     reuse_len: int | None
     deterministic: bool
 
@@ -86,7 +86,7 @@ class Stack(nn.Module):
     `share_layers` all use the same, without that axis."""
 
     config: ModelConfig
-    parts: Architecture
+    parts: Parts
     reuse_len: int | None
     deterministic: bool
 
@@ -121,7 +121,7 @@ class Stack(nn.Module):
 
 
 class XLNet(nn.Module):
-    """A transformer without a head, of the parts that its configuration and objective have in `architectures`."""
+    """A transformer without a head, of the parts that its member has for its objective."""
 
     config: ModelConfig
     reuse_len: int | None = None
@@ -130,13 +130,13 @@ class XLNet(nn.Module):
     objective: str = "plm"
 
     @property
-    def parts(self) -> Architecture:
+    def parts(self) -> Parts:
         """What it is made of."""
-        return architecture(self.config, self.objective)
+        return self.config.member.parts_of(self.objective)
 
     @property
     def idle(self) -> set[tuple[str, ...]]:
-        """Parameters that are there for other objectives of the family, and have no gradient."""
+        """Parameters that are there for other objectives of the member, and have no gradient."""
         return {("mask_embedding",)} if self.parts.streams == 2 and self.parts.targets == "content" else set()
 
     @property

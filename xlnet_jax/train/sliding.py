@@ -90,7 +90,7 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
 
 
 class SlidingLoss:
-    """The held-out loss of a model with absolute positions, with all the context that it can use.
+    """The held-out loss of a model with positions learned at every layer, with all the context that it can use.
 
     Every token but the first is scored once; those of the first segment have less context than the others. Arguments
     and attributes are those of `evaluation.HeldoutLoss`.
@@ -100,10 +100,10 @@ class SlidingLoss:
         self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
     ) -> None:
         config, model = recipe.config, recipe.model
-        if config.model.position_scheme != "absolute":
+        if config.model.member.parts.positions != "per_layer":
             raise BadInput(
-                f"model.position_scheme={config.model.position_scheme}: only models with absolute positions slide one "
-                "token at a time; this one has a memory instead"
+                f"model.architecture={config.model.architecture}: only models with positions learned at every layer "
+                "(vanilla) slide one token at a time; leave --sliding out"
             )
         mixture.check(config)
         self._context = context = config.data.segment_len

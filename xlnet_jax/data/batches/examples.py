@@ -57,7 +57,7 @@ def check(text: Corpus, config: Config, name: str) -> None:
         need, what = config.data.reuse_len, "a segment"
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
-    if config.model.family.absolute and config.data.objective == "mlm":
+    if config.model.member.positions_at_input and config.data.objective == "mlm":
         need, what = config.data.segment_len, "an example"
         if config.data.pairs == "next" and text.documents < 2:
             raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
@@ -142,7 +142,7 @@ def build(
         return _ordered(builder, where, rows)
     if config.data.objective == "plm":
         return _permuted(builder, where, rows)
-    return (_padded if config.model.family.absolute else _masked)(builder, where, rows)
+    return (_padded if config.model.member.positions_at_input else _masked)(builder, where, rows)
 
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -184,7 +184,7 @@ def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
     target_BR = orders.LAWS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len)) >= 0
     # What is around the text is no target.
-    around = ((0, 0), (1, 1) if builder.config.model.family.absolute else (0, 0))
+    around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))
     tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
     target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
     batch = _batch(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)

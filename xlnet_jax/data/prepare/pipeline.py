@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlnet_jax.config.families import FAMILIES
 from xlnet_jax.data import subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
@@ -31,6 +30,7 @@ from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
 from xlnet_jax.data.vocabulary import class_of, open_tokenizer, unexportable
 from xlnet_jax.errors import BadInput
+from xlnet_jax.members import MEMBERS
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
@@ -106,7 +106,7 @@ def prepare(
         # So 10 TB are 10,000 shards and not 156,250.
         shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
         model = None if tokenizer is None else open_tokenizer(tokenizer)
-        level = vocabulary or (model.level if model else FAMILIES[family or "xlnet"].vocabulary)
+        level = vocabulary or (model.level if model else MEMBERS[family or "xlnet"].vocabulary)
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
         trained = {"vocab_size": vocab_size or _PIECES[0], "sample_bytes": sample_bytes, "seed": seed}
@@ -306,8 +306,8 @@ def _assemble(output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokeniz
 
 def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
     """Logs which models cannot be exported with this vocabulary; a warning if it is the one that was asked for."""
-    refused = [name for name in FAMILIES if unexportable(tokenizer, name)]
-    if family in refused or 0 < len(refused) < len(FAMILIES):  # of counted ones nobody expects it
+    refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
+    if family in refused or 0 < len(refused) < len(MEMBERS):  # of counted ones nobody expects it
         level = logging.WARNING if family in refused else logging.INFO
         _log.log(level, "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
                  "--family=NAME makes one for them", ", ".join(refused))  # fmt: skip

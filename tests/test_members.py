@@ -1,0 +1,59 @@
+"""The package asks a member for what it needs to know; its name is nowhere compared."""
+
+import ast
+import pathlib
+
+import pytest
+
+import xlnet_jax
+from xlnet_jax.config import Config, check
+from xlnet_jax.members import MEMBERS
+
+ROOT = pathlib.Path(xlnet_jax.__file__).parent
+SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent.name != "members"]
+
+
+def asked(source: str) -> list[tuple[int, str]]:
+    """(line, name) of each member's name in a comparison, a case of `match`, a set or a key of a dictionary."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts: list = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Set):
+            parts = node.elts
+        elif isinstance(node, ast.Dict):
+            parts = [key for key in node.keys if key]
+        # `in ("bert", "albert")` is a tuple in a comparison.
+        parts += [each for part in parts if isinstance(part, ast.Tuple | ast.List) for each in part.elts]
+        found += [(x.lineno, x.value) for x in parts if isinstance(x, ast.Constant) and x.value in MEMBERS]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
+def test_no_member_is_asked_for_its_name(path):
+    assert asked(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_name_in_a_question_is_found():
+    questions = ['x == "bert"', '"gpt2" != x', 'x in ("xlnet", 3)', 'x in {"albert"}', '{"roberta": 1}',
+                 'match x:\n    case "bert":\n        pass']  # fmt: skip
+    assert [len(asked(question)) for question in questions] == [1] * len(questions)
+    assert not asked('x = "bert"\ny == "BERT"\nf("xlnet", ["gpt2"])\n{"pages": "albert"}')
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_usual_keys_of_each_objective_go_together(name):
+    """But for XLNet's own, which has the defaults."""
+    for objective in {*MEMBERS[name].objectives} - {"plm"}:
+        config = Config().changed(**MEMBERS[name].usual(32, objective))
+        check(config)
+        assert config.model.member.name == name and config.data.objective == objective
+        recurrent = objective == "clm" and config.model.member.parts.positions == "relative"
+        assert (config.model.memory_len > 0) == recurrent
+
+
+def test_each_has_its_own_name():
+    assert list(MEMBERS) == [member.name for member in MEMBERS.values()] and len({*map(id, MEMBERS.values())}) > 5

@@ -1,0 +1,78 @@
+"""What a member of the family is: all that differs between the values of `model.architecture`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xlnet_jax.members.parts import Parts
+from xlnet_jax.members.peer import Json, Peer
+
+
+class Member(NamedTuple):
+    """A value of `model.architecture`."""
+
+    name: str
+    """That value."""
+    objectives: tuple[str, ...]
+    """The values of `data.objective` that it is trained by, the usual one first."""
+    parts: Parts
+    """Of its network."""
+    other_parts: dict[str, Parts] = {}
+    """Its parts by objective, where they are others; prefix is the task `text_to_text`."""
+
+    cls: str = "first"
+    """Where CLS stands: last, and examples of a task are padded on the left; first; none."""
+    separators: int = 1
+    """SEP between A and B: 1, 2; 0 = none, nor one at the end."""
+    segments: int = 0
+    """Rows of the table of segment embeddings; 0 = none is learned at the input."""
+    first_position: int = 0
+    """Row of the table of positions that is the first of a text; the row before it is that of padding."""
+    padding_row: int = -1
+    """Row of the word embedding for padding: 0 at the start, and a lookup gives it no gradient; -1 = none."""
+
+    required: Json = {}
+    """Keys of `model` with the only value that they have."""
+    usual_model: Json = {}
+    """Usual values of other keys of `model`, where they are not the defaults."""
+    pairs: str = "next"
+    """The usual `data.pairs`."""
+    spans: str = "random"
+    """The usual `data.spans`."""
+    vocabulary: str = "sentencepiece"
+    """The level that `prepare --family` makes for it. ALBERT's own SentencePiece model has other special pieces."""
+
+    peer: Peer | None = None
+    """What `transformers` calls all this; None = it has no such model."""
+    xlnet_ids: bool = False
+    """Whether its class there needs the special pieces of XLNet's SentencePiece model, with their ids."""
+    dropped_tasks: frozenset[str] = frozenset()
+    """Values of `finetune.task` whose head starts with a dropout there. XLNet itself ends with one."""
+
+    @property
+    def positions_at_input(self) -> bool:
+        """Whether positions are added at the input, learned ones or sinusoids, `model.max_positions` of them: no text
+        is longer, and there is no memory."""
+        return self.parts.positions in ("input", "sinusoids")
+
+    def parts_of(self, objective: str) -> Parts:
+        """The parts of a model that is trained by an objective."""
+        return self.other_parts.get(objective, self.parts)
+
+    def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
+        """Keys by section, whatever the size: what the network needs, and examples of T = `segment_len` tokens for an
+        objective (None = the usual one), without the loss of sentences: of a masked model with 15 % of targets, of
+        `clm` and `mdm` with any of the text. `model.memory_len` is 0, or is left out where
+        there may be a memory: with `clm` and relative positions."""
+        T, objective = segment_len, objective or self.objectives[0]
+        pairs = "none" if objective == "mdm" and self.positions_at_input else self.pairs
+        of_text = objective == "clm" or (objective == "mdm" and not self.positions_at_input)
+        special = 0 if of_text else 2 if pairs == "none" else 3
+        recurrent = objective == "clm" and self.parts_of(objective).positions == "relative"
+        model = {"architecture": self.name, "max_positions": T, **({} if recurrent else {"memory_len": 0}),
+                 **self.required, **self.usual_model}  # fmt: skip
+        data = {"objective": objective, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
+                "segment_len": T, "reuse_len": T - special,
+                "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
+                "pairs": pairs, "spans": self.spans}  # fmt: skip
+        return {"model": model, "data": data}
