@@ -46,7 +46,6 @@ from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.kernels import fused
 from xlnet_jax.model import flops
 from xlnet_jax.train import sliding
-from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import example_batch, make_recipe
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
@@ -109,7 +108,7 @@ def random_tokens(sizes: Sizes, *shape: int) -> np.ndarray:
 
 def initial(recipe: Any) -> Any:
     """Parameters."""
-    return jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
+    return jax.jit(lambda: nn.meta.unbox(recipe.init_params()))()
 
 
 def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:

@@ -133,9 +133,8 @@ def parameters(config: Any) -> int:
     import jax
 
     from xlnet_jax.train.recipe import make_recipe
-    from xlnet_jax.train.state import init_params
 
-    found = jax.eval_shape(lambda: init_params(make_recipe(config)))
+    found = make_recipe(config).abstract_params
     return sum(x.size for name, part in found.items() if name != "auxiliary_heads" for x in jax.tree.leaves(part))
 
 

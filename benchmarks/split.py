@@ -50,7 +50,7 @@ def held(recipe: Recipe, boxed: Any, data: int, fsdp: int = 1, packs: bool | Non
 
 def row(recipe: Recipe, devices: int) -> dict[str, Any]:
     """The columns for one number of devices."""
-    state = jax.eval_shape(lambda: states.init_state(recipe))
+    state = jax.eval_shape(lambda: states.init_state(recipe, recipe.init_params()))
     boxed = state.params, state.opt_state
     everything = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(boxed))
     mine, whole = held(recipe, boxed, devices)

@@ -24,7 +24,6 @@ from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.model.transformer import XLNet
-from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
 
@@ -39,7 +38,7 @@ TARGETS = np.array([1, 2, 5, 8, 11])
 
 def parameters(config, seed=0):
     recipe = make_recipe(Config(model=config, data=DataConfig(segment_len=16, reuse_len=8)))
-    shapes = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(recipe)))
+    shapes = nn.meta.unbox(recipe.abstract_params)
     rng = np.random.default_rng(seed)
 
     def draw(path, x):

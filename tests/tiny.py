@@ -25,10 +25,10 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds, Tokenizer
 from xlnet_jax.finetune.setup import any_recipe
+from xlnet_jax.model.layers import Declared, Depth, Kind, declared
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 VOCAB = data_fixtures.VOCAB_SIZE
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -70,9 +70,14 @@ def family(name: str, **changes: Any) -> Config:
 def random_params(config: Config, scale: float = 1.0, tokenizer: Tokenizer | None = None) -> Any:
     """Numpy arrays of the shapes of a model's parameters, float32; with a `tokenizer` also those of a task's head."""
     recipe = any_recipe(config, tokenizer) if tokenizer else make_recipe(config)
-    abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    abstract = nn.meta.unbox(recipe.abstract_params)
     generator = np.random.default_rng(0)
     return jax.tree.map(lambda x: (scale * generator.standard_normal(x.shape)).astype(np.float32), abstract)
+
+
+def box(kind: Kind = "kernel", depth: Depth = 0, decays: bool = True) -> Declared:
+    """What a parameter says of itself, without its array."""
+    return declared(lambda: None, (), kind, depth, decays)()  # type: ignore[arg-type,return-value]
 
 
 class Words:
@@ -145,7 +150,7 @@ def batch(config: Config, step: int = 0, rows: int | None = None, text: Words | 
 
 def params(config: Config) -> Any:
     """Fresh parameters, compiled rather than op by op: that is several seconds faster."""
-    return jax.jit(lambda: nn.meta.unbox(init_params(make_recipe(config))))()
+    return jax.jit(lambda: nn.meta.unbox(make_recipe(config).init_params()))()
 
 
 def saved_parameters(workdir: str) -> tuple[Any, int]:

@@ -16,7 +16,6 @@ from xlnet_jax.convert import names, peers
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 SMALL = dict(vocab_size=11, layers=3, d_model=8, heads=2, head_dim=4, d_ff=12, memory_len=0, compute_dtype="float32")
 
@@ -26,7 +25,7 @@ def official(params):
 
 
 def shapes_of(model: ModelConfig) -> dict:
-    return nn.unbox(jax.eval_shape(lambda: init_params(make_recipe(Config(model=model)))))
+    return nn.unbox(make_recipe(Config(model=model)).abstract_params)
 
 
 def random_params(model: ModelConfig) -> dict:

@@ -29,7 +29,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.recipe import language_model, make_recipe
-from xlnet_jax.train.state import init_params
 
 CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "transformer_xl")
 SAVED = ["plain", "same_length", "adaptive", "projected", "div_4"]
@@ -95,7 +94,7 @@ def read(variables, ids, **changes):
 @functools.cache
 def abstract(model):
     config = Config(model=model, data=DataConfig(objective="clm", bidirectional=False))
-    return jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+    return nn.meta.unbox(make_recipe(config).abstract_params)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -8,12 +8,11 @@ import pytest
 import tiny
 from special_ids import CLS, SEP
 
+from xlnet_jax.finetune import heads
 from xlnet_jax.finetune.classification import Classification
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Row
-from xlnet_jax.model import heads
 from xlnet_jax.train.loss import mean_loss
-from xlnet_jax.train.state import init_params
 
 T = 8
 TASK = {"task": "classification", "labels": "no,yes", "train": "none.tsv"}
@@ -36,7 +35,7 @@ def rates(layer_decay):
     """The size of the first update of each part of the model, as a share of the learning rate."""
     recipe = recipe_of(optimizer={"layer_decay": layer_decay, "warmup_steps": 0, "weight_decay": 0.0, "clip": 0.0,
                                   "learning_rate": 1.0, "adam_epsilon": 1e-12})  # fmt: skip
-    params = nn.meta.unbox(jax.eval_shape(lambda: init_params(recipe)))
+    params = nn.meta.unbox(recipe.abstract_params)
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), params)
     return jax.jit(lambda params: recipe.optimizer.update(params, recipe.optimizer.init(params), params)[0])(params)
 
@@ -53,7 +52,7 @@ def test_the_head_learns_at_the_full_rate_under_layer_decay(monkeypatch):
         np.testing.assert_allclose(updates["word_embedding"], -0.25, rtol=1e-5)
 
     check()
-    monkeypatch.setattr(heads, "DEPTH", 0)
+    monkeypatch.setattr(heads, "HEAD_DEPTH", 0)
     with pytest.raises(AssertionError):
         check()
 
@@ -65,7 +64,7 @@ SHORT = LONG[-5:]
 
 @pytest.fixture(scope="module")
 def params():
-    return jax.jit(lambda: nn.meta.unbox(init_params(recipe_of())))()
+    return jax.jit(lambda: nn.meta.unbox(recipe_of().init_params()))()
 
 
 def hidden(recipe, params, rows):

@@ -19,7 +19,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import setup
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import prepare
-from xlnet_jax.train.state import init_params
 
 ARCHITECTURE = dict(
     layers=3, d_model=24, heads=3, head_dim=6, d_ff=20, activation="relu", biases_per_layer=False, norm="pre",
@@ -51,7 +50,7 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     assert all(before[name] != value for name, value in (ARCHITECTURE | OF_RUN).items())
     # All parameters are taken, but for the head.
     recipe = task_recipe(train.task, train.rows[0], train.task.config)
-    leaves = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    leaves = nn.meta.unbox(recipe.abstract_params)
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), leaves)
     _, origin = restore.foreign_parameters(source, leaves, Session())

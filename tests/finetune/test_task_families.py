@@ -14,7 +14,6 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.train.loss import mean_loss
-from xlnet_jax.train.state import init_params
 
 MODELS = {
     "bert": {},
@@ -56,7 +55,7 @@ def _rows(model, texts):
 def test_a_family_learns_a_class_and_padding_changes_nothing(family):
     """The fault: a head that reads padding, or the first piece of a text that is read from left to right."""
     model = _recipe(family).model
-    params = jax.jit(lambda: nn.meta.unbox(init_params(_recipe(family))))()
+    params = jax.jit(lambda: nn.meta.unbox(_recipe(family).init_params()))()
     assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
     texts = ["bame dono", "kira", "lusi tume veve", "veve bame kira lusi", "veve", "dono kira bame"]
     rows = [
@@ -103,7 +102,7 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
 def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, rates):
     """ALBERT's heads have a rate of their own, as the model has none."""
     recipe = _recipe(family, task, dropout=0.0 if family == "albert" else 0.5, attention_dropout=0.0)
-    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    params = nn.meta.unbox(recipe.abstract_params)
     batch = recipe.model.task.batch([_row(recipe.model.task)] * 2, 2)
     found = traced.dropped(recipe.model.row_losses, params, batch, (), jax.random.key(0))
     of_model = ("layers/", "positions/", "token_dropout")

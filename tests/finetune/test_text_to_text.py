@@ -36,7 +36,6 @@ from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.text_to_text import writer
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train import loop
-from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 
 T = 32
@@ -74,7 +73,7 @@ def _trained(member, scale=0.5):
     """A model with parameters that tell tokens apart."""
     task = _task(member)
     recipe = _recipe(task)
-    abstract = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(recipe)))
+    abstract = nn.meta.unbox(recipe.abstract_params)
     draw = np.random.default_rng(0)
     return task, recipe, jax.tree.map(lambda x: (scale * draw.standard_normal(x.shape)).astype(np.float32), abstract)
 
@@ -113,8 +112,8 @@ def _batch(member):
 def test_all_parameters_are_those_of_the_pretrained_model(member):
     """The fault: a head that starts fresh, or parts of another model of the family."""
     task = _task(member)
-    theirs = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(make_recipe(MEMBERS[member]))))
-    ours = jax.eval_shape(lambda: nn.meta.unbox(states.init_params(_recipe(task))))
+    theirs = nn.meta.unbox(make_recipe(MEMBERS[member]).abstract_params)
+    ours = nn.meta.unbox(_recipe(task).abstract_params)
     of_pairs = {"pooler", "sentence_head"}
     assert jax.tree.structure(ours) == jax.tree.structure({k: v for k, v in theirs.items() if k not in of_pairs})
 
@@ -129,7 +128,7 @@ def _small(member, end=0.0):
     config = task.config.changed(model={"vocab_size": V, "init_std": 0.6})
     small = dataclasses.replace(task, config=config)
     recipe = task_recipe(small, task.encode(0, Example(("bame",), "dono", ""))[0], config)
-    params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
+    params = jax.jit(lambda: nn.meta.unbox(recipe.init_params()))()
     if end:
         params = {**params, "lm_head": {"bias": params["lm_head"]["bias"].at[END].add(end)}}
     return recipe, params

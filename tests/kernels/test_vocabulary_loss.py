@@ -5,7 +5,6 @@ import functools
 import math
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.architectures import XLNET
 from xlnet_jax.model.heads import LMHead
+from xlnet_jax.model.layers import declared
 from xlnet_jax.model.transformer import Output
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import LanguageModel
@@ -110,7 +110,7 @@ class EmbeddingsOnly:
     diffuses = False
 
     def init(self, key, batch, memory, *, deterministic):
-        return {"params": {"word_embedding": nn.LogicallyPartitioned(jnp.zeros((96, 12)), ("vocab", "embed"))}}
+        return {"params": {"word_embedding": declared(lambda: jnp.zeros((96, 12)), ("vocab", "embed"), "table", 0)()}}
 
     def apply(self, variables, batch, memory, rows_B, *, deterministic, rngs=None):
         table_VD = jax.lax.with_sharding_constraint(variables["params"]["word_embedding"], PartitionSpec())

@@ -19,7 +19,6 @@ from xlnet_jax.kernels import dropout
 from xlnet_jax.model import layers
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 
@@ -36,7 +35,7 @@ def batch_of(config, step=1):
 def params():
     """The same float32 weights for every test, larger than fresh ones so that attention is not uniform."""
     config = tiny.config(model={"init_std": 0.3})
-    return jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(config))))()
+    return jax.jit(lambda: nn.meta.unbox(make_recipe(config).init_params()))()
 
 
 def equations(jaxpr):

@@ -13,6 +13,7 @@ from xlnet_jax.batch import NEVER, Batch, Memory
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
 from xlnet_jax.model import attention, positions
+from xlnet_jax.model.layers import layer_depths
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, mean_loss
 
@@ -241,7 +242,7 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
     model, shared = LanguageModel(XLNet(config, R)), make_params(config)
     stacked = {**shared, "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"])}
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, make_params())
-    assert model.depths["layers"] == CONFIG.layers == max(MODEL.depths["layers"])
+    assert layer_depths(config) == CONFIG.layers == max(layer_depths(CONFIG))
     batch, memory = make_batch(), make_memory()
 
     def gradient(model):

@@ -29,7 +29,6 @@ from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import language_model, make_recipe
-from xlnet_jax.train.state import init_params
 
 FAMILIES = ("bert", "roberta", "albert", "gpt2")
 RECORDINGS = pathlib.Path(__file__).with_name("families.json")
@@ -131,7 +130,7 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
 def tree_of(config: Config) -> Any:
     """The abstract tree of our model with its head."""
     if config.finetune.task == "none":
-        return nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
+        return nn.meta.unbox(make_recipe(config).abstract_params)
     model = task_model(config)
     batch: Any = jax.tree.map(lambda x: x.astype(f"{x.dtype.kind}4"), task_batch(config, draw_inputs(config, 0)))
     return nn.meta.unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)))

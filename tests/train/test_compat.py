@@ -52,7 +52,7 @@ def test_2019_is_all_switches_of_its_code_and_every_one_is_documented():
 def test_all_together_take_a_step():
     config = with_switches("2019", cores=4)
     recipe = make_recipe(config)
-    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
+    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params())))()
     new, metrics = jax.jit(functools.partial(train_step, recipe))(state, tiny.batch(config, 0))
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0 and new.step == 1
 
@@ -170,7 +170,7 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     assert np.abs(run(model, junk, batch) - run(plain, junk, batch)).max() > 1e-4
 
     recipe = make_recipe(config)
-    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
+    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params())))()
     step = jax.jit(functools.partial(train_step, recipe))
     losses = {}
     for at in (999, 1000):
@@ -275,7 +275,7 @@ OPTIMIZER = configs.OptimizerConfig(
 def test_no_bias_correction_by_hand(weight_decay):
     """The original had two: TensorFlow's Adam, which is corrected, and for weight decay its own, which is not."""
     config = dataclasses.replace(OPTIMIZER, weight_decay=weight_decay, adam_epsilon=0.01)
-    optimizer = make_optimizer(config, 10, {"kernel": 0}, CompatConfig("no_bias_correction"))
+    optimizer = make_optimizer(config, 10, {"kernel": tiny.box()}, CompatConfig("no_bias_correction"))
     params = {"kernel": jnp.ones(1)}
     state, value, m, v = optimizer.init(params), 1.0, 0.0, 0.0
     for t, g in ((1, 0.3), (2, -0.1), (3, 0.2)):
@@ -293,11 +293,10 @@ def test_no_bias_correction_by_hand(weight_decay):
 @pytest.mark.parametrize("untie", [True, False], ids=["untied", "tied"])
 def test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name(untie):
     """By the names of the original's variables, as it did: rate^(layers - 1 - l) after `layer_{l}/`, and no others."""
-    model = make_recipe(tiny.config(model={"biases_per_layer": untie, "layers": 3})).model
-    forms = jax.eval_shape(lambda: model.init(jax.random.key(0), make_recipe(tiny.config()).example_batch(1)))
-    params = jax.tree.map(lambda x: jnp.zeros(x.shape), nn.meta.unbox(forms))
+    boxed = make_recipe(tiny.config(model={"biases_per_layer": untie, "layers": 3})).abstract_params
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape), nn.meta.unbox(boxed))
     config = dataclasses.replace(OPTIMIZER, layer_decay=0.5, adam_epsilon=0.3)
-    optimizer = make_optimizer(config, 10, model.depths, CompatConfig("layer_decay_on_gradients"))
+    optimizer = make_optimizer(config, 10, boxed, CompatConfig("layer_decay_on_gradients"))
     updates, _ = optimizer.update(jax.tree.map(lambda x: x + 0.3, params), optimizer.init(params), params)
     scales = set()
     for name, update in names.to_foreign(names.TENSORFLOW, updates).items():

@@ -43,7 +43,6 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 FAMILIES = [name for name in configs.FAMILIES if name != "xlnet"]
 
@@ -159,7 +158,7 @@ STARTS = {
 @pytest.mark.parametrize("name", STARTS)
 def test_every_parameter_starts_as_its_source_says(name):
     recipe = make_recipe(member(name, init_std=0.02))
-    found = traced.drawn(lambda: init_params(recipe))
+    found = traced.drawn(recipe.init_params)
     expected = {path: [key for key in STARTS[name] if fnmatch.fnmatchcase(path, key)] for path in found}
     assert set(STARTS[name]) == {key for keys in expected.values() for key in keys}, "a pattern fits nothing"
     for path, keys in expected.items():
@@ -168,11 +167,11 @@ def test_every_parameter_starts_as_its_source_says(name):
 
 def test_normal_is_cut_off_and_projections_are_small_where_asked():
     """Google's BERT draws within two deviations, which leaves 0.88 of one; projections are Transformer-XL's."""
-    cut = traced.drawn(lambda: init_params(make_recipe(member("bert", init_std=0.02, init_truncated=True))))
+    cut = traced.drawn(make_recipe(member("bert", init_std=0.02, init_truncated=True)).init_params)
     assert all(deviation == pytest.approx(0.01759, rel=0.02) for _, deviation in cut.values() if deviation)
     assert sum(deviation > 0 for _, deviation in cut.values()) == 12
     clusters = member("transformer_xl", init_std=0.02, cutoffs="50,100", div_val=2, tie_projections="none")
-    found = traced.drawn(lambda: init_params(make_recipe(clusters)))
+    found = traced.drawn(make_recipe(clusters).init_params)
     projections = [path for path in found if "projection" in path]
     assert len(projections) == 6 and len(found) == 26
     assert all(found[path] == pytest.approx((0, 0.01), rel=0.03, abs=1e-3) for path in projections)

@@ -164,7 +164,7 @@ def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_le
     settings = tiny.config(model=model, train={"gradient_accumulation_steps": 2, "batch_size": 16})
     recipe, key = make_recipe(settings), jax.random.key(0)
     with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
-        state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe)))
+        state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe, recipe.init_params())))
         batch = recipe.example_batch(16)
         (loss, _), grads = jax.eval_shape(
             lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
@@ -208,7 +208,7 @@ LARGE = str(tiny.ROOT / "configs" / "xlnet_large.py")
 
 @functools.cache
 def large():
-    return jax.eval_shape(lambda: states.init_params(make_recipe(load(LARGE, []))))
+    return make_recipe(load(LARGE, [])).abstract_params
 
 
 SMALL, STACKS = 377_088, 24 * 7
@@ -382,8 +382,9 @@ def test_the_kernel_of_a_head_is_not_rounded():
         {name: {"kernel": spec} for name in ("layers", "head")} for spec in (PartitionSpec("data"), PartitionSpec())
     )
     kernel = {"kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
+    boxed = {"layers": {"kernel": tiny.box("matrix")}, "head": {"kernel": tiny.box("kernel")}}
     with jax.set_mesh(built({"data": 2, "zero1": True})[1]):
-        gather = functools.partial(gradients.gather, specs=split, entry=whole, dtype=jnp.dtype("bfloat16"))
+        gather = functools.partial(gradients.gather, boxed=boxed, specs=split, entry=whole, dtype=jnp.dtype("bfloat16"))
         found = jax.eval_shape(gather, {"layers": kernel, "head": kernel})
     dtypes = jax.tree.map(lambda x: x.dtype.name, found)
     assert dtypes == {"layers": {"kernel": "bfloat16"}, "head": {"kernel": "float32"}}

@@ -5,7 +5,6 @@ import math
 import re
 from types import SimpleNamespace
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +17,10 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import OptimizerConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import heads
+from xlnet_jax.model.layers import HEAD_DEPTH
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, decay_mask, make_optimizer, schedule
+from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, make_optimizer, schedule
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 from xlnet_jax.train.step import build_step
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
@@ -67,7 +65,7 @@ def test_rates_by_hand(changes, rates):
 
 def test_two_adamw_steps_by_hand():
     config = dataclasses.replace(CONFIG, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
-    optimizer = make_optimizer(config, 10, {"kernel": 0, "bias": 0})
+    optimizer = make_optimizer(config, 10, {"kernel": tiny.box(), "bias": tiny.box(decays=False)})
     params = {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}
     state = optimizer.init(params)
     m = v = 0.0
@@ -82,27 +80,12 @@ def test_two_adamw_steps_by_hand():
     assert float(params["bias"][0]) == pytest.approx(bias, rel=1e-5)
 
 
-def test_decay_spares_layer_norm_and_dense_biases_only():
-    params = {
-        "word_embedding": 0, "mask_embedding": 0, "lm_head": {"bias": 0},
-        "layers": {
-            "attention": {"query": 0, "content_bias": 0, "segment_bias": 0, "norm": {"scale": 0, "bias": 0}},
-            "feed_forward": {"inner": {"kernel": 0, "bias": 0}},
-        },
-    }  # fmt: skip
-    mask = decay_mask(params)
-    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_head"]["bias"]
-    assert mask["layers"]["attention"] == {"query": True, "content_bias": True, "segment_bias": True,
-                                           "norm": {"scale": False, "bias": False}}  # fmt: skip
-    assert mask["layers"]["feed_forward"]["inner"] == {"kernel": True, "bias": False}
-
-
 @pytest.mark.parametrize("family", ["xlnet", "bert", "gpt2"])
 def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
     """By what a parameter is: a bias may have a name of its own, and XLNet's u, v and w are none of a product."""
     config = tiny.config() if family == "xlnet" else tiny.family(family)
-    params = nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
-    decayed = {"/".join(path): value for path, value in flatten_dict(decay_mask(params)).items()}
+    boxes = flatten_dict(make_recipe(config).abstract_params)
+    decayed = {"/".join(path): box.decays for path, box in boxes.items()}
     relative = {f"layers/attention/{name}_bias" for name in ("content", "position", "segment")}
     for path, value in decayed.items():
         assert value == (path in relative or not ("bias" in path or "norm" in path)), path
@@ -112,27 +95,57 @@ def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
     assert (of_products <= spared) == (family != "xlnet") and {path for path in spared if "norm/scale" in path}
 
 
-def test_a_head_learns_at_the_full_rate_and_a_parameter_without_a_depth_is_an_error():
+OF_LAYERS = {"kernel", "query", "key", "value", "position", "output"}
+OF_HEADS = {"lm_head", "auxiliary_heads", "pooler", "sentence_head"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        tiny.config(model={"biases_per_layer": False}), tiny.config(model={"cutoffs": "40,100", "div_val": 2}),
+        tiny.config(
+            model={"memory_len": 0, "position_scheme": "absolute", "layer_losses": True},
+            data={"objective": "clm", "reuse_len": 32, "num_predict": 32, "multi_token_prediction": 2,
+                  "bidirectional": False},
+        ),
+        *map(tiny.family, ("bert", "albert", "gpt2")),
+    ],
+    ids=["xlnet", "adaptive", "auxiliary", "bert", "albert", "gpt2"],
+)  # fmt: skip
+def test_depth_and_kind_of_every_parameter(config):
+    """By their places in the tree. ALBERT's layers are one, as deep as the top one."""
+    boxes = flatten_dict(make_recipe(config).abstract_params)
+    depths = dict.fromkeys(OF_HEADS, math.inf) | {"final_norm": 2, "layers": 2 if config.model.share_layers else (1, 2)}
+    for path, box in boxes.items():
+        assert box.depth == depths.get(path[0], 0), path
+        assert (box.kind == "matrix") == (path[0] == "layers" and path[-1] in OF_LAYERS), path
+        assert (box.kind == "vector") == (box.value.ndim == 1 + box.stacked or path[-1].endswith("_bias")), path
+    assert ("layers", "attention", "query") in boxes
+
+
+def test_a_head_learns_at_the_full_rate():
     """A new head used to learn at the rate of the embeddings, silently."""
-    depths = {**make_recipe(tiny.config()).model.depths, "classifier": heads.DEPTH}
-    assert depths["word_embedding"] == 0 and depths["layers"] == (1, 2)
+    boxed = {
+        "word_embedding": tiny.box("table"),
+        "layers": {"query": tiny.box("matrix", (1, 2))},
+        "classifier": {"kernel": tiny.box("kernel", HEAD_DEPTH)},
+    }
     params = {
         "word_embedding": jnp.ones(1),
         "layers": {"query": jnp.ones((2, 1))},
         "classifier": {"kernel": jnp.ones(1)},
     }
     config = dataclasses.replace(CONFIG, layer_decay=0.5, warmup_steps=0, weight_decay=0.0)
-    optimizer = make_optimizer(config, 10, depths)
+    optimizer = make_optimizer(config, 10, boxed)
     updates, _ = optimizer.update(params, optimizer.init(params), params)
     rates = [float(x) / -0.1 for x in (*updates["word_embedding"], *updates["layers"]["query"][:, 0])]
     np.testing.assert_allclose(rates, [0.25, 0.5, 1.0], rtol=1e-5)
     assert float(updates["classifier"]["kernel"][0]) == pytest.approx(-0.1, rel=1e-5)
-    with pytest.raises(ValueError, match="no depth is stated for span/bias, span/kernel; add it to `depths`"):
-        optimizer.init({**params, "span": {"kernel": jnp.ones(1), "bias": jnp.ones(1)}})
 
 
 def test_the_clip_bounds_the_global_norm():
-    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, {"kernel": 0, "query": 0})
+    boxed = {"kernel": tiny.box(), "query": tiny.box()}
+    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, boxed)
     params = {"kernel": jnp.zeros(2), "query": jnp.zeros(2)}
     big = {"kernel": jnp.array([3.0, 0.0]), "query": jnp.array([0.0, 4.0])}
     small = {"kernel": jnp.array([0.6, 0.0]), "query": jnp.array([0.0, 0.8])}
@@ -141,7 +154,14 @@ def test_the_clip_bounds_the_global_norm():
     np.testing.assert_allclose(a[2].mu["query"], [0, 0.08], rtol=1e-6)
 
 
-DEPTHS = {"word_embedding": 0, "layers": (1, 2)}
+SPARED = tiny.box("vector", (1, 2), decays=False)
+STACK_OF_TWO = {
+    "word_embedding": tiny.box("table"),
+    "layers": {
+        "query": tiny.box("matrix", (1, 2)), "norm": {"scale": SPARED},
+        "inner": {"kernel": tiny.box("matrix", (1, 2)), "bias": SPARED},
+    },
+}  # fmt: skip
 
 
 def stack_of_two():
@@ -201,7 +221,7 @@ def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
     """Of the second step, in float64. The fault: a ratio or an iteration of the stack, or of a bias; a table that is
     made orthogonal; decay left out of the ratio."""
     config = dataclasses.replace(CONFIG, name=name, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
-    optimizer = make_optimizer(config, 10, DEPTHS)
+    optimizer = make_optimizer(config, 10, STACK_OF_TWO)
     params, first, second = stack_of_two()
     state = optimizer.init(params)
     for grads in (first, second):
@@ -216,12 +236,14 @@ def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
 
 
 def test_what_is_zero_has_no_trust_ratio_and_muon_has_no_second_moment_of_matrices():
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, name="lamb", warmup_steps=0), 10, {"kernel": 0, "query": 0})
+    boxed = {"kernel": tiny.box(), "query": tiny.box()}
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, name="lamb", warmup_steps=0), 10, boxed)
     params, grads = {"kernel": jnp.zeros(2), "query": jnp.ones(2)}, {"kernel": jnp.ones(2), "query": -jnp.ones(2) / 2}
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1, rtol=1e-4)
     np.testing.assert_allclose(updates["query"], 0.1, rtol=1e-4)
-    shared_layers = make_optimizer(dataclasses.replace(CONFIG, name="muon"), 10, {"layers": 2})
+    shared = {"layers": {"kernel": tiny.box("matrix", 2)}}
+    shared_layers = make_optimizer(dataclasses.replace(CONFIG, name="muon"), 10, shared)
     one = {"layers": {"kernel": jnp.ones((3, 2))}}
     state = shared_layers.init(one)
     assert sum(x.size for x in jax.tree.leaves(state) if x.ndim) == 6
@@ -271,7 +293,7 @@ def test_what_an_optimizer_cannot_do_is_one_line(changes, said):
 @pytest.mark.parametrize("decay", [0.5, 0.9999])
 def test_an_average_by_hand_and_the_digits_of_its_first_steps(decay):
     """The recursion with its correction at the end. Of 1 - d^n with d = 0.9999, float32 keeps three digits at n = 1."""
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, warmup_steps=0, average=decay), 10, {"kernel": 0})
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, warmup_steps=0, average=decay), 10, {"kernel": tiny.box()})
     params = {"kernel": jnp.array([2.0, -3.0])}
     state, total = optimizer.init(params), np.zeros(2)
     for n in range(1, 6):

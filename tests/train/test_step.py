@@ -15,6 +15,7 @@ from xlnet_jax.batch import Batch, stack
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.messages import progress_bar
+from xlnet_jax.model.layers import declared
 from xlnet_jax.run.progress import Reporter
 from xlnet_jax.train.loss import RowLosses
 from xlnet_jax.train.recipe import assemble, make_recipe
@@ -156,10 +157,10 @@ def test_the_loss_is_divided_once_by_all_targets():
 class Straight:
     """In place of a model: two losses that are straight lines of its parameters."""
 
-    coefficients, depths = {"tokens": 1.0, "sentences": 0.5}, {"embedding": 0}
+    coefficients = {"tokens": 1.0, "sentences": 0.5}
 
     def init(self, key, batch):
-        return {"embedding": nn.LogicallyPartitioned(np.cos(np.arange(256, dtype=np.float32)), (None,))}
+        return {"embedding": declared(lambda: np.cos(np.arange(256, dtype=np.float32)), (None,), "vector", 0)()}
 
     def carried(self, rows):
         return ()
@@ -187,7 +188,7 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
     step = jax.jit(functools.partial(train_step, recipe))
 
     with jax.set_mesh(grid):
-        began = nn.meta.unbox(init_state(recipe))
+        began = nn.meta.unbox(init_state(recipe, recipe.init_params()))
         counts = {"step": 7, "skipped": 2, "consecutive_bad": 1}
         began = dataclasses.replace(began, **{name: np.int32(count) for name, count in counts.items()})
         found = jax.device_get(step(began, jax.tree.map(np.float32, batch))[1])

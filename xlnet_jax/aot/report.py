@@ -30,7 +30,6 @@ from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe, recipes
-from xlnet_jax.train.state import init_params
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
 
 def gradient_bytes(trial: Trial) -> int:
     """Float32, as the backward pass has them: part of the temporaries of a device."""
-    abstract = nn.meta.unbox(jax.eval_shape(lambda: init_params(trial.recipe)))
+    abstract = nn.meta.unbox(trial.recipe.abstract_params)
     *_, entry = gradients.layouts(trial.recipe, trial.mesh.shape)
     placed = jax.tree.map(lambda x, spec: x.update(sharding=NamedSharding(trial.mesh, spec)), abstract, entry)
     return meshes.device_bytes(placed)

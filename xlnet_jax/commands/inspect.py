@@ -23,7 +23,6 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 
 def inspect(
@@ -55,7 +54,7 @@ def count_parameters(config: Config) -> Json:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the `families` that
     `model.architecture` may name, that of this model first. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
-    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+    params = nn.meta.unbox(make_recipe(config).abstract_params)
     ours = names.by_path(params).keys()
     if not config.model.share_layers and ours <= {entry.ours for entry in names.TENSORFLOW}:
         params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from xlnet_jax import config as configs
@@ -19,7 +18,6 @@ from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe
-from xlnet_jax.train.state import init_params
 
 ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
 """Keys that change what a model makes of a text, and that only an export of ours names all."""
@@ -48,7 +46,7 @@ class Source(NamedTuple):
 
     def params(self, recipe: Recipe) -> Params:
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
-        params = self.convert(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))), self.arrays)
+        params = self.convert(nn.meta.unbox(recipe.abstract_params), self.arrays)
         if bad := [name for name, leaf in by_path(params).items() if not np.isfinite(leaf).all()]:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
         if spare := self.config.model.spare_rows:

@@ -19,7 +19,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -207,7 +206,7 @@ def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
         value = jax.ShapeDtypeStruct(shape, box.value.dtype)
         return dataclasses.replace(box, value=value, names=(*box.names[:by_layer], None))
 
-    return jax.tree.map(one, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    return jax.tree.map(one, abstract, is_leaf=nn.meta.is_axis_metadata)
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -271,8 +270,6 @@ def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
     ways = math.prod(sizes[axis] for axis in split.axes)
 
     def spec(logical: PartitionSpec, x: Any) -> Any:
-        if isinstance(x, optax.MaskedNode):  # no state: another optimizer has this parameter
-            return x
         mesh_axes: list[Any] = list(RULES.spec(tuple(logical)))
         if split.axes and x.size >= split.least:
             free = [n for n, axis in enumerate(mesh_axes) if sizes.get(axis, 1) == 1 and x.shape[n] % ways == 0]

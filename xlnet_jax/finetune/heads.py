@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
 from xlnet_jax.model.architectures import architecture
-from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
+from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, accumulator, parameter, product
 
 
 def high(x: jax.Array) -> jax.Array:
@@ -40,10 +40,13 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x_BCD: jax.Array) -> jax.Array:
         """[B, C, in] -> [B, C, out], in the dtype of x."""
-        kernel_DO = parameter(self, "kernel", (x_BCD.shape[-1], self.features), ("embed", None))
+        shape = x_BCD.shape[-1], self.features
+        kernel_DO = parameter(self, "kernel", shape, ("embed", None), "kernel", HEAD_DEPTH)
         y_BCO = product("bcd,do->bco", x_BCD, kernel_DO)
         if self.use_bias:
-            bias_O = parameter(self, "bias", (self.features,), (None,), nn.initializers.zeros)
+            bias_O = parameter(
+                self, "bias", shape[1:], (None,), "vector", HEAD_DEPTH, nn.initializers.zeros, decays=False
+            )
             y_BCO = y_BCO + bias_O[None, None].astype(y_BCO.dtype)
         return y_BCO
 

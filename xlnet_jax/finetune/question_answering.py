@@ -35,7 +35,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
+from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
 
 FAR = -1e30
@@ -63,7 +63,7 @@ class EndLogits(nn.Module):
         """[B, K, T] for the vectors of K starts."""
         x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
         B, K, T, D = x_BKTD.shape
-        x_BND = layer_norm("norm", self.config)(x_BKTD).reshape(B, K * T, D)
+        x_BND = layer_norm("norm", self.config, HEAD_DEPTH)(x_BKTD).reshape(B, K * T, D)
         return Linear(self.config, 1, name="dense_1")(high(x_BND)).reshape(B, K, T)
 
 
@@ -76,8 +76,8 @@ class Joined(nn.Module):
     def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
         """[B, K, T, D]; the parameters are those of a `Linear` from 2 D to D."""
         D = h_BTD.shape[-1]
-        kernel = parameter(self, "kernel", (2 * D, D), ("embed", None))
-        bias_D = parameter(self, "bias", (D,), (None,), nn.initializers.zeros)
+        kernel = parameter(self, "kernel", (2 * D, D), ("embed", None), "kernel", HEAD_DEPTH)
+        bias_D = parameter(self, "bias", (D,), (None,), "vector", HEAD_DEPTH, nn.initializers.zeros, decays=False)
         of_h_BTD, of_start_BKD = (
             product("bqd,dc->bqc", x, part) for x, part in ((h_BTD, kernel[:D]), (start_BKD, kernel[D:]))
         )

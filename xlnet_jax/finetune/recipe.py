@@ -22,9 +22,9 @@ from xlnet_jax.config import Config
 from xlnet_jax.finetune.heads import dropout_rate
 from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch
 from xlnet_jax.finetune.text_to_text import TextToText, TextToTextModel
-from xlnet_jax.model import flops, heads
+from xlnet_jax.model import flops
 from xlnet_jax.model.layers import Dropout
-from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
+from xlnet_jax.model.transformer import Output, XLNet, empty_memory
 from xlnet_jax.train.loss import RowLosses
 from xlnet_jax.train.recipe import Recipe, assemble
 
@@ -40,11 +40,6 @@ class TaskModel:
     transformer: XLNet
     head: Any
     task: Task
-
-    @property
-    def depths(self) -> Depths:
-        """The head learns at the full rate."""
-        return {**self.transformer.depths, "head": heads.DEPTH}
 
     def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
         """Fresh parameters in Flax's boxes; a head's do not depend on the transformer's."""

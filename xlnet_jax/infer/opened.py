@@ -33,7 +33,6 @@ from xlnet_jax.run.programs import use_compilation_cache
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.recipe import Recipe
-from xlnet_jax.train.state import init_params
 from xlnet_jax.train.step import build_step
 
 
@@ -130,10 +129,7 @@ def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
     config = stored.config.changed(model={"compute_dtype": "float32"})  # parameters are float32, whatever computes
     recipe = any_recipe(config, stored.tokenizer)
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(
-        lambda x: x.update(sharding=device),
-        jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))),
-    )
+    abstract = jax.tree.map(lambda x: x.update(sharding=device), nn.meta.unbox(recipe.abstract_params))
     return restore.parameters(stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged)
 
 

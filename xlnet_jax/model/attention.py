@@ -26,7 +26,7 @@ from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model import positions
 from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.cache import Kept, join
-from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product, residual_init
+from xlnet_jax.model.layers import Depth, Dropout, layer_depths, layer_norm, parameter, product, residual_init
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
@@ -67,13 +67,14 @@ class Biases(nn.Module):
 
     config: ModelConfig
     parts: Architecture
+    depth: Depth
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         """[H, E] each."""
         names = ("content_bias", "position_bias", *["segment_bias"] * (self.parts.segments == "relative"))
         shape = self.config.heads, self.config.head_dim
-        return {name: parameter(self, name, shape, ("heads", "head_dim")) for name in names}
+        return {name: parameter(self, name, shape, ("heads", "head_dim"), "vector", self.depth) for name in names}
 
 
 class Attention(nn.Module):
@@ -101,28 +102,29 @@ class Attention(nn.Module):
         """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of the content rows."""
         config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
         T = inputs.streams[0].limit_BQ.shape[1]
-        heads = (config.heads, config.head_dim)
+        heads, depth = (config.heads, config.head_dim), layer_depths(config)
         kernel = {
-            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
-            for name in ("query", "key", "value", *["position"] * relative)
+            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"), "matrix", depth, init)
+            for name, init in {
+                **dict.fromkeys(("query", "key", "value", *["position"] * relative)),
+                "output": residual_init(config, self.parts),
+            }.items()
         }
-        kernel["output"] = parameter(
-            self, "output", (config.d_model, *heads), ("embed", "heads", "head_dim"), residual_init(config, self.parts)
-        )
         biases, segment_2HE = {}, None
         if relative:
-            own = Biases(config, self.parts, name="biases")
+            own = Biases(config, self.parts, depth, name="biases")
             nn.share_scope(self, own)
             biases = tied_biases or own()
             if self.parts.segments == "relative":
-                segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
+                axes = (None, "heads", "head_dim")
+                segment_2HE = parameter(self, "segment_embedding", (2, *heads), axes, "table", depth)
             else:
                 segment_2HE = jnp.zeros((2, *heads), jnp.float32)
                 biases = {**biases, "segment_bias": segment_2HE[0]}
         if self.parts.positions == "per_layer":
-            x_BSD = (x_BSD + positions.learned(self, self.longest, config.d_model, T)).astype(dtype)
+            x_BSD = (x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)).astype(dtype)
 
-        pre, norm = self.parts.norm == "pre", layer_norm("norm", config)
+        pre, norm = self.parts.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
         fresh_BKD = y_BSD[:, :T]
         if not isinstance(memory, Kept) and memory.shape[1]:
@@ -169,7 +171,10 @@ class Attention(nn.Module):
         if not self.parts.biases:
             return x
         axes = ("heads", "head_dim") if x.ndim == 4 else ("embed",)
-        bias = parameter(self, f"{name}_bias", x.shape[2:], axes, nn.initializers.zeros)
+        bias = parameter(
+            self, f"{name}_bias", x.shape[2:], axes, "vector", layer_depths(self.config), nn.initializers.zeros,
+            decays=False,
+        )  # fmt: skip
         return (x + bias[None, None]).astype(x.dtype)
 
 

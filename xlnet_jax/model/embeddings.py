@@ -24,7 +24,7 @@ from xlnet_jax.config import CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model import positions
 from xlnet_jax.model.architectures import Architecture
-from xlnet_jax.model.layers import Dense, Dropout, accumulator, layer_norm, normal, parameter, product
+from xlnet_jax.model.layers import Dense, Depth, Dropout, accumulator, layer_norm, normal, parameter, product
 
 PROJECTION_STD = 0.01
 """Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
@@ -69,8 +69,8 @@ class WordEmbedding(nn.Module):
     def __call__(self, tokens_BT: jax.Array) -> jax.Array:
         """[B, T, D] in the compute dtype."""
         config = self.config
-        params = {f"projection_{i}": declare_projection(self, i) for i in range(projections(config))}
-        params |= {f"table_{i}": declare_table(self, i) for i in range(len(clusters(config)))}
+        params = {f"projection_{i}": declare_projection(self, i, 0) for i in range(projections(config))}
+        params |= {f"table_{i}": declare_table(self, i, 0) for i in range(len(clusters(config)))}
         parts = []
         for cluster, (table, projection) in zip(clusters(config), tables(config, params), strict=True):
             x_BTC = lookup(table, cluster.index(tokens_BT), config)
@@ -80,17 +80,17 @@ class WordEmbedding(nn.Module):
         return sum(parts[1:], parts[0])
 
 
-def declare_table(module: Any, i: int) -> jax.Array:
+def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
     """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths are, over `fsdp`."""
     cluster = clusters(module.config)[i]
-    whole = cluster.width == clusters(module.config)[0].width
-    return parameter(module, f"table_{i}", (cluster.size, cluster.width), (None, "embed" if whole else None))
+    axes = None, "embed" if cluster.width == clusters(module.config)[0].width else None
+    return parameter(module, f"table_{i}", (cluster.size, cluster.width), axes, "table", depth)
 
 
-def declare_projection(module: Any, i: int) -> jax.Array:
+def declare_projection(module: Any, i: int, depth: Depth) -> jax.Array:
     """The projection of one cluster, [E_i, D]."""
-    shape = clusters(module.config)[i].width, module.config.d_model
-    return parameter(module, f"projection_{i}", shape, (None, "embed"), nn.initializers.normal(PROJECTION_STD))
+    shape, init = (clusters(module.config)[i].width, module.config.d_model), nn.initializers.normal(PROJECTION_STD)
+    return parameter(module, f"projection_{i}", shape, (None, "embed"), "kernel", depth, init)
 
 
 def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
@@ -126,11 +126,6 @@ class Embedding(nn.Module):
     compat: CompatConfig
     parts: Architecture
 
-    DEPTHS = dict.fromkeys(
-        ("word_embedding", "mask_embedding", "position_embedding", "segment_embedding", "embedding_norm",
-         "embedding_projection"), 0
-    )  # fmt: skip
-
     @nn.compact
     def __call__(
         self, batch: Batch, rows_B: jax.Array, place_BT: jax.Array | None = None, *, deterministic: bool
@@ -143,7 +138,9 @@ class Embedding(nn.Module):
             h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         else:
             initializer = without_row(normal(config), family.padding_row)
-            table_VD = parameter(self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), initializer)
+            table_VD = parameter(
+                self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), "table", 0, initializer
+            )
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
         padding_BT = batch.tokens == family.padding_row
         if family.padding_row >= 0:
@@ -154,23 +151,24 @@ class Embedding(nn.Module):
             first, place = family.first_position, T if place_BT is None else place_BT
             if first:  # padding has a row of its own
                 place = jnp.where(padding_BT, -1, at_BT)
-            place_BTD = positions.learned(self, config.max_positions, width, place, first)
+            place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
         if self.parts.positions == "sinusoids":
             h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(dtype)
         if self.parts.segments == "input":
-            table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
+            table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"), "table", 0)
             h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)
         if self.parts.embedding_norm:
-            h_BTD = layer_norm("embedding_norm", config)(h_BTD).astype(dtype)
+            h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-            mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
+            mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), "vector", 0, glorot)
 
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT, deterministic=deterministic)
         if self.parts.projected:
-            h_BTD = Dense(config, config.d_model, (None, "embed"), name="embedding_projection")(h_BTD)
+            project = Dense(config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection")
+            h_BTD = project(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         target_BP = batch.target_positions
         if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:

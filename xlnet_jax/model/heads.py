@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -14,10 +13,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.architectures import XLNET, Architecture
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
-from xlnet_jax.model.layers import ACTIVATIONS, Dense, Dropout, accumulator, layer_norm, parameter, product
-
-DEPTH = math.inf
-"""The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
+from xlnet_jax.model.layers import ACTIVATIONS, HEAD_DEPTH, Dense, Dropout, accumulator, layer_norm, parameter, product
 
 
 class LMHead(nn.Module):
@@ -82,22 +78,27 @@ class LMHead(nn.Module):
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
         if head.startswith("dense"):
             activation = ACTIVATIONS["gelu_erf" if head == "dense_erf" else config.activation]
-            y_BPE = activation(Dense(config, groups[0].width, ("embed", None), name="transform")(vectors_BPD))
-            vectors_BPD = layer_norm("norm", config)(y_BPE).astype(y_BPE.dtype)
+            transform = Dense(config, groups[0].width, ("embed", None), "kernel", HEAD_DEPTH, name="transform")
+            y_BPE = activation(transform(vectors_BPD))
+            vectors_BPD = layer_norm("norm", config, HEAD_DEPTH)(y_BPE).astype(y_BPE.dtype)
         if head == "bare":
             bias = jnp.zeros(config.vocab_size)
         else:
-            bias = parameter(self, "bias", (config.vocab_size + tails,), (axis,), nn.initializers.zeros)
+            bias = parameter(
+                self, "bias", (config.vocab_size + tails,), (axis,), "vector", HEAD_DEPTH, nn.initializers.zeros,
+                decays=False,
+            )  # fmt: skip
         softmaxes = []
         for i, (cluster, (table, projection)) in enumerate(zip(groups, tables(config, embedding), strict=True)):
             if not config.tie_embedding:
-                table = declare_table(self, i)
+                table = declare_table(self, i, HEAD_DEPTH)
             untied = config.tie_projections == "none" or (config.tie_projections == "rest" and i == 0)
             if projection is not None and untied:
-                projection = declare_projection(self, i)
+                projection = declare_projection(self, i, HEAD_DEPTH)
             bias_N = bias[cluster.first : cluster.first + cluster.size]
             if i == 0 and tails:
-                cluster_table = parameter(self, "cluster_table", (tails, cluster.width), (None, None))
+                shape = tails, cluster.width
+                cluster_table = parameter(self, "cluster_table", shape, (None, None), "table", HEAD_DEPTH)
                 table, bias_N = jnp.concatenate([table, cluster_table]), jnp.concatenate([bias_N, bias[-tails:]])
             x = vectors_BPD if projection is None else product("bpd,cd->bpc", vectors_BPD, projection)
             softmaxes.append((table, bias_N, x, axis))
@@ -115,9 +116,10 @@ class SentenceHead(nn.Module):
         """-log p(`batch.label`) in nats, [B], at least float32."""
         config, D = self.config, self.config.d_model
         h_B1D = jnp.take_along_axis(h_BTD, batch.summary_position[:, None, None], axis=1)
-        s_B1D = jnp.tanh(Dense(config, D, ("embed", None), name="pooler")(h_B1D)).astype(accumulator(h_BTD.dtype))
+        pooler = Dense(config, D, ("embed", None), "kernel", HEAD_DEPTH, name="pooler")
+        s_B1D = jnp.tanh(pooler(h_B1D)).astype(accumulator(h_BTD.dtype))
         s_B1D = Dropout(self.parts.sentence_dropout)(s_B1D, rows_B, deterministic=deterministic)
-        logits_B12 = Dense(config, 2, ("embed", None), name="sentence_head")(s_B1D)
+        logits_B12 = Dense(config, 2, ("embed", None), "kernel", HEAD_DEPTH, name="sentence_head")(s_B1D)
         return plain_nll(logits_B12, batch.label[:, None])[:, 0]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.config import ModelConfig
@@ -35,15 +37,58 @@ def residual_init(config: ModelConfig, parts: Architecture) -> Callable[..., jax
     return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
 
 
+Kind = Literal["matrix", "kernel", "table", "vector"]
+"""What a parameter does. A matrix enters only a `product`, with vectors in the compute dtype: it is gathered in that
+dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors, as those of heads do. The rows of a
+table are looked up, in float32; a vector is added or multiplies."""
+
+Depth = float | tuple[int, ...]
+"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has that of each entry of the first
+axis, a stack of layers."""
+
+HEAD_DEPTH = math.inf
+"""Of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
+
+
+def layer_depths(config: ModelConfig) -> Depth:
+    """The depth of the parameters of layers; if all layers share them, that of the top layer."""
+    return config.layers if config.share_layers else tuple(range(1, config.layers + 1))
+
+
+class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
+    """The box of a parameter: its logical axes, and all else that optimizer and gradient must know of it."""
+
+    kind: Kind = struct.field(pytree_node=False)
+    depth: Depth = struct.field(pytree_node=False)
+    decays: bool = struct.field(pytree_node=False)
+    """Whether weight decay acts: not on LayerNorm and the biases of products and of the softmax. The relative biases
+    u, v, w and the embeddings are decayed, as in the original."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the first axis has the layers."""
+        return isinstance(self.depth, tuple)
+
+
+def declared(
+    initializer: Callable[..., jax.Array], axes: tuple[str | None, ...], kind: Kind, depth: Depth, decays: bool = True
+) -> Callable[..., Declared]:
+    """The initialiser of a parameter in its box."""
+    return lambda *args: Declared(initializer(*args), axes, kind=kind, depth=depth, decays=decays)
+
+
 def parameter(
     module: nn.Module,
     name: str,
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
+    kind: Kind,
+    depth: Depth,
     initializer: Callable[..., jax.Array] | None = None,
+    decays: bool = True,
 ) -> jax.Array:
-    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; kernels enter a `product`."""
-    init = nn.with_logical_partitioning(initializer or normal(module.config), axes)  # type: ignore[attr-defined]
+    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; see `Declared`."""
+    init = declared(initializer or normal(module.config), axes, kind, depth, decays)  # type: ignore[attr-defined]
     value: Any = module.get_variable("params", name)
     if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
         return value.whole(shape)  # type: ignore[return-value]
@@ -51,10 +96,6 @@ def parameter(
         return meshes.reshaped(value, shape)
     value = module.param(name, init, shape, jnp.float32)
     return value
-
-
-KERNELS = frozenset({"kernel", "query", "key", "value", "position", "output"})
-"""Names of the parameters of a layer that enter only a `product`, with vectors in the compute dtype."""
 
 
 @jax.tree_util.register_dataclass
@@ -136,15 +177,15 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
     return y.reshape(*y.shape[:-1], *heads) if "he" in terms[2] else y
 
 
-def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
+def layer_norm(name: str, config: ModelConfig, depth: Depth) -> nn.LayerNorm:
     """LayerNorm in at least float32; every device holds its two vectors whole."""
     return nn.LayerNorm(
         name=name,
         epsilon=config.layer_norm_epsilon,
         dtype=accumulator(jnp.dtype(config.compute_dtype)),
         use_fast_variance=False,
-        scale_init=nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
-        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)),
+        scale_init=declared(nn.initializers.ones, ("norm",), "vector", depth, decays=False),
+        bias_init=declared(nn.initializers.zeros, ("norm",), "vector", depth, decays=False),
     )
 
 
@@ -179,13 +220,16 @@ class Dense(nn.Module):
     config: ModelConfig
     features: int
     axes: tuple[str | None, str | None]
+    kind: Kind
+    depth: Depth
     initializer: Callable[..., jax.Array] | None = None
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:
         """[B, Q, in] -> [B, Q, out]; the sum is rounded to the dtype of x."""
-        kernel_DF = parameter(self, "kernel", (x_BQD.shape[-1], self.features), self.axes, self.initializer)
-        bias_F = parameter(self, "bias", (self.features,), self.axes[1:], nn.initializers.zeros)
+        shape, depth = (x_BQD.shape[-1], self.features), self.depth
+        kernel_DF = parameter(self, "kernel", shape, self.axes, self.kind, depth, self.initializer)
+        bias_F = parameter(self, "bias", shape[1:], self.axes[1:], "vector", depth, nn.initializers.zeros, decays=False)
         return (product("bqd,df->bqf", x_BQD, kernel_DF) + bias_F[None, None]).astype(x_BQD.dtype)
 
 
@@ -200,13 +244,14 @@ class FeedForward(nn.Module):
         self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array, *, deterministic: bool
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`."""
-        config = self.config
-        pre, norm = self.parts.norm == "pre", layer_norm("norm", config)
+        config, depth = self.config, layer_depths(self.config)
+        pre, norm = self.parts.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
-        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(y_BSD)
+        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
         y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS, deterministic=deterministic)
         outer_init = residual_init(config, self.parts)
-        y_BSD = Dense(config, config.d_model, ("ff", "embed"), outer_init, name="outer")(y_BSF)
+        outer = Dense(config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer")
+        y_BSD = outer(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

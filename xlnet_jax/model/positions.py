@@ -14,13 +14,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import CastAhead, accumulator, parameter, product
+from xlnet_jax.model.layers import CastAhead, Depth, accumulator, parameter, product
 
 
-def learned(module: nn.Module, longest: int, width: int, place_BT: jax.Array | int, first: int = 0) -> jax.Array:
+def learned(
+    module: nn.Module, longest: int, width: int, place_BT: jax.Array | int, depth: Depth, first: int = 0
+) -> jax.Array:
     """Learned positions at their places in the text, [B, T, width] in float32, declared on `module`: a number T is all
     from 0 on, and `first` is the row of place 0. `longest` is without the rows before it."""
-    table_ND = parameter(module, "position_embedding", (first + longest, width), (None, "embed"))
+    table_ND = parameter(module, "position_embedding", (first + longest, width), (None, "embed"), "table", depth)
     if isinstance(place_BT, int):
         return table_ND[None, first : first + place_BT]
     return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]  # whole, as in `embeddings.lookup`

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -34,10 +33,6 @@ REMAT_POLICIES = {
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-
-Depths = Mapping[str, float | tuple[int, ...]]
-"""Distance of parameters from the input, by the first part of their path: embeddings 0, layer l at l + 1, heads
-infinity. A tuple has the depth of each entry of a leading axis."""
 
 
 class Output(NamedTuple):
@@ -154,12 +149,6 @@ class XLNet(nn.Module):
         """Whether what is unknown stands in the text as MASK, any number of tokens."""
         return self.objective == "mdm"
 
-    @property
-    def depths(self) -> Depths:
-        """Biases that all layers share have depth 0, like the embeddings; shared layers that of the top layer."""
-        layers = self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
-        return {**Embedding.DEPTHS, "biases": 0, "layers": layers, "final_norm": self.config.layers}
-
     @nn.compact
     def __call__(
         self,
@@ -184,7 +173,8 @@ class XLNet(nn.Module):
           limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config, parts = self.config, self.parts
-        tied_biases = None if config.biases_per_layer else Biases(config, parts, name="biases")()
+        # What all layers share is as near the input as the embeddings.
+        tied_biases = None if config.biases_per_layer else Biases(config, parts, 0, name="biases")()
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
@@ -239,7 +229,7 @@ class XLNet(nn.Module):
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         if parts.final_norm:
-            x_BSD = layer_norm("final_norm", config)(x_BSD).astype(x_BSD.dtype)
+            x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
         if P and parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)

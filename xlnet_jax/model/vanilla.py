@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model.heads import plain_nll
-from xlnet_jax.model.layers import accumulator, parameter, product
+from xlnet_jax.model.layers import HEAD_DEPTH, accumulator, parameter, product
 
 
 class AuxiliaryHeads(nn.Module):
@@ -53,12 +53,12 @@ class AuxiliaryHeads(nn.Module):
 
         loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
         if self.further:
-            further_AVD = parameter(self, "further", (self.further, *size), (None, *axes))
+            further_AVD = parameter(self, "further", (self.further, *size), (None, *axes), "kernel", HEAD_DEPTH)
             loss_B += losses(vectors_BTD, further_AVD, auxiliary.tokens, auxiliary.weights[:, -1, 1:])
         if not config.layer_losses:
             return loss_B
         below = (config.layers - 1, 1 + self.further, *size)
-        layers_LAVD = parameter(self, "layers", below, ("layers", None, *axes))
+        layers_LAVD = parameter(self, "layers", below, ("layers", None, *axes), "kernel", HEAD_DEPTH)
         inputs = streams_LBTD[:-1], layers_LAVD, jnp.moveaxis(auxiliary.weights, 1, 0)[:-1]
 
         def layer(loss_B: jax.Array, inputs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:

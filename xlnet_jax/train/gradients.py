@@ -12,17 +12,15 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.model.layers import CastAhead, accumulator
-from xlnet_jax.train import state as states
+from xlnet_jax.model.layers import CastAhead, Declared, accumulator
 from xlnet_jax.train.loss import RowLosses, mean_loss
-from xlnet_jax.train.optimizer import is_matrix
 from xlnet_jax.train.recipe import Recipe
 
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
     """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded.
 
-    `specs` are the PartitionSpecs of the parameters; those of layers have a first axis, which a layer does not see.
+    `specs` are the PartitionSpecs of the parameters; a split one is of a stack, whose first axis a layer does not see.
     """
 
     def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | CastAhead:
@@ -46,39 +44,38 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split rows; as the state has
     them; and as the layers get them.
 
-    A layer gathers its kernels, and sums their gradients, unless it would do so more than once in a step.
+    A layer of a stack gathers its matrices, and sums their gradients, unless it would do so more than once in a step.
     """
-    boxed = jax.eval_shape(lambda: states.init_params(recipe))
+    boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
     boxed = meshes.pack(boxed, sizes, split)
     whole, specs = meshes.specs(boxed, sizes), meshes.specs(boxed, sizes, split)
-    if recipe.config.train.gradient_accumulation_steps > 1 or recipe.config.model.share_layers:
+    if recipe.config.train.gradient_accumulation_steps > 1:
         return whole, specs, whole
 
-    def in_layer(path: tuple, whole: PartitionSpec, spec: PartitionSpec) -> PartitionSpec:
+    def in_layer(whole: PartitionSpec, spec: PartitionSpec, box: Declared) -> PartitionSpec:
         axis, _ = meshes.row_split(spec) or (0, None)
-        return spec if axis and is_matrix(path) else whole
+        return spec if axis and box.stacked and box.kind == "matrix" else whole
 
-    return whole, specs, jax.tree_util.tree_map_with_path(in_layer, whole, specs)
+    return whole, specs, jax.tree.map(in_layer, whole, specs, boxed)
 
 
-def gather(params: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
-    """The parameters as the layers get them: gathered, or parts that a layer gathers; kernels in `dtype` if that is
+def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
+    """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in `dtype` if that is
     smaller.
 
-    Products round their kernels anyway, so the model computes the same. `specs` are the PartitionSpecs of the
-    parameters, and `entry` those of the result.
+    Products round them anyway, so the model computes the same. `boxed` are the boxes of the parameters
+    (`layers.Declared`), `specs` their PartitionSpecs, and `entry` those of the result.
     """
 
-    def one(path: tuple, x: jax.Array, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
+    def one(x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
         split = meshes.row_split(spec)
-        # A head may compute in float32.
-        rounds = is_matrix(path) and dtype.itemsize < x.dtype.itemsize and split is not None
+        rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize and split is not None
         x = x.astype(dtype) if rounds else x
         return x if split is None or spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
     def local(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(one, params, specs, entry)
+        return jax.tree.map(one, params, boxed, specs, entry)
 
     return jax.shard_map(local, in_specs=(specs,), out_specs=entry, check_vma=False)(params)
 
@@ -137,7 +134,7 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
     parts, dtype = recipe.config.train.gradient_accumulation_steps, jnp.dtype(recipe.config.model.compute_dtype)
     high = accumulator(dtype)
     whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
-    entered = params if specs == whole else gather(params, specs, entry, dtype)
+    entered = params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
     # Of mesh axes that are the compiler's a shard_map says nothing.
     by_rows = jax.tree.map(_of_rows, entry)
 

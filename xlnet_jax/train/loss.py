@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
-from xlnet_jax.model.transformer import Depths, XLNet, empty_memory
+from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.model.vanilla import AuxiliaryHeads
 
 
@@ -73,14 +73,8 @@ class LanguageModel:
         """Its parameters are under `pooler` and `sentence_head`."""
         return heads.SentenceHead(self.transformer.config, self.transformer.parts)
 
-    @property
-    def depths(self) -> Depths:
-        """The depth of every parameter; see `optimizer.scale_layers`."""
-        of_heads = ("lm_head", "auxiliary_heads", "pooler", "sentence_head")
-        return {**self.transformer.depths, **dict.fromkeys(of_heads, heads.DEPTH)}
-
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-        """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
+        """Fresh parameters in Flax's boxes (`layers.Declared`); `batch` gives the shapes of an example."""
         memory = empty_memory(self.transformer.config, len(batch.direction))
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
         embedding = nn.meta.unbox(params["word_embedding"])

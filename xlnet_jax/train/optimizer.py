@@ -8,6 +8,7 @@ layer-wise decay of gradients).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -15,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.core import meta
 
 from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.model.layers import KERNELS
-from xlnet_jax.model.transformer import Depths
+from xlnet_jax.model.layers import Declared
 
 
 def polynomial(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -75,52 +76,31 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return SCHEDULES[config.schedule](config, steps - config.warmup_steps)
 
 
-def decay_mask(params: Any) -> Any:
-    """True where weight decay acts: everywhere except LayerNorm and the biases of products and of the softmax.
-
-    The relative biases u, v, w and the embeddings are decayed, as in the original.
-    """
-    spared = {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias"}
-    return jax.tree_util.tree_map_with_path(lambda path, _: _names(path)[-1] not in spared, params)
-
-
 OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "segment_embedding"})
 """Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside `layer_0`."""
 
 
-def scale_layers(rate: float, depths: Depths, as_in_2019: bool = False) -> optax.GradientTransformation:
+def scale_layers(rate: float, boxed: Any, as_in_2019: bool = False) -> optax.GradientTransformation:
     """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs.
 
-    With `as_in_2019` only what had a layer in its name in the 2019 code: no embeddings, no relative biases. Its `init`
-    raises ValueError if a parameter has no depth: it would learn at a rate that nobody chose.
+    With `as_in_2019` only what had a layer in its name in the 2019 code: no embeddings, no relative biases.
     """
-    top = max((d for depth in depths.values() for d in np.ravel(depth) if math.isfinite(d)), default=0)
+    depths = jax.tree.leaves(meta.map_axis_meta(operator.attrgetter("depth"), boxed))
+    top = max(filter(math.isfinite, depths), default=0)
 
-    def check(params: Any) -> optax.EmptyState:
-        paths = map(_names, (path for path, _ in jax.tree_util.tree_leaves_with_path(params)))
-        if missing := sorted({"/".join(path) for path in paths if path[0] not in depths}):
-            raise ValueError(f"no depth is stated for {', '.join(missing)}; add it to `depths` of its module")
-        return optax.EmptyState()
-
-    def scale(path: tuple, x: jax.Array) -> jax.Array:
-        names = _names(path)
-        depth = np.asarray(depths[names[0]])
-        if as_in_2019 and (not depth.ndim or names[-1] in OUTSIDE_LAYERS):
+    def scale(path: tuple, x: jax.Array, box: Declared) -> jax.Array:
+        if as_in_2019 and (not box.stacked or path[-1].key in OUTSIDE_LAYERS):
             return x
-        if depth.ndim:
+        depth = np.asarray(box.depth)
+        if box.stacked:
             factor_L = rate ** jnp.asarray(top - depth, x.dtype)
             return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
         return x if depth > top else x * rate ** int(top - depth)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return jax.tree_util.tree_map_with_path(scale, updates), state
+        return jax.tree_util.tree_map_with_path(scale, updates, boxed), state
 
-    return optax.GradientTransformation(check, update)
-
-
-def _names(path: tuple) -> list[str]:
-    """The dictionary keys of a path; at initialisation the path also has entries of Flax's boxes."""
-    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+    return optax.GradientTransformation(optax.init_empty_state, update)
 
 
 def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax.GradientTransformation:
@@ -145,36 +125,41 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
 Row = tuple[optax.GradientTransformation, ...]
 
 
-def adamw(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
+def adamw(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
     """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
     raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
     adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
-    return adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    return adam, weight_decay(config, boxed)
 
 
-def lamb(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
+def weight_decay(config: OptimizerConfig, boxed: Any) -> optax.GradientTransformation:
+    """Of the parameters that decay."""
+    return optax.add_decayed_weights(config.weight_decay, meta.map_axis_meta(operator.attrgetter("decays"), boxed))
+
+
+def lamb(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
     """AdamW whose update has the norm of the parameters, layer by layer (You et al. 2019, arXiv 1904.00962)."""
-    return *adamw(config, depths, compat), trust_ratio(depths)
+    return *adamw(config, boxed, compat), trust_ratio(boxed)
 
 
-def trust_ratio(depths: Depths) -> optax.GradientTransformation:
+def trust_ratio(boxed: Any) -> optax.GradientTransformation:
     """Updates u of parameters w times |w| / |u|, of each layer in a stack by itself; 1 where a norm is 0.
 
     What has no weight decay, LayerNorm and biases, has no ratio either, as in the code of the authors.
     """
 
-    def norm(path: tuple, x: jax.Array) -> jax.Array:
-        axes = range(1, x.ndim) if np.ndim(depths[_names(path)[0]]) else range(x.ndim)
+    def norm(x: jax.Array, box: Declared) -> jax.Array:
+        axes = range(1, x.ndim) if box.stacked else range(x.ndim)
         return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(axes), keepdims=True))
 
-    def scale(path: tuple, u: jax.Array, w: jax.Array, decays: bool) -> jax.Array:
-        if not decays:
+    def scale(u: jax.Array, w: jax.Array, box: Declared) -> jax.Array:
+        if not box.decays:
             return u
-        of_w, of_u = norm(path, w), norm(path, u)
+        of_w, of_u = norm(w, box), norm(u, box)
         return u * jnp.where((of_w > 0) & (of_u > 0), of_w / jnp.where(of_u > 0, of_u, 1), 1)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return jax.tree_util.tree_map_with_path(scale, updates, params, decay_mask(params)), state
+        return jax.tree.map(scale, updates, params, boxed), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)
 
@@ -183,38 +168,33 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al. 2024)."""
 
 
-def muon(config: OptimizerConfig, depths: Depths, compat: CompatConfig) -> Row:
-    """The matrices of the layers by momentum, made orthogonal (Jordan et al. 2024, "Muon"); the rest by Adam.
+def muon(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
+    """The matrices by momentum, made orthogonal (Jordan et al. 2024, "Muon"); the rest by Adam.
 
     Both have decoupled weight decay, and one rate: an orthogonal update is scaled to the size of one of Adam's, root
     mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2). Here and not by `optax.contrib.muon`, whose state
     and iteration are one function: under ZeRO-1 it gathers in each iteration.
     """
-    matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(depths))
+    matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
     adam = optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)
 
-    def kinds(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: "matrix" if is_matrix(path) else "other", params)
+    def label(box: Any) -> str:
+        return "matrix" if box.kind == "matrix" else "other"
 
-    both = optax.partition({"matrix": matrices, "other": adam}, kinds)
-    return both, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
-
-
-def is_matrix(path: tuple) -> bool:
-    """Whether a parameter is a kernel of the layers, by its path."""
-    names = _names(path)
-    return names[0] == "layers" and names[-1] in KERNELS
+    both = optax.partition({"matrix": matrices, "other": adam}, meta.map_axis_meta(label, boxed))
+    return both, weight_decay(config, boxed)
 
 
-def orthogonal(depths: Depths) -> optax.GradientTransformation:
+def orthogonal(boxed: Any) -> optax.GradientTransformation:
     """The nearest matrices with equal singular values, about 0.2 sqrt(max(M, N)), of matrices [.., M, N].
 
     A stack of L layers is moved once so that each layer is on one device, and its result once back.
     """
-    stacked = np.ndim(depths["layers"])
 
-    def one(x: jax.Array) -> jax.Array:
-        x_LMN = x.reshape(*(x.shape[:2] if stacked else (1, len(x))), -1)
+    def one(box: Declared, x: Any) -> Any:
+        if box.kind != "matrix":  # another optimizer has it
+            return x
+        x_LMN = x.reshape(*(x.shape[:2] if box.stacked else (1, len(x))), -1)
         x_LMN = meshes.by_layer(x_LMN)
         M, N = x_LMN.shape[1:]
         x_LMN = jnp.swapaxes(x_LMN, 1, 2) if M > N else x_LMN
@@ -226,14 +206,14 @@ def orthogonal(depths: Depths) -> optax.GradientTransformation:
         x_LMN = meshes.by_layer(0.2 * max(M, N) ** 0.5 * x_LMN)
         return (jnp.swapaxes(x_LMN, 1, 2) if M > N else x_LMN).reshape(x.shape)
 
-    return optax.stateless(lambda updates, params: jax.tree.map(one, updates))
+    return optax.stateless(lambda updates, _: jax.tree.map(one, boxed, updates, is_leaf=meta.is_axis_metadata))
 
 
 def hold(unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """The same, but parameters by these names get no update, and their moments stay."""
 
     def is_held(path: tuple) -> bool:
-        names = tuple(_names(path))
+        names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
         # Moments have the name of their parameter, and before it what the transformation calls them.
         return any(names[at:] in unused for at in range(len(names)))
 
@@ -274,7 +254,7 @@ def exponential_average(decay: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Depths, CompatConfig], Row]] = {
+OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Any, CompatConfig], Row]] = {
     "adamw": adamw,
     "lamb": lamb,
     "muon": muon,
@@ -286,12 +266,13 @@ transformations by its number in the chain, so a row keeps how many it has."""
 def make_optimizer(
     config: OptimizerConfig,
     steps: int,
-    depths: Depths,
+    boxed: Any,
     compat: CompatConfig = CORRECT,
     unused: Collection[tuple[str, ...]] = (),
 ) -> optax.GradientTransformation:
     """Clip, the row of `OPTIMIZERS`, learning rate, average, in float32; layer-wise decay is a rate of each layer.
-    With L layers the embeddings learn at layer_decay^L of the rate. Parameters in `unused` stay as they are.
+    With L layers the embeddings learn at layer_decay^L of the rate. What is done with a parameter follows from its box
+    (`layers.Declared`) in `boxed`, their tree. Parameters in `unused` stay as they are.
     """
     on_gradients = compat.on("layer_decay_on_gradients")
     # With core_clip each core's gradient is clipped already.
@@ -299,9 +280,9 @@ def make_optimizer(
     decay = config.layer_decay
     chain = (
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
-        scale_layers(decay, depths, as_in_2019=True) if on_gradients else optax.identity(),
-        *OPTIMIZERS[config.name](config, depths, compat),
-        optax.identity() if on_gradients else scale_layers(decay, depths),
+        scale_layers(decay, boxed, as_in_2019=True) if on_gradients else optax.identity(),
+        *OPTIMIZERS[config.name](config, boxed, compat),
+        optax.identity() if on_gradients else scale_layers(decay, boxed),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )
     average = [exponential_average(config.average)] if config.average else []

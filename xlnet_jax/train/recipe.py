@@ -21,6 +21,7 @@ from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
+from xlnet_jax.model.layers import Declared
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.model.vanilla import AuxiliaryHeads
 from xlnet_jax.train.loss import LanguageModel
@@ -35,7 +36,6 @@ class Recipe:
     model: Any
     """The module with its head, and the losses of a segment, which `mean_loss` divides: here a `LanguageModel`; a task
     has its own (`finetune.recipe`)."""
-    optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
     """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
@@ -46,8 +46,35 @@ class Recipe:
     """Of the other phases: the state has their parameters too, which a step of this one leaves as they are."""
 
     def own_params(self) -> Any:
-        """Fresh parameters of this model in Flax's boxes."""
+        """Fresh parameters of this model in their boxes."""
         return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
+
+    def init_params(self) -> Any:
+        """Fresh parameters in their boxes (`layers.Declared`). Independent of the batch and of the mesh.
+        Of several phases those of all; what two have is as in this one.
+        """
+        flat = {}
+        for each in (*self.others, self):
+            flat |= traverse_util.flatten_dict(each.own_params(), keep_empty_nodes=True)
+        return traverse_util.unflatten_dict(flat)
+
+    @functools.cached_property
+    def abstract_params(self) -> Any:
+        """The same without numbers. Raises TypeError if a parameter does not say what it is."""
+        boxed = jax.eval_shape(self.init_params)
+        for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=nn.meta.is_axis_metadata):
+            if not isinstance(box, Declared):
+                raise TypeError(f"parameter {jax.tree_util.keystr(path)}: declare it by `layers.parameter`")
+        return boxed
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """It leaves alone what only other phases use, with its moments."""
+        config, params, unused = self.config, self.abstract_params, set()
+        if self.others:
+            every, own = (set(traverse_util.flatten_dict(x)) for x in (params, jax.eval_shape(self.own_params)))
+            unused = every - (own - self.model.transformer.idle)
+        return make_optimizer(config.optimizer, config.train.steps, params, config.compat, unused)
 
     @property
     def first_loss(self) -> str:
@@ -56,17 +83,13 @@ class Recipe:
 
     def empty_memory(self, rows: int) -> Any:
         """What a step hands to the next one, before the first: a `Memory`, or () in a task."""
-        return jax.tree.map(lambda box: box.value, self.model.carried(rows), is_leaf=_is_box)
+        return jax.tree.map(lambda box: box.value, self.model.carried(rows), is_leaf=nn.meta.is_axis_metadata)
 
     @functools.cached_property
     def row_axes(self) -> Any:
         """The axis of each array of it that has the rows."""
         boxed = jax.eval_shape(lambda: self.model.carried(1))
-        return jax.tree.map(lambda box: box.names.index("batch"), boxed, is_leaf=_is_box)
-
-
-def _is_box(x: Any) -> bool:
-    return isinstance(x, nn.LogicallyPartitioned)
+        return jax.tree.map(lambda box: box.names.index("batch"), boxed, is_leaf=nn.meta.is_axis_metadata)
 
 
 def make_recipe(config: Config) -> Recipe:
@@ -85,25 +108,9 @@ def make_recipe(config: Config) -> Recipe:
 def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe) -> list[Recipe]:
     """The recipes of the phases of a run, whose states have the same parameters and moments: those of all."""
     made = [make(config) for config in configs]
-    if len(made) == 1:
-        return made
-    depths = {name: depth for recipe in made for name, depth in recipe.model.depths.items()}
-    own = [_names(recipe) for recipe in made]
     return [
-        dataclasses.replace(
-            recipe,
-            others=tuple(other for other in made if other is not recipe),
-            optimizer=make_optimizer(
-                recipe.config.optimizer, recipe.config.train.steps, depths | recipe.model.depths, recipe.config.compat,
-                unused=frozenset().union(*own) - (names - recipe.model.transformer.idle),
-            ),
-        )
-        for recipe, names in zip(made, own, strict=True)
-    ]  # fmt: skip
-
-
-def _names(recipe: Recipe) -> frozenset[tuple[str, ...]]:
-    return frozenset(traverse_util.flatten_dict(jax.eval_shape(lambda: nn.meta.unbox(recipe.own_params()))))
+        dataclasses.replace(recipe, others=tuple(other for other in made if other is not recipe)) for recipe in made
+    ]
 
 
 def language_model(config: Config) -> LanguageModel:
@@ -113,13 +120,12 @@ def language_model(config: Config) -> LanguageModel:
 
 
 def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
-    """Adds what all recipes share, the optimizer of the configuration, and checks the precision."""
+    """Adds what all recipes share, the schedule of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
     return Recipe(
         config=config,
         model=model,
-        optimizer=make_optimizer(config.optimizer, config.train.steps, model.depths, config.compat),
         learning_rate=schedule(config.optimizer, config.train.steps),
         flops_per_step=flops_per_step,
         example_batch=example_batch,

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import traverse_util
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.train.recipe import Recipe
@@ -68,21 +67,10 @@ MUST_BE_FINITE = ("params", "optimizer")
 """Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses recovers."""
 
 
-def init_params(recipe: Recipe) -> Any:
-    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh.
-    Of several phases those of all; what two have is as in this one.
-    """
-    flat = {}
-    for each in (*recipe.others, recipe):
-        flat |= traverse_util.flatten_dict(each.own_params(), keep_empty_nodes=True)
-    return traverse_util.unflatten_dict(flat)
-
-
-def init_state(recipe: Recipe, rows: int | None = None) -> State:
-    """The state before the first step. Boxed; `flax.linen.meta.unbox` gives the arrays.
+def init_state(recipe: Recipe, params: Any, rows: int | None = None) -> State:
+    """The state before the first step, of fresh parameters. Boxed; `flax.linen.meta.unbox` gives the arrays.
     The memory has `rows`, those of weight 0 included; None = `train.batch_size`.
     """
-    params = init_params(recipe)
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)
     # One array each: donated buffers must not be shared.
     zero = [jnp.zeros((), jnp.int32) for _ in range(3)]

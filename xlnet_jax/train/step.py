@@ -130,7 +130,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     Raises BadInput if the compiler does not know an option.
     """
     rows = meshes.training_rows(recipe.config.train, mesh)
-    boxed = logical = jax.eval_shape(lambda: states.init_state(recipe, rows))
+    boxed = logical = jax.eval_shape(lambda params: states.init_state(recipe, params, rows), recipe.abstract_params)
     split = meshes.split_of(recipe.config, boxed.params, mesh.shape)
     packed = meshes.pack({"params": boxed.params, "opt_state": boxed.opt_state}, mesh.shape, split)
     boxed = dataclasses.replace(boxed, **packed)
@@ -174,5 +174,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
 def create_state(recipe: Recipe, built: BuiltStep) -> State:
     """The state before the first step; every device makes its own part."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
-    drawn = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe, built.rows)), out_shardings=out_shardings)()
+    drawn = jax.jit(
+        lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params(), built.rows)), out_shardings=out_shardings
+    )()
     return meshes.like(meshes.settled(drawn), built.abstract_state)
