@@ -22,6 +22,8 @@ from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
+from xlnet_jax.objectives import CLM, PLM
+from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import picture
 from xlnet_jax.storage.files import Json
@@ -106,7 +108,7 @@ def by_context(
     of_step = {name: workdirs.newest_in_phases(name, step) for name in [workdir, *against]}
     asked = {name: as_asked(configured(name, overrides, batch_size, at), reach) for name, at in of_step.items()}
     for name, config in asked.items():
-        check_objective(config, "clm", "--context", name)
+        check_objective(config, CLM, "--context", name)
     heldout = held_out(workdir, asked[workdir])
     for name in against:
         workdirs.check_tokenizer(name, heldout)
@@ -136,11 +138,10 @@ def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, s
     return workdirs.load_config(workdir, [*overrides, *rows], step)
 
 
-def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
+def check_objective(config: Config, objective: Objective, option: str, name: str = "this one") -> None:
     """Raises BadInput for an option that is for models of another objective."""
-    if config.data.objective != objective:
-        models = {"clm": "left-to-right", "plm": "permutation"}[objective]
-        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
+    if config.objective != objective:
+        raise BadInput(f"{option} is for models of data.objective={objective.name}, but {name} has "
                        f"data.objective={config.data.objective}; leave it out")  # fmt: skip
 
 
@@ -159,7 +160,7 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
     changes = {name: value for name, value in reach.items() if value is not None and value is not False}
     given = [*changes, *["streams"] * (streams is not None)]
     if given:
-        check_objective(config, "clm", f"--{given[0]}")
+        check_objective(config, CLM, f"--{given[0]}")
     if changes and config.model.member.parts.positions == "per_layer":
         raise BadInput(
             f"--{given[0]}: model.architecture={config.model.architecture} has its own lengths; leave it out"
@@ -178,7 +179,7 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
-    check_objective(config, "plm", "--factorization_order")
+    check_objective(config, PLM, "--factorization_order")
     T = config.data.segment_len
     fresh, predicted = LAWS[factorization_order].layout(T)
     keys = {"factorization_order": factorization_order, "reuse_len": fresh, "num_predict": predicted}

@@ -175,7 +175,7 @@ class HeldoutLoss:
         mixture.check(config)
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
         self._rows = len(reading.rows_S3)
-        if config.data.left_to_right:
+        if config.objective.causal:
             # No more rows than there are streams.
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
@@ -226,10 +226,10 @@ class HeldoutLoss:
         scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
         if not self._config.model.memory_len:
             del scored["loss_without_memory"]
-        data = self._config.data
-        if data.left_to_right or data.factorization_order != "spans" or data.objective == "mdm":
+        objective = self._config.objective
+        if objective.whole or self._config.data.factorization_order != "spans":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
-        if data.left_to_right:
+        if objective.causal:
             scored["streams"] = self._rows
         return scored
 

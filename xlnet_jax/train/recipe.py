@@ -108,7 +108,7 @@ def _names(recipe: Recipe) -> frozenset[tuple[str, ...]]:
 
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
-    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective)
+    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.objective)
     return LanguageModel(transformer, auxiliary_heads(config), config.data.sentence_loss, config.train.label_smoothing)
 
 

@@ -138,8 +138,8 @@ class HeldoutDispatches:
     @property
     def windows(self) -> int:
         """Windows of a dispatch."""
-        data = self.config.data
-        return min(SEGMENTS if data.left_to_right else data.windows_per_block, int(self.reading.rows_S3[:, 2].max()))
+        most = SEGMENTS if self.config.objective.causal else self.config.data.windows_per_block
+        return min(most, int(self.reading.rows_S3[:, 2].max()))
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -156,7 +156,7 @@ class HeldoutDispatches:
         for window in range(first, first + self.windows):
             where = self.reading.locate(group + self.rows, window)
             batch = self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B)
-            if self.config.data.left_to_right:
+            if self.config.objective.causal:
                 # The text is a circle: the last segment reads past its end, to its start.
                 targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B
                 weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])

@@ -79,7 +79,7 @@ class Mixture:
         rows, by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
-        if not data.left_to_right:
+        if not config.objective.causal:
             return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
         return SinglePass.of_streams(tokens, data.segment_len, streams, reach, config.train.batch_size, windows)
