@@ -243,9 +243,9 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
              "cls": framed and member.cls != "none", "sep": framed and member.separators,
              "pad": member.cls == "first"}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
-        what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
-        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective.name} needs; take "
-                       "a corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
+        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) has no piece for {' and '.join(lacks)}, which "
+                       f"model.architecture={member.name} with data.objective={objective.name} needs; take a "
+                       "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:

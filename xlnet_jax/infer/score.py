@@ -192,12 +192,14 @@ def _by_masks(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: n
 
 
 READERS = {
-    PLM: lambda scorer, *text: [segments(*text, scorer.segment_len, scorer.special)],
+    PLM: lambda scorer, ids_N, known_N, place_N: [
+        segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)
+    ],
     CLM: _from_left,
     MLM: _by_masks,
     MDM: _by_masks,
 }
-"""By objective, what is read for the chain rule in an order, rows of segments."""
+"""By objective, what is read for the chain rule in an order: rows of segments, one row or one for each token."""
 
 
 def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:

@@ -53,8 +53,8 @@ def check(text: Corpus, config: Config, name: str) -> None:
         raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
     need, what = config.objective.shortest(config)
     if text.tokens < need:
-        has = f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}"
-        raise BadInput(f"{has}; use more text or a shorter data.segment_len")
+        raise BadInput(f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter "
+                       "data.segment_len")  # fmt: skip
 
 
 class ExampleBuilder(NamedTuple):
