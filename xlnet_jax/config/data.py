@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers, split
-from xlnet_jax.objectives import OBJECTIVES
+from xlnet_jax.objectives import OBJECTIVES, PREFIX
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -199,12 +199,7 @@ def _task_rules(config: Config) -> list[Rule]:
         ("finetune.task", member.cls != "none" or task.task in _WITHOUT_CLS,
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
          f"one of {', '.join(_WITHOUT_CLS)}"),
-        ("model.memory_len", not generates or config.model.memory_len == 0,
-         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
-        ("finetune.max_answer", not generates or task.max_answer <= T - 3,
-         f"leaves no room for a source in data.segment_len={T}; use at most {T - 3}"),
-        ("finetune.beam", not generates or task.beam <= config.model.pieces,
-         f"is more than model.vocab_size={config.model.pieces}: there are not so many first pieces"),
+        *(PREFIX.rules(config) if generates else []),
         ("finetune.columns", len({*task.column_list()}) == len(task.column_list()), "names a column twice"),
         ("finetune.segments", not member.positions_at_input or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),

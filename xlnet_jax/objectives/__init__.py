@@ -2,7 +2,8 @@
 
                           plm                  clm        mlm                  mdm
     predicts from         query stream         content    content              content
-    a token sees          any order            the past   all but MASKs        all but MASKs
+    a token sees          what is earlier      the past   all                  all
+                          in any order
     an example is         A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
                           or text; see LAWS               or CLS text SEP      the input CLS text SEP
     likelihood            exact, any order,    exact      pseudo, a call       bound, and exact with
@@ -49,7 +50,7 @@ def few_targets(config: Any, least: int) -> Rules:
 
 
 def masked(config: Any) -> Rules:
-    """Segments stand alone, and have an A and a B only where one objective and one member have."""
+    """Segments stand alone, and have an A and a B only where the objective and the member have them."""
     data, member, where = config.data, config.model.member, f"data.objective={config.data.objective}"
     pairs = not member.positions_at_input or (member.segments > 1 and not config.objective.whole)
     return [
@@ -98,6 +99,19 @@ def of_mlm(config: Any) -> Rules:
     ]  # fmt: skip
 
 
+def of_prefix(config: Any) -> Rules:
+    """Of the task `text_to_text`."""
+    most, pieces = config.data.segment_len - 3, config.model.pieces
+    return [
+        ("model.memory_len", config.model.memory_len == 0,
+         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
+        ("finetune.max_answer", config.finetune.max_answer <= most,
+         f"leaves no room for a source in data.segment_len={config.data.segment_len}; use at most {most}"),
+        ("finetune.beam", config.finetune.beam <= pieces,
+         f"is more than model.vocab_size={pieces}: there are not so many first pieces"),
+    ]  # fmt: skip
+
+
 PLM = Objective(
     "plm",
     of_plm,
@@ -115,7 +129,7 @@ CLM = Objective(
     measures=("left_to_right",),
 )
 """Causal language modelling (Transformer-XL, GPT-2)."""
-PREFIX = CLM._replace(name="prefix")
+PREFIX = CLM._replace(name="prefix", rules=of_prefix)
 """No value of `data.objective`, but that of the task `text_to_text`: a source sees all of itself."""
 MLM = Objective(
     "mlm",
