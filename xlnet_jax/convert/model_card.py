@@ -184,8 +184,7 @@ def model_card(trained: Trained) -> str:
     model, data, train, task = config.model, config.data, config.train, config.finetune
     member, row = model.member, peer(model)
     special, pieces = trained.tokenizer.special, trained.tokenizer.pieces
-    sees_masks, tuned = member.cls != "none", task.task != "none"
-    of_query = config.objective.stream == "query"
+    sees_masks, tuned, of_query = member.cls != "none", task.task != "none", config.objective.stream == "query"
     fills = member.cls == "first" or (sees_masks and not of_query)
     pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
     if task.task == "question_answering" and not member.positions_at_input:
