@@ -1,4 +1,4 @@
-"""The package asks a member for what it needs to know; its name is nowhere compared."""
+"""The package asks a member and an objective for what it needs to know; their names are nowhere compared."""
 
 import ast
 import pathlib
@@ -7,15 +7,22 @@ import pytest
 
 import xlnet_jax
 from xlnet_jax.config import Config, check
+from xlnet_jax.data.batches.examples import BUILDERS
+from xlnet_jax.infer.estimators import MEASURES
+from xlnet_jax.infer.score import READERS
 from xlnet_jax.members import MEMBERS
+from xlnet_jax.objectives import OBJECTIVES, PREFIX
+from xlnet_jax.train.loss import WEIGHTS
 
 ROOT = pathlib.Path(xlnet_jax.__file__).parent
-SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if path.parent.name != "members"]
+HOMES = {"members": MEMBERS, "objectives": [*OBJECTIVES, PREFIX.name]}
+SOURCES = sorted(ROOT.rglob("*.py"))
 
 
-def asked(source: str) -> list[tuple[int, str]]:
-    """(line, name) of each member's name in a comparison, a case of `match`, a set or a key of a dictionary."""
-    found = []
+def asked(source: str, home: str = "") -> list[tuple[int, str]]:
+    """(line, name) of each name that is not at `home` here, in a comparison, a case of `match`, a set or a key of a
+    dictionary."""
+    found, names = [], {name for folder, names in HOMES.items() if folder != home for name in names}
     for node in ast.walk(ast.parse(source)):
         parts: list = []
         if isinstance(node, ast.Compare):
@@ -28,19 +35,21 @@ def asked(source: str) -> list[tuple[int, str]]:
             parts = [key for key in node.keys if key]
         # `in ("bert", "albert")` is a tuple in a comparison.
         parts += [each for part in parts if isinstance(part, ast.Tuple | ast.List) for each in part.elts]
-        found += [(x.lineno, x.value) for x in parts if isinstance(x, ast.Constant) and x.value in MEMBERS]
+        found += [(x.lineno, x.value) for x in parts if isinstance(x, ast.Constant) and x.value in names]
     return sorted(set(found))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
-def test_no_member_is_asked_for_its_name(path):
-    assert asked(path.read_text(encoding="utf-8")) == []
+def test_no_member_and_no_objective_is_asked_for_its_name(path):
+    assert asked(path.read_text(encoding="utf-8"), path.parent.name) == []
 
 
 def test_a_name_in_a_question_is_found():
     questions = ['x == "bert"', '"gpt2" != x', 'x in ("xlnet", 3)', 'x in {"albert"}', '{"roberta": 1}',
-                 'match x:\n    case "bert":\n        pass']  # fmt: skip
+                 'match x:\n    case "bert":\n        pass', 'x == "mdm"', '{"prefix": f}',
+                 'x not in ("plm", y)']  # fmt: skip
     assert [len(asked(question)) for question in questions] == [1] * len(questions)
+    assert not asked('x == "mdm"', "objectives") and asked('x == "mdm"', "members")
     assert not asked('x = "bert"\ny == "BERT"\nf("xlnet", ["gpt2"])\n{"pages": "albert"}')
 
 
@@ -57,3 +66,17 @@ def test_the_usual_keys_of_each_objective_go_together(name):
 
 def test_each_has_its_own_name():
     assert list(MEMBERS) == [member.name for member in MEMBERS.values()] and len({*map(id, MEMBERS.values())}) > 5
+
+
+def test_each_objective_is_complete():
+    """In every table of functions of arrays, and in what is measured; the prefix is only trained."""
+    declared = [*OBJECTIVES.values()]
+    assert len(declared) > 3 and [*OBJECTIVES] == [objective.name for objective in declared]
+    assert {*BUILDERS} == {*READERS} == {*declared} == {*WEIGHTS} - {PREFIX} != {*WEIGHTS}
+    assert {measure for objective in declared for measure in objective.measures} == {*MEASURES}
+    for objective in declared:
+        member = next(member for member in MEMBERS.values() if objective.name in member.objectives)
+        assert member.parts_of(objective).targets == objective.stream in ("query", "content")
+        assert objective.likelihood in ("exact", "pseudo", "bound") and objective.causal + objective.masks < 2
+        tokens, what = objective.shortest(Config())
+        assert tokens > 0 and what

@@ -44,7 +44,7 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, frame, warn_of_law
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import progress_bar
@@ -120,7 +120,7 @@ class Model:
         Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
         rows = [self.pieces(text, number, needed=True) for number, text in enumerate(self._texts(texts), 1)]
-        if self.config.data.left_to_right:
+        if self.config.objective.causal:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
         return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
@@ -162,7 +162,7 @@ class Model:
         left = asked.order == "left"
         check(self.config, self.name, asked)
         bounded = self.config.model.member.positions_at_input
-        longest = self.longest - 2 * frame(any_order(self.config)) if bounded else None
+        longest = self.longest - 2 * self.config.objective.framed[bounded] if bounded else None
         rows = [infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
@@ -196,7 +196,7 @@ class Model:
 
     def filled(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
         """Texts as ids, filled; of a masked model the only unknown piece of each. See `fill`."""
-        if self.config.data.objective != "mlm":
+        if self.config.objective.likelihood != "pseudo":
             return self._filled(gapped, asked)
         infill.check_one(gapped, "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
                          "one piece, [MASK]; use a model of data.objective=plm")  # fmt: skip
@@ -213,7 +213,7 @@ class Model:
         model, T = any_order(self.config), self.longest
         known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
-        endless = model.transformer.left_to_right and not self.config.model.member.positions_at_input
+        endless = model.transformer.objective.causal and not self.config.model.member.positions_at_input
         longest = math.inf if endless else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
         warn_of_law(self.config, known, asked.order)
@@ -254,39 +254,41 @@ class Model:
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
-        pairs = self._pairs(texts)
-        return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
+        ids, known = self._pairs(texts)
+        return self.log_prob(ids, known, **options) if ids else []
 
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
         """Of masked diffusion, in place of `score`: a lower bound on the log-likelihood of texts or passages."""
-        pairs, asked = self._pairs(texts), Score(**options)
-        both = [ids for ids, _ in pairs], [known for _, known in pairs]
-        return self._scored(*both, Scorer.elbo, asked)
+        return self._scored(*self._pairs(texts), Scorer.elbo, Score(**options))
 
-    def _pairs(self, texts: Sequence[str | Passage]) -> list[tuple[list[int], list[bool]]]:
+    def _pairs(self, texts: Sequence[str | Passage]) -> tuple[list[list[int]], list[list[bool]]]:
         """Of texts and passages the ids, and which of them are given."""
         passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
         pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
-        ids = [np.array(each) for each, _ in pairs]
-        unknown.warn_of_texts(self.tokenizer, "the texts", ids, lambda number: " ".join(passages[number]))
-        return pairs
+        ids, known = [each for each, _ in pairs], [given for _, given in pairs]
+        unknown.warn_of_texts(
+            self.tokenizer, "the texts", [*map(np.array, ids)], lambda number: " ".join(passages[number])
+        )
+        return ids, known
 
     def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
         """Of a masked model log p of each piece of a text given all others; see `infer.masked`.
 
         Raises BadInput for another model.
         """
-        if self.config.data.objective != "mlm":
+        if self.config.objective.likelihood != "pseudo":
             raise BadInput(f"{self.name} has data.objective={self.config.data.objective}, and a likelihood of texts; "
                            "use `score`")  # fmt: skip
-        pairs = self._pairs(texts)
-        rows, targets = masked.one_by_one(pairs, self.tokenizer.special.mask)
+        every, known = self._pairs(texts)
+        places, mask = [np.flatnonzero(~np.array(given)) for given in known], self.tokenizer.special.mask
+        each = [(ids, at) for ids, place_U in zip(every, places, strict=True) for at in place_U]
 
         def chance(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
-            return float(logits_PV[0, targets[number]] - np.logaddexp.reduce(logits_PV[0]))
+            ids, at = each[number]
+            return float(logits_PV[0, ids[at]] - np.logaddexp.reduce(logits_PV[0]))
 
-        chances = self._run([self._laid_out(row) for row in rows], chance)
-        return masked.by_text(pairs, chances)
+        left = iter(self._run([self._laid_out([*ids[:at], mask, *ids[at + 1 :]]) for ids, at in each], chance))
+        return [Pseudo(place_U, np.array([next(left) for _ in place_U])) for place_U in places]
 
     @contextlib.contextmanager
     def _ready(self, question: object, count: int) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
@@ -312,7 +314,7 @@ class Model:
         if not rows:
             return []
         member = self.config.model.member
-        if self.config.data.left_to_right and not member.positions_at_input:
+        if self.config.objective.causal and not member.positions_at_input:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
         if member.positions_at_input and (long := max(map(len, rows))) > self.longest:
@@ -335,9 +337,9 @@ class Model:
 
     def _whole(self, ids_N: np.ndarray) -> Segment:
         """A text in which all see all, or what is before them, and MASK is asked for."""
-        data, is_mask_N = self.config.data, ids_N == self.tokenizer.special.mask
+        objective, is_mask_N = self.config.objective, ids_N == self.tokenizer.special.mask
         # Of two streams: the text is seen by all, a masked position by none but itself.
-        rank_N = is_mask_N if data.objective == "plm" else np.arange(len(ids_N)) * data.left_to_right
+        rank_N = is_mask_N if objective.stream == "query" else np.arange(len(ids_N)) * objective.causal
         position_P, kind_N = np.flatnonzero(is_mask_N), np.zeros(len(ids_N), np.int32)
         if self.config.model.member.cls == "last":
             kind_N[-1] = layouts.CLASS

@@ -108,7 +108,7 @@ def scored(monkeypatch):
         begun.append("/".join(folder.split("/")[-2:]))
         if len(begun) == 2:
             raise KeyboardInterrupt
-        causal = config.data.left_to_right
+        causal = config.objective.causal
         one = {"calls": 3, "flops": 10, "seconds": 0.5, "nats_N": [10.0 + seed + causal, 20.0, 30.0]}
         measures = {"left_to_right": one, "half": None if causal else one, "pseudo": None if causal else one,
                     "bound": None if causal else one}  # fmt: skip

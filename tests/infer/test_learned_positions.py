@@ -33,7 +33,7 @@ def models():
 def log_probs(model, ids):
     """log p over the vocabulary at every position of one text, from the model itself, [N, V]."""
     at_1T, n = np.arange(32, dtype=np.int32)[None], len(ids)
-    rank_1T = np.where(at_1T < n, at_1T * model.config.data.left_to_right, NEVER)
+    rank_1T = np.where(at_1T < n, at_1T * model.config.objective.causal, NEVER)
     ids_1T = np.array([ids + [0] * (32 - n)], np.int32)
     return np.asarray(_log_probs(language_model(model.config), model.params, ids_1T, rank_1T))[:n]
 

@@ -21,6 +21,7 @@ from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.layers import declared
 from xlnet_jax.model.transformer import Output
+from xlnet_jax.objectives import PLM
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch, make_recipe
@@ -107,7 +108,7 @@ class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
     config, parts = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96), Parts()
-    diffuses = False
+    objective = PLM
 
     def init(self, key, batch, memory, *, deterministic):
         return {"params": {"word_embedding": declared(lambda: jnp.zeros((96, 12)), ("vocab", "embed"), "table", 0)()}}

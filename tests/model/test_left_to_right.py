@@ -14,6 +14,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.objectives import OBJECTIVES
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch
 
@@ -41,7 +42,7 @@ def make_memory(layers: int = 2) -> Memory:
 
 
 def make_model(objective: str = "clm", **changes) -> LanguageModel:
-    return LanguageModel(XLNet(dataclasses.replace(CONFIG, **changes), None, objective=objective))
+    return LanguageModel(XLNet(dataclasses.replace(CONFIG, **changes), None, objective=OBJECTIVES[objective]))
 
 
 def make_params(model: LanguageModel) -> dict:

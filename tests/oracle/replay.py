@@ -197,7 +197,7 @@ class Observed:
 
     def __init__(self, model: XLNet) -> None:
         self.model, self.config, self.parts, self.out, self.layers = model, model.config, model.parts, None, None
-        self.diffuses = model.diffuses
+        self.objective = model.objective
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
         self.out, seen = self.model.apply(variables, *args, mutable=["intermediates", "layer_outputs"], **kwargs)

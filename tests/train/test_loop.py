@@ -321,7 +321,7 @@ def test_evaluation_of_nothing_is_refused(tmp_path, finished):
     with pytest.raises(BadInput, match="no checkpoint of step 7; there are 4, 8"):
         evaluate(finished[0], step=7, overrides=["--config.mesh.data=8"])
     for name in ("memory_len", "segment_len", "streams"):
-        with pytest.raises(BadInput, match=f"--{name} is for left-to-right models .* data.objective=plm; leave it out"):
+        with pytest.raises(BadInput, match=f"--{name} is for models of data.objective=clm, .*=plm; leave it out"):
             evaluate(finished[0], **{name: 4})
 
 

@@ -238,13 +238,13 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "clm"}, "data.reuse_len=16 must be data.segment_len=32 with data.objective=clm"),
-        ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len=32"),
+        ({"objective": "clm"}, "data.reuse_len=16 must be data.segment_len = 32 with data.objective=clm"),
+        ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len = 32"),
         ({"objective": "mlm"}, "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm"),
         ({"objective": "mlm", "reuse_len": 29}, "model.memory_len=24 must be 0 with data.objective=mlm"),
         ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm, mdm"),
-        ({"objective": "mdm"}, "data.reuse_len=16 must be data.segment_len = 32 with model.architecture=xlnet and"),
-        ({"objective": "mdm", "reuse_len": 32}, "data.num_predict=6 must be data.reuse_len=32 with data.objective=mdm"),
+        ({"objective": "mdm"}, "data.reuse_len=16 must be data.segment_len = 32 with data.objective=mdm"),
+        ({"objective": "mdm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len = 32 with data.objective"),
         (MDM, "model.memory_len=24 must be 0 with data.objective=mdm"),
     ],
 )

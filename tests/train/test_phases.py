@@ -169,7 +169,7 @@ def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
     for step, objective in ((4, "plm"), (8, "clm"), (14, "mlm")):
         config = workdirs.load_config(str(whole), step=step)
         assert config.data.objective == objective and not config.phases
-    with pytest.raises(BadInput, match="factorization_order is for permutation models"):
+    with pytest.raises(BadInput, match="factorization_order is for models of data.objective=plm"):
         evaluate(str(whole), factorization_order="uniform")
     assert evaluate(str(whole), blocks=8, step=4)["heldout_loss"] < np.log(200)
 

@@ -153,9 +153,10 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
-    member, objective = base.model.member, base.data.objective
-    of_family = {"model": {}, "data": {}} if objective == "plm" else member.usual(size.T, objective)
-    if member.segments > 1 and objective == "mlm":
+    member, objective, of_family = base.model.member, base.objective, {"model": {}, "data": {}}
+    if objective.stream == "content":
+        of_family = member.usual(size.T, objective.name)
+    if member.segments > 1 and not objective.whole:
         of_family["data"]["sentence_loss"] = True
     if member.parts.projected:
         of_family["model"]["d_embed"] = min(128, size.d_model // 2)

@@ -23,6 +23,7 @@ from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
+from xlnet_jax.objectives import CLM, PLM
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import picture
 from xlnet_jax.storage.files import Json
@@ -105,7 +106,7 @@ def by_context(
     of_step = {name: workdirs.newest_in_phases(name, step) for name in [workdir, *against]}
     asked = {name: as_asked(configured(name, overrides, batch_size, at), reach) for name, at in of_step.items()}
     for name, config in asked.items():
-        check_objective(config, "clm", "--context", name)
+        check_objective(config, CLM, "--context", name)
     heldout = held_out(workdir, asked[workdir])
     for name in against:
         workdirs.check_tokenizer(name, heldout)
@@ -137,7 +138,7 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
     changes = {name: value for name, value in reach.items() if value is not None and value is not False}
     given = [*changes, *["streams"] * (streams is not None)]
     if given:
-        check_objective(config, "clm", f"--{given[0]}")
+        check_objective(config, CLM, f"--{given[0]}")
     if changes and config.model.member.parts.positions == "per_layer":
         raise BadInput(
             f"--{given[0]}: model.architecture={config.model.architecture} has its own lengths; leave it out"
@@ -156,7 +157,7 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
-    check_objective(config, "plm", "--factorization_order")
+    check_objective(config, PLM, "--factorization_order")
     T = config.data.segment_len
     fresh, predicted = LAWS[factorization_order].layout(T)
     keys = {"factorization_order": factorization_order, "reuse_len": fresh, "num_predict": predicted}

@@ -21,6 +21,7 @@ from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
+from xlnet_jax.objectives import OBJECTIVES
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.launch import plan_until
@@ -113,8 +114,7 @@ _PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are
 def print_example(shown: Json) -> None:
     """A table of the positions on stdout; for targets also the piece to predict and the positions it sees."""
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
-    content, query = visible(shown["rank"], list(targets))
-    sight = query if shown["objective"] == "plm" else content
+    sight = visible(shown["rank"], list(targets))[OBJECTIVES[shown["objective"]].stream == "query"]
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
@@ -142,7 +142,7 @@ def draw(shown: Json, path: str) -> None:
     except ImportError as error:
         raise BadInput(f"--output needs matplotlib: {how_to_install('quickstart')}") from error
     figure = Figure(figsize=(13, 6.5), layout="constrained")
-    names = ("content", "query") if shown["objective"] == "plm" else ("content",)
+    names = ("content", "query")[: 1 + (OBJECTIVES[shown["objective"]].stream == "query")]
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), names, strict=False):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")

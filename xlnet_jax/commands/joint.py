@@ -24,6 +24,7 @@ from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
+from xlnet_jax.objectives import PLM
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.storage.files import Json
@@ -56,7 +57,7 @@ def joint(
     """
     step = workdirs.newest_in_phases(workdir, step)
     config = configured(workdir, overrides, batch_size, step)
-    check_objective(config, "plm", "--target_share", workdir)
+    check_objective(config, PLM, "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for

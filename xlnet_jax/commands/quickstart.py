@@ -57,7 +57,7 @@ def quickstart(config: Config, workdir: str) -> Json:
     workdirs.check_folder(workdir, ours=(CORPUS, RUN), what="quick start")
     began = time.perf_counter()
     corpus, run = os.path.join(workdir, CORPUS), os.path.join(workdir, RUN)
-    by_characters = config.data.left_to_right
+    by_characters = config.objective.causal
     options: Json = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
     if not by_characters:
         options = {"vocab_size": config.model.vocab_size, "sentences": "punctuation", "heldout": HELDOUT,
@@ -79,7 +79,7 @@ def quickstart(config: Config, workdir: str) -> Json:
         # It may be from an earlier call, with parameters of an earlier step.
         shutil.rmtree(result["export"], ignore_errors=True)
         export(run, result["export"])
-    if config.data.objective == "plm":
+    if config.objective.stream == "query":
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
     log.info("next, train on text files of your own: see docs/quickstart.md")

@@ -17,7 +17,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
 from xlnet_jax.infer.options import Generate, Score
-from xlnet_jax.infer.score import Bound, Likelihood
+from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import progress
@@ -69,7 +69,7 @@ def generate(
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
     continued = model.generate(prompts, listener=Terminal(prompts) if on_terminal else None, **options)
-    exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective in ("plm", "mdm") else {}
+    exact = {} if model.config.objective.causal else {"exact": asked.tokens_per_step == 1}
     return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
 
 
@@ -138,24 +138,25 @@ def score(
       draw) and the `draws`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
+    likelihood = model.config.objective.likelihood
     passages = gathered(
         map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
     )
-    if model.config.data.objective == "mlm" and Score(**options) == Score():
+    if likelihood == "pseudo" and Score(**options) == Score():
         found = [(one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
                  for one in model.pseudo_score(passages)]  # fmt: skip
-    elif model.config.data.objective == "mdm":
-        found = [(one.position_U, one.term_KU.mean(axis=0), _of_bound(one)) for one in model.elbo(passages, **options)]
+    elif likelihood == "bound":
+        found = [
+            (one.position_U, one.term_KU.mean(axis=0),
+             {"elbo": one.elbo, "standard_error": progress.number(np.float64(one.standard_error)),
+              "draws": len(one.term_KU)})
+            for one in model.elbo(passages, **options)
+        ]  # fmt: skip
     else:
         scores = model.score(passages, **options)
         found = [(one.position_U, one.log_prob_KU.mean(axis=0), _of_likelihood(one)) for one in scores]
     pairs = enumerate(zip(passages, found, strict=True), 1)
     return [_result(model.tokenizer, number, passage, *each) for number, (passage, each) in pairs]
-
-
-def _of_bound(bound: Bound) -> Json:
-    error = progress.number(np.float64(bound.standard_error))
-    return {"elbo": bound.elbo, "standard_error": error, "draws": len(bound.term_KU)}
 
 
 def _of_likelihood(score: Likelihood) -> Json:

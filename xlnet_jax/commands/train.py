@@ -102,7 +102,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
         check(part, f"log.samples={config.log.samples}: this run", Fill())
     length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
     windows_NT = windows(heldout, length, config.log.samples, every=length)
-    tokenizer, alone = heldout.tokenizer, any(part.data.objective == "mlm" for part in parts)
+    tokenizer, alone = heldout.tokenizer, any(part.objective.likelihood == "pseudo" for part in parts)
     special = tokenizer.special.there()
     texts = [tokens_T[~np.isin(tokens_T, special)].tolist() for tokens_T in windows_NT[:: len(heldout.corpora)]]
     pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
@@ -132,7 +132,7 @@ def _next(workdir: str, step: int) -> str | None:
         return None
     config = workdirs.load_config(workdir, whole=True)
     verb, words = "fill", " --top=5 'The end of the [MASK].'"
-    if config.data.left_to_right:
+    if config.objective.causal:
         verb, words = "generate", " --tokens=50 'The end of the'"
     if config.model.member.parts.positions == "per_layer":  # no memory could follow a text
         verb, words = "evaluate", ""

@@ -7,12 +7,10 @@ import math
 from typing import TYPE_CHECKING
 
 from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers, split
+from xlnet_jax.objectives import OBJECTIVES, PREFIX
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
-
-_OF_EXAMPLES = ("piece_spans", "fill_functional", "static_targets", "both_directions")
-"""The compat switches that change what is in an example or in a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +24,7 @@ class DataConfig:
     objective: str = key(
         "plm",
         "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT), masked diffusion (LLaDA)",
-        choices="plm clm mlm mdm",
+        choices=" ".join(OBJECTIVES),
         phased=True,
     )
     factorization_order: str = key(
@@ -90,11 +88,6 @@ class DataConfig:
     def folders(self) -> list[str]:
         """The folders in `corpus`."""
         return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
-
-    @property
-    def left_to_right(self) -> bool:
-        """Whether every token is predicted from those before it: the perplexity is that of a language model."""
-        return self.objective == "clm"
 
     def weight_list(self) -> list[float]:
         """`weights` as numbers."""
@@ -171,17 +164,18 @@ class FinetuneConfig:
 
 def rules(config: Config) -> list[Rule]:
     """Rules for the examples of pretraining or of a task."""
-    data, pretraining = config.data, config.pretrains
+    data, pretraining, objective = config.data, config.pretrains, config.objective
     return [
-        ("data.factorization_order", data.factorization_order == "spans" or (data.objective == "plm" and pretraining),
+        ("data.factorization_order", data.factorization_order == "spans" or (
+            objective.stream == "query" and pretraining),
          "is for pretraining with data.objective=plm; use spans"),
-        *(_lengths(config) if pretraining else _task_rules(config)),
+        *(objective.rules(config) if pretraining else _task_rules(config)),
         ("data.pairs", data.pairs != "none" or config.model.member.positions_at_input,
          f"is not for model.architecture={config.model.architecture}; use next or order"),
         ("data.random_share", data.mask_share + data.random_share <= 1,
          f"and data.mask_share={data.mask_share} are more than 1 together"),
         ("compat.switches", not config.compat.on("static_copies") or (
-            config.model.member.positions_at_input and data.objective == "mlm" and pretraining),
+            config.model.member.positions_at_input and not objective.whole and pretraining),
          "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
         ("data.shuffle_len", divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
          f"must be a multiple of the {data.reuse_len * data.windows_per_block} tokens of a block"),
@@ -189,64 +183,6 @@ def rules(config: Config) -> list[Rule]:
          "must be positive numbers separated by commas"),
         ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
          f"must be at least data.masks_per_group={data.masks_per_group}, and that at least 1"),
-    ]  # fmt: skip
-
-
-def _lengths(config: Config) -> list[Rule]:
-    """By objective and order law; see `data.batches.examples` and `data.batches.orders`."""
-    data, T, R, P = config.data, config.data.segment_len, config.data.reuse_len, config.data.num_predict
-    few_targets = ("data.num_predict", P <= (T - 3) // 2,
-                   f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
-    member, name = config.model.member, f"model.architecture={config.model.architecture}"
-    of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
-    if data.objective == "mdm":
-        special = 2 if member.positions_at_input else 0
-        return [
-            ("data.pairs", data.pairs == "none" or not member.positions_at_input,
-             "must be none with data.objective=mdm: its text has no A and B"),
-            ("data.sentence_loss", not data.sentence_loss, "needs segments A and B; use data.objective=mlm"),
-            ("data.reuse_len", R == T - special >= 1,
-             f"must be {f'data.segment_len - {special}' if special else 'data.segment_len'} = {T - special} with "
-             f"{name} and data.objective=mdm"),
-            ("data.num_predict", P == R, f"must be data.reuse_len={R} with data.objective=mdm: all may be masked"),
-            ("model.memory_len", config.model.memory_len == 0,
-             "must be 0 with data.objective=mdm: its examples do not follow each other"),
-            ("compat.switches", not of_2019,
-             f"must leave out {', '.join(of_2019)} with data.objective=mdm: 2019 had no such examples"),
-        ]  # fmt: skip
-    if data.objective == "mlm":
-        at_input, special = member.positions_at_input, 2 if data.pairs == "none" else 3
-        layout = f"{name} and data.pairs={data.pairs}" if at_input else "data.objective=mlm"
-        return [
-            ("data.segment_len", T >= 5, "must be at least 5"),
-            ("data.pairs", data.pairs == "none" or not at_input or member.segments > 1,
-             f"must be none with {name}: it has one segment"),
-            ("data.sentence_loss", data.pairs != "none" or not data.sentence_loss,
-             "needs segments A and B; use data.pairs=next or order"),
-            ("data.short_rate", data.pairs != "none" or data.short_rate == 0,
-             "is for whole sentences; use 0 with data.pairs=none"),
-            ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
-            ("data.reuse_len", R + special == T, f"must be data.segment_len - {special} = {T - special} with {layout}"),
-            ("data.num_predict", P >= 1, "must be at least 1"),
-            few_targets,
-            ("model.memory_len", config.model.memory_len == 0,
-             "must be 0 with data.objective=mlm: its examples do not follow each other"),
-            ("compat.switches", not (at_input and of_2019), f"must leave out {', '.join(of_2019)} with {name}"),
-        ]  # fmt: skip
-    if data.objective == "plm" and data.factorization_order == "spans":
-        return [
-            ("data.segment_len", T - R - 3 >= 2,
-             f"is too short for data.reuse_len={R}: A, SEP, B, SEP and CLS need 5 more tokens; use at least {R + 5}"),
-            ("data.num_predict", P >= 2, "must be at least 2: one target in each half"),
-            few_targets,
-        ]  # fmt: skip
-    law = "objective=clm" if data.left_to_right else f"factorization_order={data.factorization_order}"
-    of_2019 = of_2019 if data.objective == "plm" or member.positions_at_input else []
-    return [
-        ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),
-        ("data.num_predict", P == T, f"must be data.segment_len={T} with data.{law}: all of it may be predicted"),
-        ("compat.switches", not of_2019,
-         f"must leave out {', '.join(of_2019)} with data.{law}: 2019 had no such examples"),
     ]  # fmt: skip
 
 
@@ -263,12 +199,7 @@ def _task_rules(config: Config) -> list[Rule]:
         ("finetune.task", member.cls != "none" or task.task in _WITHOUT_CLS,
          f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
          f"one of {', '.join(_WITHOUT_CLS)}"),
-        ("model.memory_len", not generates or config.model.memory_len == 0,
-         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
-        ("finetune.max_answer", not generates or task.max_answer <= T - 3,
-         f"leaves no room for a source in data.segment_len={T}; use at most {T - 3}"),
-        ("finetune.beam", not generates or task.beam <= config.model.pieces,
-         f"is more than model.vocab_size={config.model.pieces}: there are not so many first pieces"),
+        *(PREFIX.rules(config) if generates else []),
         ("finetune.columns", len({*task.column_list()}) == len(task.column_list()), "names a column twice"),
         ("finetune.segments", not member.positions_at_input or task.segments == 1,
          f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),

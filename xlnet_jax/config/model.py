@@ -121,7 +121,7 @@ def rules(config: Config) -> list[Rule]:
     """Rules for the architecture; Vanilla's own keys are the last."""
     model, data, member, pretrains = config.model, config.data, config.model.member, config.pretrains
     name, at_input = f"model.architecture={member.name}", member.positions_at_input
-    left_to_right = data.left_to_right and pretrains
+    causal = config.objective.causal
     return [
         ("data.objective", not pretrains or data.objective in member.objectives,
          f"is not for {name}, which is trained by {' or '.join(member.objectives)}"),
@@ -145,12 +145,12 @@ def rules(config: Config) -> list[Rule]:
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", model.memory_len > 0 or not model.same_length,
          "needs a memory: a query would see nothing with model.memory_len=0"),
-        ("model.same_length", data.left_to_right or not model.same_length, "needs data.objective=clm"),
+        ("model.same_length", causal or not model.same_length, "needs data.objective=clm"),
         ("model.layer_losses", not model.layer_losses or model.norm == "post",
          "needs model.norm=post: the sums of pre-norm layers are not normalised"),
-        ("model.layer_losses", not model.layer_losses or left_to_right,
+        ("model.layer_losses", not model.layer_losses or (causal and pretrains),
          "is for pretraining with data.objective=clm; use False"),
         ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
-        ("data.multi_token_prediction", data.multi_token_prediction == 1 or (left_to_right and not at_input),
+        ("data.multi_token_prediction", data.multi_token_prediction == 1 or (causal and pretrains and not at_input),
          "is for pretraining with data.objective=clm, without positions at the input; use 1"),
     ]  # fmt: skip

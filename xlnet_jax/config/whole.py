@@ -14,6 +14,8 @@ from xlnet_jax.config import phases, run
 from xlnet_jax.config.keys import mistake, mistyped
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import suggest
+from xlnet_jax.objectives import OBJECTIVES
+from xlnet_jax.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Config:
     def sections(self) -> dict[str, Any]:
         """All but the phases, by name."""
         return {name: section for name, section in vars(self).items() if name != "phases"}
+
+    @property
+    def objective(self) -> Objective:
+        """All that `data.objective` says."""
+        return OBJECTIVES[self.data.objective]
 
     @property
     def pretrains(self) -> bool:

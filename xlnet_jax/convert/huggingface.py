@@ -49,7 +49,7 @@ def check(config: Config) -> None:
             f"which Hugging Face's {row.prefix} requires; train with model.head_dim={model.d_model / model.heads:g} to "
             "export"
         )
-    if config.data.left_to_right and model.member.cls != "none":
+    if config.objective.causal and model.member.cls != "none":
         raise BadInput(f"data.objective=clm: Hugging Face's {row.title} sees both sides (plm, mlm); use --format=orbax")
     if task != "none" and peers.EXPORTS[task].name not in row.heads:
         raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")

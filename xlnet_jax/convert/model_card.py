@@ -184,8 +184,8 @@ def model_card(trained: Trained) -> str:
     model, data, train, task = config.model, config.data, config.train, config.finetune
     member, row = model.member, peer(model)
     special, pieces = trained.tokenizer.special, trained.tokenizer.pieces
-    sees_masks, tuned = member.cls != "none", task.task != "none"
-    fills = member.cls == "first" or (sees_masks and data.objective != "plm")
+    sees_masks, tuned, of_query = member.cls != "none", task.task != "none", config.objective.stream == "query"
+    fills = member.cls == "first" or (sees_masks and not of_query)
     pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
     if task.task == "question_answering" and not member.positions_at_input:
         program = _LOAD + _ANSWER_OF_XLNET
@@ -234,7 +234,7 @@ def model_card(trained: Trained) -> str:
     use = _HOW + program + row.card
     if not tuned:
         if sees_masks:
-            use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+            use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if of_query else _OF_CONTENT_STREAM)
         if not fills:
             use += _GENERATE
     header, use = (string.Template(part).substitute(words) for part in (_HEADER, use))

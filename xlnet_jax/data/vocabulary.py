@@ -237,14 +237,14 @@ def open_in(folder: str, path: str, steps: Normalization | None = None) -> Token
 
 def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
     """Raises BadInput if a vocabulary lacks a special piece that the member or the objective of a model needs."""
-    member, objective, task = config.model.member, config.data.objective, config.finetune.task
-    framed, pretrains = objective != "clm" or task != "none", task == "none"
-    needs = {"mask": objective in ("mlm", "mdm") and pretrains, "eod": objective == "clm" and pretrains,
+    member, objective, pretrains = config.model.member, config.objective, config.pretrains
+    framed = not (objective.causal and pretrains)
+    needs = {"mask": objective.masks and pretrains, "eod": objective.causal and pretrains,
              "cls": framed and member.cls != "none", "sep": framed and member.separators,
              "pad": member.cls == "first"}  # fmt: skip
     if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
-        what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
-        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
+        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) has no piece for {' and '.join(lacks)}, which "
+                       f"model.architecture={member.name} with data.objective={objective.name} needs; take a "
                        "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
 
 
@@ -261,7 +261,7 @@ def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
 def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
     """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging Face."""
     name = config.model.architecture
-    if why := config.data.objective != "clm" and unexportable(tokenizer, name):
+    if why := not config.objective.causal and unexportable(tokenizer, name):
         _log.warning("this model trains, but cannot be exported to Hugging Face: tokenizer %s: %s. `prepare "
                      "--family=%s` makes a vocabulary for it", tokenizer.path, why, name)  # fmt: skip
 

@@ -25,6 +25,7 @@ from xlnet_jax.finetune.text_to_text import TextToText, TextToTextModel
 from xlnet_jax.model import flops
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Output, XLNet, empty_memory
+from xlnet_jax.objectives import PREFIX
 from xlnet_jax.train.loss import RowLosses
 from xlnet_jax.train.recipe import Recipe, assemble
 
@@ -141,8 +142,8 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the labels."""
     if isinstance(task, TextToText):
-        objective = "clm" if config.data.objective == "clm" else "prefix"
-        transformer = XLNet(config.model, None, config.compat, objective)
+        objective = config.objective
+        transformer = XLNet(config.model, None, config.compat, objective if objective.causal else PREFIX)
         model: Any = TextToTextModel(transformer, label_smoothing=config.train.label_smoothing)
     else:
         model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)

@@ -107,7 +107,7 @@ def start(
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
     dtype = accumulator(jnp.dtype(config.compute_dtype))
-    if model.transformer.diffuses:
+    if model.transformer.objective.masks:
         cache = Reread(none_BT, none_BT)
     else:
         cache = empty_cache(config, params, B, segment_len, memory_len)
@@ -141,7 +141,7 @@ def read(
     )
     if not tokens_BQ.shape[1]:
         return state._replace(calls_B=state.calls_B + (size_B > 0))
-    if not model.transformer.diffuses:
+    if not model.transformer.objective.masks:
         full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
         state = state._replace(cache=state.cache.next_segment(full_B))
     return _predict(model, params, state, tokens_BQ, rank_BQ, None, jnp.arange(state.logits_BPV.shape[1])[None])
@@ -194,7 +194,7 @@ def _extend(
     # Tokens of one call do not know of each other: they have one rank.
     rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
     state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
-    if model.transformer.left_to_right:
+    if model.transformer.objective.causal:
         # Before the first token of a segment the last one becomes the memory.
         starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
         cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
@@ -308,18 +308,18 @@ def _predict(
     default from all that is known; a left-to-right model the next one, from the last token that it reads."""
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
     target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)
-    if model.transformer.left_to_right:
+    if model.transformer.objective.causal:
         length_B1 = jnp.sum(rank_BQ != NEVER, axis=1, keepdims=True, dtype=jnp.int32)
         target_BP = jnp.maximum(length_B1 - 1, 0)
     if limit_BP is None:
         limit_BP = jnp.full_like(target_BP, NEVER)
     cache, cached = state.cache, dict[str, Any](place_BT=position_BQ, limit_BP=limit_BP)
-    if model.transformer.diffuses:
+    if model.transformer.objective.masks:
         if position_BQ is not None:
             tokens_BQ, rank_BQ = put(cache.tokens_BT, tokens_BQ, position_BQ), cache.rank_BT
         cache, cached = empty_memory(model.transformer.config, len(rank_BQ), 0), {}
     logits_BPV, cache = forward(model, params, cache, tokens_BQ, rank_BQ, target_BP, **cached)
-    if model.transformer.diffuses:
+    if model.transformer.objective.masks:
         cache = Reread(tokens_BQ, rank_BQ)
     return state._replace(cache=cache, logits_BPV=logits_BPV, calls_B=state.calls_B + live_BP.any(axis=1))
 

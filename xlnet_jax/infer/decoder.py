@@ -94,7 +94,7 @@ class Decoder(TextModel):
 
         Raises BadInput; see `orders.places`; or if the parameters are not finite.
         """
-        causal, T = self.model.transformer.left_to_right, self.segment_len
+        causal, T = self.model.transformer.objective.causal, self.segment_len
         if asked.tokens_per_step > 1:
             log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
                         "result is no draw of the model, and has no joint likelihood",
@@ -106,7 +106,7 @@ class Decoder(TextModel):
                 parts = _continued(ids_N, known_N, T, self.special, self.prefix)
             else:
                 place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
-                if self.model.transformer.diffuses:
+                if self.model.transformer.objective.masks:
                     parts = [with_masks(self.model, ids_N, known_N, self.special)]
                 else:
                     parts = segments(ids_N, known_N, place_N, T, self.special)
@@ -120,7 +120,7 @@ class Decoder(TextModel):
 
     def _fill(self, rows: list[_Row], B: int, asked: Decoding, stop: int | None, listener: Listener | None) -> None:
         """At most B texts at a time, part after part."""
-        model, params, causal = self.model, self.params, self.model.transformer.left_to_right
+        model, params, causal = self.model, self.params, self.model.transformer.objective.causal
         # All end reading in the same round.
         reads = [sum(len(part.token_N) > 0 for part in row.parts) for row in rows]
         queues = [[None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)]

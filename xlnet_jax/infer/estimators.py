@@ -60,8 +60,7 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
 
 def reads(config: Config) -> int:
     """Tokens of text that a model reads at a time, between its CLS and SEP if it has them."""
-    objective, at_input = config.data.objective, config.model.member.positions_at_input
-    return config.data.segment_len - 2 * (objective == "mlm" or (objective == "mdm" and at_input))
+    return config.data.segment_len - 2 * config.objective.framed[config.model.member.positions_at_input]
 
 
 def unknown(measure: str, shape: tuple[int, int]) -> np.ndarray:
@@ -79,25 +78,23 @@ def estimate(scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray
     Returns None where the model has no such likelihood: one from left to right knows only what is before. Raises
     BadInput for parameters that are not finite.
     """
-    bound = measure == "bound"
-    if (config.data.left_to_right and measure != "left_to_right") or (bound and config.data.objective != "mdm"):
+    if measure not in config.objective.measures:
         return None
+    bound = measure == "bound"
     K = orders if measure == "half" else 1
     asked = Score(orders=K, order="random" if measure == "half" else "left", draws=DRAWS, seed=SEED)
     window_X, texts = _questions(config, measure, tokens_NT)
     began = time.perf_counter()
     with progress_bar(measure, len(texts) * (DRAWS if bound else K)) as bar:
         done = functools.partial(bar.advance, bar.task_ids[0])
-        if bound:
-            nats_X = [-each.elbo for each in scorer.elbo(texts, asked, done)]
-        else:
-            nats_X = [-each.joint_K.mean() for each in scorer.log_prob(texts, asked, done)]
+        found = (scorer.elbo if bound else scorer.log_prob)(texts, asked, done)
+    nats_X = [-term_KU.sum(axis=1).mean() for _, term_KU in found]
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0
     for ids_N, known_N in texts:
         U, rounds = int((~known_N).sum()), -(-len(ids_N) // scorer.segment_len)
-        of_text, targets = (U, 1) if scorer.by_masks else (rounds, -(-U // rounds))
+        of_text, targets = (U, 1) if config.objective.masks else (rounds, -(-U // rounds))
         if bound:
             of_text, targets = DRAWS, (U + 1) // 2  # the mean of sizes that are uniform
         calls += K * of_text

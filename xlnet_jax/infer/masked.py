@@ -36,25 +36,6 @@ class Pseudo(NamedTuple):
         return float(self.log_prob_U.sum())
 
 
-def one_by_one(pairs: Sequence[tuple[Sequence[int], Sequence[bool]]], mask: int) -> tuple[list[list[int]], list[int]]:
-    """Of texts, ids and which of them are known: a copy for each unknown position with MASK there, and its id."""
-    rows, targets = list[list[int]](), list[int]()
-    for ids, known in pairs:
-        for at in np.flatnonzero(~np.array(known)).tolist():
-            rows.append([*ids[:at], mask, *ids[at + 1 :]])
-            targets.append(ids[at])
-    return rows, targets
-
-
-def by_text(pairs: Sequence[tuple[Sequence[int], Sequence[bool]]], log_probs: Sequence[float]) -> list[Pseudo]:
-    """The log-probabilities of all copies, text by text."""
-    left, found = iter(log_probs), list[Pseudo]()
-    for _, known in pairs:
-        position_U = np.flatnonzero(~np.array(known))
-        found.append(Pseudo(position_U, np.array([next(left) for _ in position_U])))
-    return found
-
-
 def filled(texts: Sequence[Gapped], logits_BV: Any, asked: Fill) -> list[Filled]:
     """Each text with its unknown piece drawn from its row of logits, or the most probable ones."""
     B, logits_BV = len(texts), jnp.asarray(logits_BV)

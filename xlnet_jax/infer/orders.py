@@ -61,29 +61,29 @@ class TextModel:
 
 def check(config: Config, path: str, asked: Options, bound: bool = False) -> None:
     """Raises BadInput for a question that the model of a configuration cannot answer; `bound`: for one by `elbo`."""
-    data = config.data
+    objective, of = config.objective, f"data.objective={config.data.objective}"
     plain = isinstance(asked, Fill) and (asked.order, asked.tokens_per_step, asked.speculative) == ("left", 1, 0)
-    if data.objective == "mlm" and not plain:
-        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: it "
+    if objective.likelihood == "pseudo" and not plain:
+        raise BadInput(f"{path} was trained with {of}, which predicts each unknown token by itself: it "
                        "fills one [MASK] without further options, and scores by its pseudo-likelihood (in Python "
                        "`pseudo_score`); for all else use a model of data.objective=plm or clm")  # fmt: skip
-    if data.objective == "mdm" and isinstance(asked, Decoding) and asked.speculative:
-        raise BadInput(f"speculative={asked.speculative}: {path} was trained with data.objective=mdm, in which no call "
+    if objective.masks and isinstance(asked, Decoding) and asked.speculative:
+        raise BadInput(f"speculative={asked.speculative}: {path} was trained with {of}, in which no call "
                        "verifies several tokens; leave it out, or use tokens_per_step")  # fmt: skip
     if isinstance(asked, Score):
-        if bound != (data.objective == "mdm"):
+        if bound != (objective.likelihood == "bound"):
             has = "no bound; use `score`" if bound else "a bound on the likelihood; use `elbo`"
-            raise BadInput(f"{path} was trained with data.objective={data.objective} and has {has}")
+            raise BadInput(f"{path} was trained with {of} and has {has}")
         for name in ("orders", "order") if bound else ("draws",):
             if (value := getattr(asked, name)) != getattr(Score(), name):
                 whom = "has a bound, the mean over all orders" if bound else "has a likelihood"
-                raise BadInput(f"{name}={value}: a model of data.objective={data.objective} {whom}; leave it out")
-    if data.left_to_right and isinstance(asked, Fill):
-        raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
+                raise BadInput(f"{name}={value}: a model of {of} {whom}; leave it out")
+    if objective.causal and isinstance(asked, Fill):
+        raise BadInput(f"{path} is left-to-right ({of}) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip
     for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
-        if data.left_to_right and (value := getattr(asked, name, only)) != only:
-            raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
+        if objective.causal and (value := getattr(asked, name, only)) != only:
+            raise BadInput(f"{name}={value}: a left-to-right model ({of}) has one token after the other; "
                            "leave it out, or train a model with data.objective=plm")  # fmt: skip
     if isinstance(asked, Decoding) and config.model.member.parts.positions == "per_layer":
         raise BadInput(f"{path} has model.architecture={config.model.architecture}, and no memory that could follow a "
@@ -95,8 +95,6 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
 def any_order(config: Config) -> LanguageModel:
     """The model of a configuration that answers questions."""
     model = make_recipe(config).model
-    if model.transformer.left_to_right:
-        return model
     # Outside of training a segment has no part that is read twice: all of it enters the memory.
     return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))
 
@@ -123,7 +121,7 @@ def checked(
         if (wrong_N := (ids_N < 0) | (ids_N >= config.pieces)).any():
             raise BadInput(f"{text}: id {ids_N[wrong_N][0]} is outside of the vocabulary of {config.pieces}")
         first = int(np.argmin(known_N))
-        if model.transformer.left_to_right and known_N[first:].any():
+        if model.transformer.objective.causal and known_N[first:].any():
             raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
                            f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
         if len(ids_N) + 2 * frame(model) > segment_len and not config.memory_len:
@@ -180,16 +178,16 @@ def segments(
     return parts
 
 
-def frame(model: LanguageModel) -> int:
-    """1 if a text stands between CLS and SEP: in masked diffusion, where positions are learned."""
-    return int(model.transformer.diffuses and model.transformer.config.member.positions_at_input)
+def frame(model: LanguageModel) -> bool:
+    """Whether a text stands between CLS and SEP."""
+    return model.transformer.objective.framed[model.transformer.config.member.positions_at_input]
 
 
 def with_masks(model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> Segment:
     """A text as a masked model, or one of masked diffusion, reads it: MASK where it is unknown."""
     position_U, member = np.flatnonzero(~known_N), model.transformer.config.member
     read, first = layouts.Sequence(np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)), 0
-    if model.transformer.objective == "mlm" or frame(model):
+    if frame(model):
         layout = layouts.Layout(special, member)
         read, first = layouts.joined(layout, read.tokens), layout.first
     rank_N = np.zeros(len(read.tokens), np.int32)
@@ -206,7 +204,7 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
     """One line in the log, the first time that questions to a `plm` model go beyond what its order law
     (`data.factorization_order`) has taught, with the law that teaches them; see `OrderLaw.beyond`."""
     data = config.data
-    if data.objective != "plm" or data in _told:
+    if config.objective.stream == "content" or data in _told:
         return
     T, law = data.segment_len, LAWS[data.factorization_order]
     parts = [np.asarray(each[start : start + T], bool) for each in known for start in range(0, len(each), T)]

@@ -41,6 +41,7 @@ from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of
 from xlnet_jax.infer.options import Score
 from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.objectives import CLM, MDM, MLM, PLM
 from xlnet_jax.train.loss import LanguageModel
 
 FEWEST_TARGETS = 8
@@ -103,11 +104,11 @@ class Scorer(TextModel):
         Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
         K, T, seed = asked.orders, self.segment_len, asked.seed
-        read = self._chain if self.by_masks else self._whole
+        read = READERS[self.model.transformer.objective]
         every = []
         for number, (ids_N, known_N) in enumerate(texts, 1):
             orders = (places(number, known_N, asked.order, (seed, number, turn), T) for turn in range(K))
-            every.append([row for place_N in orders for row in read(ids_N, known_N, place_N)])
+            every.append([row for place_N in orders for row in read(self, ids_N, known_N, place_N)])
         found = zip(texts, self._of_texts(every, listener), strict=True)
         return [Likelihood(np.flatnonzero(~known_N), log_prob_X.reshape(K, -1)) for (_, known_N), log_prob_X in found]
 
@@ -146,35 +147,6 @@ class Scorer(TextModel):
                 raise BadInput(f"text {number}: the likelihood is not finite; the parameters are damaged")
         return results
 
-    @property
-    def by_masks(self) -> bool:
-        """Whether a call predicts from what is not masked, and the chain rule needs one for each token."""
-        return self.model.transformer.objective in ("mlm", "mdm")
-
-    def _chain(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
-        """Of each unknown position, ascending, a row: MASK there and wherever the order comes later."""
-        rows = []
-        for at in np.flatnonzero(~known_N):
-            whole = with_masks(self.model, ids_N, known_N | (place_N < place_N[at]), self.special)
-            one = whole.text_U == at
-            position_U, target_U, text_U = (each_U[one] for each_U in whole[2:5])
-            rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
-        return rows
-
-    def _whole(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
-        """One row for all positions: the parts of a text in which its tokens are read."""
-        T = self.segment_len
-        if not self.model.transformer.left_to_right:
-            return [segments(ids_N, known_N, place_N, T, self.special)]
-        ids_N, known_N = following(ids_N, known_N, self.special)
-        parts = []
-        for start in range(0, len(ids_N) - 1, T):
-            read_N = ids_N[:-1][start : start + T]
-            position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
-            text_U = start + 1 + position_U
-            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
-        return [parts]
-
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))
         every = [segment for row in rows for segment in row]
@@ -194,6 +166,40 @@ class Scorer(TextModel):
                 if turn < len(row):
                     parts[b].append(log_prob_BP[b, : len(row[turn].position_U)])
         return [np.concatenate(each) for each in parts]
+
+
+def _from_left(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
+    """One row for all positions: the parts of a text in which its tokens are read and predict the next."""
+    T = scorer.segment_len
+    ids_N, known_N = following(ids_N, known_N, scorer.special)
+    parts = []
+    for start in range(0, len(ids_N) - 1, T):
+        read_N = ids_N[:-1][start : start + T]
+        position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
+        text_U = start + 1 + position_U
+        parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
+    return [parts]
+
+
+def _by_masks(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
+    """Of each unknown position, ascending, a row: MASK there and wherever the order comes later."""
+    rows = []
+    for at in np.flatnonzero(~known_N):
+        whole = with_masks(scorer.model, ids_N, known_N | (place_N < place_N[at]), scorer.special)
+        one, of_one = whole.text_U == at, ("position_U", "target_U", "text_U")
+        rows.append([whole._replace(**{name: getattr(whole, name)[one] for name in of_one})])
+    return rows
+
+
+READERS = {
+    PLM: lambda scorer, ids_N, known_N, place_N: [
+        segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)
+    ],
+    CLM: _from_left,
+    MLM: _by_masks,
+    MDM: _by_masks,
+}
+"""By objective, what is read for the chain rule in an order: rows of segments, one row or one for each token."""
 
 
 def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:

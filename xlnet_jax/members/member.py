@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.peer import Json, Peer
+from xlnet_jax.objectives import OBJECTIVES
+from xlnet_jax.objectives.objective import Objective
 
 
 class Member(NamedTuple):
@@ -17,8 +19,8 @@ class Member(NamedTuple):
     """The values of `data.objective` that it is trained by, the usual one first."""
     parts: Parts
     """Of its network."""
-    other_parts: dict[str, Parts] = {}
-    """Its parts by objective, where they are others; prefix is the task `text_to_text`."""
+    other_parts: dict[Objective, Parts] = {}
+    """Its parts by objective, where they are others."""
 
     cls: str = "first"
     """Where CLS stands: last, and examples of a task are padded on the left; first; none."""
@@ -55,24 +57,24 @@ class Member(NamedTuple):
         is longer, and there is no memory."""
         return self.parts.positions in ("input", "sinusoids")
 
-    def parts_of(self, objective: str) -> Parts:
+    def parts_of(self, objective: Objective) -> Parts:
         """The parts of a model that is trained by an objective."""
-        return self.other_parts.get(objective, self.parts)
+        return self.other_parts.get(objective, self.parts)._replace(targets=objective.stream)
 
     def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
         """Keys by section, whatever the size: what the network needs, and examples of T = `segment_len` tokens for an
-        objective (None = the usual one), without the loss of sentences: of a masked model with 15 % of targets, of
-        `clm` and `mdm` with any of the text. `model.memory_len` is 0, or is left out where
-        there may be a memory: with `clm` and relative positions."""
-        T, objective = segment_len, objective or self.objectives[0]
-        pairs = "none" if objective == "mdm" and self.positions_at_input else self.pairs
-        of_text = objective == "clm" or (objective == "mdm" and not self.positions_at_input)
-        special = 0 if of_text else 2 if pairs == "none" else 3
-        recurrent = objective == "clm" and self.parts_of(objective).positions == "relative"
+        objective of the content stream (None = the usual one), without the loss of sentences: with 15 % of targets, or
+        with any of the text where all may be predicted. `model.memory_len` is 0, or is left out where there may be a
+        memory: from left to right with relative positions."""
+        T, trained = segment_len, OBJECTIVES[objective or self.objectives[0]]
+        framed = trained.framed[self.positions_at_input]
+        recurrent = trained.causal and self.parts_of(trained).positions == "relative"
+        pairs = "none" if trained.whole and framed else self.pairs
+        special = 0 if not framed else 2 if pairs == "none" else 3
         model = {"architecture": self.name, "max_positions": T, **({} if recurrent else {"memory_len": 0}),
                  **self.required, **self.usual_model}  # fmt: skip
-        data = {"objective": objective, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
+        data = {"objective": trained.name, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
                 "segment_len": T, "reuse_len": T - special,
-                "num_predict": max(1, T * 3 // 20) if objective == "mlm" else T - special,
+                "num_predict": T - special if trained.whole else max(1, T * 3 // 20),
                 "pairs": pairs, "spans": self.spans}  # fmt: skip
         return {"model": model, "data": data}

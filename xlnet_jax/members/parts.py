@@ -21,7 +21,7 @@ class Parts(NamedTuple):
     streams: int = 2
     """2: there is a learned vector that query streams start with."""
     targets: str = "query"
-    """The stream that predicts the targets: query, or content."""
+    """The stream that predicts the targets: query, or content; that of the objective (`Member.parts_of`)."""
     embedding_norm: bool = False
     """The sum of the embeddings is normalised, then dropped."""
     projected: bool = False

@@ -1,12 +1,12 @@
 """Transformer-XL: XLNet from left to right, with one stream, a memory and no segments."""
 
-from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.xlnet import XLNET
+from xlnet_jax.objectives import CLM
 
 TRANSFORMER_XL = XLNET._replace(
     name="transformer_xl",
     objectives=("clm",),
-    parts=Parts(segments="none", streams=1, targets="content"),
+    parts=XLNET.other_parts[CLM],
     other_parts={},
     xlnet_ids=False,
     peer=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xlnet_jax.members.member import Member
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.members.peer import Entry, Peer, Table, Twin, heads
+from xlnet_jax.objectives import CLM
 
 _BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias", "segment_bias": "r_s_bias"}
 _SHARED = [(f"{scope}/{ours}", theirs) for scope in ("biases", "layers/attention") for ours, theirs in _BIASES.items()]
@@ -47,14 +48,12 @@ HUGGINGFACE: Table = (
 """The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForMultipleChoice")
-_CONTENT = Parts(targets="content")
 
 XLNET = Member(
     name="xlnet",
     objectives=("plm", "clm", "mlm", "mdm"),
     parts=Parts(),
-    other_parts={"mlm": _CONTENT, "mdm": _CONTENT, "prefix": _CONTENT,
-                 "clm": Parts(segments="none", streams=1, targets="content")},
+    other_parts={CLM: Parts(segments="none", streams=1)},
     cls="last",
     xlnet_ids=True,
     peer=Peer(

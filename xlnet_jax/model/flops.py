@@ -34,7 +34,7 @@ def forward_flops(config: Config) -> dict[str, int]:
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
-    parts, groups = model.member.parts_of(data.objective), clusters(model)
+    parts, groups = model.member.parts_of(config.objective), clusters(model)
     # Scores of content and relative position, and values.
     attention = (3 if parts.positions == "relative" else 2) * 2 * (M + T) * W
     # And query and output projection, segment scores, feed-forward.
@@ -66,7 +66,7 @@ def step_flops(config: Config) -> int:
     per_row = 3 * sum(forward_flops(config).values())
     into_memory = model.layers * 2 * 2 * model.memory_len * D * W
     # The sinusoids are constants: their projection has a gradient for its kernel only.
-    relative = model.member.parts_of(data.objective).positions == "relative"
+    relative = model.member.parts_of(config.objective).positions == "relative"
     table = model.layers * 2 * 2 * N * D * W * relative
     return config.train.batch_size * (per_row - into_memory) + table
 

@@ -25,6 +25,8 @@ from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStrea
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward, layer_norm
+from xlnet_jax.objectives import PLM
+from xlnet_jax.objectives.objective import Objective
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
@@ -127,7 +129,7 @@ class XLNet(nn.Module):
     reuse_len: int | None = None
     """Number of positions R of a segment that enter the memory; None = all of them."""
     compat: CompatConfig = CORRECT
-    objective: str = "plm"
+    objective: Objective = PLM
 
     @property
     def parts(self) -> Parts:
@@ -138,16 +140,6 @@ class XLNet(nn.Module):
     def idle(self) -> set[tuple[str, ...]]:
         """Parameters that are there for other objectives of the member, and have no gradient."""
         return {("mask_embedding",)} if self.parts.streams == 2 and self.parts.targets == "content" else set()
-
-    @property
-    def left_to_right(self) -> bool:
-        """Whether each token is predicted from those before it."""
-        return self.objective in ("clm", "prefix")
-
-    @property
-    def diffuses(self) -> bool:
-        """Whether what is unknown stands in the text as MASK, any number of tokens."""
-        return self.objective == "mdm"
 
     @nn.compact
     def __call__(

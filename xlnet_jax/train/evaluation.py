@@ -37,6 +37,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.storage.files import Json
@@ -54,11 +55,10 @@ def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, s
     return workdirs.load_config(workdir, [*overrides, *rows], step)
 
 
-def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
+def check_objective(config: Config, objective: Objective, option: str, name: str = "this one") -> None:
     """Raises BadInput for an option that is for models of another objective."""
-    if config.data.objective != objective:
-        models = {"clm": "left-to-right", "plm": "permutation"}[objective]
-        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
+    if config.objective != objective:
+        raise BadInput(f"{option} is for models of data.objective={objective.name}, but {name} has "
                        f"data.objective={config.data.objective}; leave it out")  # fmt: skip
 
 
@@ -197,7 +197,7 @@ class HeldoutLoss:
         mixture.check(config)
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
         self._rows = len(reading.rows_S3)
-        if config.data.left_to_right:
+        if config.objective.causal:
             # No more rows than there are streams.
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
@@ -248,10 +248,10 @@ class HeldoutLoss:
         scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
         if not self._config.model.memory_len:
             del scored["loss_without_memory"]
-        data = self._config.data
-        if data.left_to_right or data.factorization_order != "spans" or data.objective == "mdm":
+        objective = self._config.objective
+        if objective.whole or self._config.data.factorization_order != "spans":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
-        if data.left_to_right:
+        if objective.causal:
             scored["streams"] = self._rows
         return scored
 

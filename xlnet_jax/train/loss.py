@@ -32,6 +32,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.model.vanilla import AuxiliaryHeads
+from xlnet_jax.objectives import CLM, MDM, MLM, PLM, PREFIX
 
 
 @jax.tree_util.register_dataclass
@@ -96,20 +97,16 @@ class LanguageModel:
     @property
     def coefficients(self) -> Mapping[str, float]:
         """By loss its coefficient in what training minimises; the first loss is the one that is evaluated."""
-        further = {"auxiliary": self.auxiliary is not None, "sentences": self.sentences}
-        return {"tokens": 1.0, **{name: 1.0 for name, there in further.items() if there}}
+        further = ["auxiliary"] * (self.auxiliary is not None) + ["sentences"] * self.sentences
+        return dict.fromkeys(["tokens", *further], 1.0)
 
     def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
         """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row stands for, [..., B].
 
-        They are its targets, of weight 1; of `mdm` all P that may be masked, and a masked one has weight P / n.
+        See `WEIGHTS`.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
-        targets_B = weight_BP.sum(axis=-1)
-        if not self.transformer.diffuses:
-            return weight_BP, targets_B
-        tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
-        return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
+        return WEIGHTS[self.transformer.objective](weight_BP, weight_BP.sum(axis=-1))
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
         """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of `weights`, or the summed
@@ -169,6 +166,16 @@ class LanguageModel:
             nll_B, label_B = head(out.hidden_BTD, batch, rows_B), batch.label_weight.astype(weight_B.dtype)
             sums["sentences"] = jnp.where(label_B != 0, nll_B, 0) * label_B, label_B
         return RowLosses(sums, out.memory)
+
+
+def _of_all(weight_BP: jax.Array, targets_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A row stands for all P tokens that may be masked, and a masked one of n has weight P / n."""
+    tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
+    return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
+
+
+WEIGHTS = dict.fromkeys((PLM, CLM, PREFIX, MLM), lambda *targets: targets) | {MDM: _of_all}
+"""By objective, from the weights of the targets, 1, and their sums: a row stands for its targets, as a rule."""
 
 
 def mean_loss(

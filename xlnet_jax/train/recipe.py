@@ -115,7 +115,7 @@ def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_r
 
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
-    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective)
+    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.objective)
     return LanguageModel(transformer, auxiliary_heads(config), config.data.sentence_loss, config.train.label_smoothing)
 
 

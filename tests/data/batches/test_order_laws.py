@@ -197,9 +197,9 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
     ("changes", "message"),
     [
         ({"data": {"factorization_order": "uniform", **WHOLE, "reuse_len": 16}},
-         "data.reuse_len=16 must be data.segment_len=32 with data.factorization_order=uniform"),
+         "data.reuse_len=16 must be data.segment_len = 32 with data.factorization_order=uniform"),
         ({"data": {"factorization_order": "left_within", **WHOLE, "num_predict": 6}},
-         "data.num_predict=6 must be data.segment_len=32 with data.factorization_order=left_within"),
+         "data.num_predict=6 must be data.segment_len = 32 with data.factorization_order=left_within"),
         ({"data": {"factorization_order": "uniform", **WHOLE, "objective": "clm"}},
          "data.factorization_order=uniform is for pretraining with data.objective=plm; use spans"),
         ({"data": {"factorization_order": "uniform"}, "finetune": {"task": "classification"}},

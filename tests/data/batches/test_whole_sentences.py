@@ -369,7 +369,7 @@ def test_held_out_rows_past_the_end_weigh_nothing():
     ("architecture", "data", "message"),
     [
         ("roberta", {"pairs": "next", "reuse_len": T - 3}, "data.pairs=next must be none with model.architecture"),
-        ("bert", {"reuse_len": T - 2}, "data.reuse_len=62 must be data.segment_len - 3 = 61 with model.arch"),
+        ("bert", {"reuse_len": T - 2}, "data.reuse_len=62 must be data.segment_len - 3 = 61 with data.obj"),
         ("roberta", {"reuse_len": T - 3}, "data.reuse_len=61 must be data.segment_len - 2 = 62"),
         ("bert", {"pairs": "none", "sentence_loss": True}, "data.sentence_loss=True needs segments A and B"),
         ("bert", {"pairs": "none", "short_rate": 0.1}, "data.short_rate=0.1 is for whole sentences"),

@@ -31,6 +31,7 @@ from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.objectives import CLM, MDM, MLM, PLM
 
 COPIES = 10
 """Versions of each window under compat switch static_copies (`dupe_factor` of Google's BERT)."""
@@ -40,30 +41,20 @@ FURTHER = 0.5
 
 
 def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
-    """Divides the targets between the two parts in proportion to their lengths; an `mlm` example has one part."""
-    if data.objective == "mlm":
-        return SegmentLayout(data.segment_len, 0, memory_len, 0, data.num_predict)
+    """Of `plm`: divides the targets between the two parts in proportion to their lengths."""
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
     return SegmentLayout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
 
 
 def check(text: Corpus, config: Config, name: str) -> None:
-    """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
-    shape = layout(config.data, config.model.memory_len)
-    need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
-    if orders.LAWS[config.data.factorization_order].whole:
-        need, what = config.data.segment_len, "a segment"
-    if config.data.objective == "mdm":
-        need, what = config.data.reuse_len, "a segment"
-    if config.data.objective == "clm":
-        need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
-    if config.model.member.positions_at_input and config.data.objective == "mlm":
-        need, what = config.data.segment_len, "an example"
-        if config.data.pairs == "next" and text.documents < 2:
-            raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
+    """Raises BadInput if the text is too short for an example; see `Objective.shortest`."""
+    whole_sentences = config.model.member.positions_at_input and config.objective.masks
+    if whole_sentences and config.data.pairs == "next" and text.documents < 2:
+        raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
+    need, what = config.objective.shortest(config)
     if text.tokens < need:
-        has = f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}"
-        raise BadInput(f"{has}; use more text or a shorter data.segment_len")
+        raise BadInput(f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter "
+                       "data.segment_len")  # fmt: skip
 
 
 class ExampleBuilder(NamedTuple):
@@ -133,20 +124,13 @@ def build(
     text: Corpus, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
     """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the key of the draws."""
-    builder = ExampleBuilder(text, tokenizer, config, name, step)
-    if config.data.objective == "clm":
-        return _causal(builder, where)
-    if config.data.objective == "mdm":
-        return _diffused(builder, where, rows)
-    if orders.LAWS[config.data.factorization_order].whole:
-        return _ordered(builder, where, rows)
-    if config.data.objective == "plm":
-        return _permuted(builder, where, rows)
-    return (_padded if config.model.member.positions_at_input else _masked)(builder, where, rows)
+    return BUILDERS[config.objective](ExampleBuilder(text, tokenizer, config, name, step), where, rows)
 
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     config = builder.config
+    if orders.LAWS[config.data.factorization_order].whole:
+        return _ordered(builder, where, rows)
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
     needs = 4, builder.draws_needed(R), builder.draws_needed(T - R)
@@ -193,8 +177,11 @@ def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
 
 def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     config = builder.config
-    data, shape = config.data, layout(config.data, config.model.memory_len)
-    T, tot, B = shape.segment_len, shape.budget, len(rows)
+    if config.model.member.positions_at_input:
+        return _padded(builder, where, rows)
+    data, T, B = config.data, config.data.segment_len, len(rows)
+    shape = SegmentLayout(T, 0, config.model.memory_len, 0, data.num_predict)
+    tot = shape.budget
     pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, 4, builder.draws_needed(T), 2 * T)
     # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
@@ -241,8 +228,8 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
-def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
-    T, B = builder.config.data.segment_len, len(where.cursor_B)
+def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    T, B = builder.config.data.segment_len, len(rows)
     ahead = builder.config.data.multi_token_prediction
     tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
@@ -322,3 +309,7 @@ def _batch(
         label=(pairs.follows_B if pairs else none_B).astype(np.int32),
         label_weight=(pairs.labelled_B & where.exists_B if pairs else none_B).astype(np.float32),
     )
+
+
+BUILDERS = {PLM: _permuted, CLM: _causal, MLM: _masked, MDM: _diffused}
+"""Of the Batch of each objective."""

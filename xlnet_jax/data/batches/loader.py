@@ -138,8 +138,8 @@ class HeldoutDispatches:
     @property
     def windows(self) -> int:
         """Windows of a dispatch."""
-        data = self.config.data
-        return min(SEGMENTS if data.left_to_right else data.windows_per_block, int(self.reading.rows_S3[:, 2].max()))
+        most = SEGMENTS if self.config.objective.causal else self.config.data.windows_per_block
+        return min(most, int(self.reading.rows_S3[:, 2].max()))
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -156,7 +156,7 @@ class HeldoutDispatches:
         for window in range(first, first + self.windows):
             where = self.reading.locate(group + self.rows, window)
             batch = self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B)
-            if self.config.data.left_to_right:
+            if self.config.objective.causal:
                 # The text is a circle: the last segment reads past its end, to its start.
                 targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B
                 weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])
@@ -203,11 +203,12 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
         # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets SIGBUS.
         refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
         if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
-            what = "/dev/shm, through which data workers pass batches, is full or cannot be written"
-            room = "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory)"
-            advice = f"{room}, or set a smaller data.prefetch={data.prefetch}, or data.workers=0"
-            raise BadInput(f"{what} ({summary(error)}); {advice}") from error
+            raise BadInput(
+                f"/dev/shm, through which data workers pass batches, is full or cannot be written ({summary(error)}); "
+                "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory), or set a smaller "
+                f"data.prefetch={data.prefetch}, or data.workers=0"
+            ) from error
         if "terminated unexpectedly" not in str(error):
             raise
-        advice = f"rerun the same command to resume, with fewer than data.workers={workers} if memory is short"
-        raise RestartMe(f"a data worker was killed (out of memory?): {summary(error)}; {advice}") from error
+        raise RestartMe(f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
+                        f"resume, with fewer than data.workers={workers} if memory is short") from error  # fmt: skip

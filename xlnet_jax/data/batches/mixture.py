@@ -79,7 +79,7 @@ class Mixture:
         rows, by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
-        if not data.left_to_right:
+        if not config.objective.causal:
             return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
         return SinglePass.of_streams(tokens, data.segment_len, streams, reach, config.train.batch_size, windows)
@@ -113,31 +113,31 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     if not paths:
         raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
     if len(set(paths)) < len(paths) or "" in paths:
-        what = "names a folder twice or has an empty name"
-        raise BadInput(f"data.corpus={data.corpus} {what}; separate different folders by commas")
+        raise BadInput(f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different "
+                       "folders by commas")  # fmt: skip
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     splits = opened.corpora if opened else [None] * len(paths)
     corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.pieces:
-            what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
-            needed = corpus.tokenizer.vocab_size + config.model.spare_rows
-            raise BadInput(f"{what}; set --config.model.vocab_size={needed}")
+            raise BadInput(
+                f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}; "
+                f"set --config.model.vocab_size={corpus.tokenizer.vocab_size + config.model.spare_rows}"
+            )
         check_pieces(corpus.tokenizer, config, corpus.path)
         if opened is None:
             warn_of_unknown(corpus.manifest, corpus.path)
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
-            what = f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation"
-            file = corpus.tokenizer.file_name
-            advice = f"prepare one again with the options of the other and with its {file} as --tokenizer"
-            raise BadInput(f"{what}; {advice}")
+            raise BadInput(f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare "
+                           f"one again with the options of the other and with its {corpus.tokenizer.file_name} as "
+                           "--tokenizer")  # fmt: skip
     weights = data.weight_list() if weighted else [1] * len(corpora)
     parts = [part.data for part in config.parts]
     for part in parts * weighted:
         if part.weights and len(part.weight_list()) != len(corpora):
-            has = f"{quantity(len(part.weight_list()), 'number')} for {len(corpora)} corpora"
-            raise BadInput(f"data.weights={part.weights} has {has}; give one each")
+            raise BadInput(f"data.weights={part.weights} has {quantity(len(part.weight_list()), 'number')} for "
+                           f"{len(corpora)} corpora; give one each")  # fmt: skip
     equal = len({part.reuse_len * part.windows_per_block for part in parts}) == 1
     cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
     return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if equal else 0)

@@ -1,0 +1,157 @@
+"""The objectives, one object for each value of `data.objective`: data alone, without jax.
+
+                          plm                  clm        mlm                  mdm
+    predicts from         query stream         content    content              content
+    a token sees          what is earlier      the past   all                  all
+                          in any order
+    an example is         A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
+                          or text; see LAWS               or CLS text SEP      the input CLS text SEP
+    likelihood            exact, any order,    exact      pseudo, a call       bound, and exact with
+                          in one call                     for each token       a call for each token
+
+A module asks an objective (`Config.objective`) for what it needs, never for its name. What takes arrays is a function
+in a table by objective: `data.batches.examples.BUILDERS`, `train.loss.WEIGHTS`, `infer.score.READERS`. So a new one is
+an object here, and a row in each of these.
+"""
+
+from typing import Any
+
+from xlnet_jax.objectives.objective import Objective, Rules
+
+
+def as_of_2019(config: Any, where: str, newer: bool) -> Rules:
+    """No switch of it changes examples that are `newer`."""
+    examples = "piece_spans", "fill_functional", "static_targets", "both_directions"
+    on = ", ".join(filter(config.compat.on, examples))
+    return [("compat.switches", not (newer and on), f"must leave out {on} with {where}: 2019 had no such examples")]
+
+
+def whole_text(config: Any, where: str = "") -> Rules:
+    """All of a segment, but for CLS and SEP around it, is fresh text that may be predicted."""
+    data, objective, at_input = config.data, config.objective, config.model.member.positions_at_input
+    special, where = 2 * objective.framed[at_input], where or f"data.objective={data.objective}"
+    fresh, less = data.segment_len - special, f" - {special}" * (special > 0)
+    must = f"must be data.segment_len{less} = {fresh} with {where}"
+    return [
+        ("data.reuse_len", data.reuse_len == fresh, must),
+        ("data.num_predict", data.num_predict == fresh, must),
+        *as_of_2019(config, where, at_input or not objective.causal),
+    ]
+
+
+def few_targets(config: Any, least: int) -> Rules:
+    """Targets are predicted from what is around them, and there are so many at least."""
+    slots, most = config.data.num_predict, (config.data.segment_len - 3) // 2
+    return [
+        ("data.num_predict", slots >= least, f"must be at least {least}"),
+        ("data.num_predict", slots <= most,
+         f"leaves too little context in data.segment_len={config.data.segment_len}; use at most {most}"),
+    ]  # fmt: skip
+
+
+def masked(config: Any) -> Rules:
+    """Segments stand alone, and have an A and a B only where the objective and the member have them."""
+    data, member, where = config.data, config.model.member, f"data.objective={config.data.objective}"
+    pairs = not member.positions_at_input or (member.segments > 1 and not config.objective.whole)
+    return [
+        ("data.pairs", data.pairs == "none" or pairs,
+         f"must be none with model.architecture={member.name} and {where}: its text has no A and B"),
+        ("data.sentence_loss", not data.sentence_loss or (data.pairs != "none" and not config.objective.whole),
+         "needs segments A and B; use data.objective=mlm with data.pairs=next or order"),
+        ("model.memory_len", config.model.memory_len == 0,
+         f"must be 0 with {where}: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
+    """The least text for a B that does not overlap memory, reuse window, A and B of its row."""
+    budget = config.data.segment_len - reuse_len - 3
+    return config.model.memory_len + reuse_len + 4 * budget, "an example with its memory and a random segment B"
+
+
+def of_plm(config: Any) -> Rules:
+    """With segments A and B, or of another order law; see `data.batches.orders`."""
+    data, least = config.data, config.data.reuse_len + 5
+    if data.factorization_order != "spans":
+        return whole_text(config, f"data.factorization_order={data.factorization_order}")
+    return [
+        ("data.segment_len", data.segment_len >= least,
+         f"is too short for data.reuse_len={data.reuse_len}: A, SEP, B, SEP and CLS need 5 more tokens; use at least "
+         f"{least}"),
+        *few_targets(config, 2),  # one in each half
+    ]  # fmt: skip
+
+
+def of_mlm(config: Any) -> Rules:
+    """With segments A and B, or `data.pairs=none`."""
+    data, at_input = config.data, config.model.member.positions_at_input
+    special, name = 3 - (data.pairs == "none"), f"model.architecture={config.model.architecture}"
+    fresh = data.segment_len - special
+    return [
+        ("data.short_rate", not (special == 2 and data.short_rate),
+         "is for whole sentences; use 0 with data.pairs=none"),
+        ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
+        ("data.reuse_len", data.reuse_len == fresh,
+         f"must be data.segment_len - {special} = {fresh} with data.objective=mlm and data.pairs={data.pairs}"),
+        *few_targets(config, 1),
+        *masked(config),
+        *as_of_2019(config, name, at_input),
+    ]  # fmt: skip
+
+
+def of_prefix(config: Any) -> Rules:
+    """Of the task `text_to_text`."""
+    most, pieces = config.data.segment_len - 3, config.model.pieces
+    return [
+        ("model.memory_len", config.model.memory_len == 0,
+         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
+        ("finetune.max_answer", config.finetune.max_answer <= most,
+         f"leaves no room for a source in data.segment_len={config.data.segment_len}; use at most {most}"),
+        ("finetune.beam", config.finetune.beam <= pieces,
+         f"is more than model.vocab_size={pieces}: there are not so many first pieces"),
+    ]  # fmt: skip
+
+
+PLM = Objective(
+    "plm",
+    of_plm,
+    lambda config: with_random_b(config, config.data.reuse_len) if config.data.factorization_order == "spans"
+    else (config.data.segment_len, "a segment"),
+    stream="query",
+)  # fmt: skip
+"""Permutation language modelling: any order (XLNet)."""
+CLM = Objective(
+    "clm",
+    whole_text,
+    lambda config: (config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"),
+    causal=True,
+    whole=True,
+    measures=("left_to_right",),
+)
+"""Causal language modelling (Transformer-XL, GPT-2)."""
+PREFIX = CLM._replace(name="prefix", rules=of_prefix)
+"""No value of `data.objective`, but that of the task `text_to_text`: a source sees all of itself."""
+MLM = Objective(
+    "mlm",
+    of_mlm,
+    lambda config: (config.data.segment_len, "an example") if config.model.member.positions_at_input
+    else with_random_b(config, 0),
+    masks=True,
+    framed=(True, True),
+    likelihood="pseudo",
+)  # fmt: skip
+"""Masked language modelling: targets are corrupted, and each is predicted by itself (BERT)."""
+MDM = Objective(
+    "mdm",
+    lambda config: masked(config) + whole_text(config),
+    lambda config: (config.data.reuse_len, "a segment"),
+    masks=True,
+    framed=(False, True),
+    whole=True,
+    likelihood="bound",
+    measures=("left_to_right", "half", "pseudo", "bound"),
+)
+"""Masked diffusion: any number of tokens is masked, and each is predicted from all others (LLaDA)."""
+
+OBJECTIVES = {objective.name: objective for objective in (PLM, CLM, MLM, MDM)}
+"""By `data.objective`."""
