@@ -24,6 +24,7 @@ The text is 46 MB of real prose from two packages; for 200 MB it is repeated, wh
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -164,10 +165,11 @@ def large_corpus(corpus: str, units: int) -> dict[str, float]:
             shard = entry["shards"][0] | {"bytes": 1}
             entry["shards"] = [shard | {"file": manifests.shard_name(split, i, units)} for i in range(units)]
             entry |= {name: units for name in ("documents", "sentences", "paragraphs")}
-            entry |= {"tokens": units * shard["tokens"], "token_counts_sha256": None}
             counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
-            counts[0] = entry["tokens"]
-            server.objects[f"bucket/c/{entry['token_counts']}"] = files.array_bytes(counts)
+            counts[0] = units * shard["tokens"]
+            data = files.array_bytes(counts)
+            entry |= {"tokens": units * shard["tokens"], "token_counts_sha256": hashlib.sha256(data).hexdigest()}
+            server.objects[f"bucket/c/{entry['token_counts']}"] = data
             server.objects |= {f"bucket/c/{each['file']}": b"x" for each in entry["shards"]}
         manifest["sources"] = manifest["sources"][:1] * units
         manifest["sha256"] = manifests.content_hash(manifest)

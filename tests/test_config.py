@@ -7,7 +7,8 @@ import pytest
 import tiny
 
 from xlnet_jax import config as configs
-from xlnet_jax.config import Config, names
+from xlnet_jax.config import Config
+from xlnet_jax.config.loading import NAMES
 from xlnet_jax.errors import BadInput
 
 CONFIGS = tiny.ROOT / "configs"
@@ -96,8 +97,6 @@ def test_names_are_a_text_with_commas_or_a_list(value, names):
         ("--config.optimizer.layer_decay=0", "must be above 0"),
         ("--config.optimizer.adam_b1=1", "must be below 1"),
         ("--config.model.clamp_len=0", "model.clamp_len=0 must be -1 .off. or at least 1"),
-        ("--config.data.orders=uniform", "no config key 'data.orders'; it is called 'data.factorization_order' now"),
-        ("--config.finetune.task=tokens", "finetune.task='tokens' is called 'token_classification' now"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
@@ -107,12 +106,9 @@ def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
     assert "\n" not in str(raised.value)
 
 
-def test_names_of_other_programs_and_old_names_are_no_keys_here_and_name_keys():
+def test_names_of_other_programs_are_no_keys_here_and_name_keys():
     keys = configs.fields()
-    assert {*names.NAMES.values(), *names.RENAMED.values()} <= keys.keys() and not names.RENAMED.keys() & keys.keys()
-    assert not names.NAMES.keys() & {key.split(".")[1] for key in keys}
-    for name, values in names.RENAMED_VALUES.items():
-        assert {*values.values()} <= {*keys[name].metadata["choices"]} and not values.keys() & values.values()
+    assert {*NAMES.values()} <= keys.keys() and not NAMES.keys() & {key.split(".")[1] for key in keys}
 
 
 @pytest.mark.parametrize(
@@ -123,11 +119,9 @@ def test_names_of_other_programs_and_old_names_are_no_keys_here_and_name_keys():
         ("c.data.segment_len = c.data.segmentlen", "no key 'segmentlen'. Did you mean 'data.segment_len'?"),
         ("c.modl.d_model = 3", "no key 'modl'. Did you mean 'model.d_model'?"),
         ("c.model.zzz = 3", "no key 'zzz'"),
-        ("c.data.orders = 'uniform'", "no key 'orders'; it is called 'data.factorization_order' now"),
-        ("c.data.pairs = c.data.mask_beta", "no key 'mask_beta'; it is called 'data.masks_per_group' now"),
     ],
 )
-def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest_or_new_name(tmp_path, line, told):
+def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest_name(tmp_path, line, told):
     path = tmp_path / "typo.py"
     path.write_text(f"from xlnet_jax import config\ndef get_config():\n  c = config.default()\n  {line}\n  return c\n")
     with pytest.raises(BadInput) as raised:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config.keys import key, mistake
-from xlnet_jax.config.names import RENAMED_OPTIONS
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.infer.options import Options, described
 from xlnet_jax.messages import print_lines, suggest
@@ -104,8 +103,6 @@ def unknown(verb: Verb, word: str) -> str:
     if word.startswith("--config."):
         return f"unknown option {word!r}; this command takes no configuration keys"
     name = word.split("=")[0].lstrip("-")
-    if name in RENAMED_OPTIONS:
-        return f"unknown option {word!r}; it is called --{RENAMED_OPTIONS[name]} now"
     near = suggest(f"--{name}", [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
     if not near and verb.overrides:
         near = configs.suggest_key(name, "--config.")

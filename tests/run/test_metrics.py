@@ -97,5 +97,5 @@ def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
         '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'
         '{"step": 8, "heldout_loss": 0.4}\n{"step": 10, "loss": 0.3, "rank": -0.9}\n'
     )
-    # An older version called it `loss`; a task has its rank.
+    # A task calls it `loss`, and may have a rank.
     assert workdir.losses(str(tmp_path)) == {6: 0.5, 8: 0.4, 10: -0.9}

@@ -59,6 +59,29 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
         workdirs.tokenizer(workdir)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("optimizer.clipp", 1, "use the version that wrote it; this one has no config key 'optimizer.clipp'. Did you "
+         "mean 'optimizer.clip'?"),
+        ("watchdog.sdc_every", 0, "use the version that wrote it; this one has no config key 'watchdog.sdc_every'"),
+        ("finetune.task", "tokens", "finetune.task='tokens' is not one of none, classification, "),
+    ],
+)  # fmt: skip
+def test_a_run_of_another_version_is_refused_with_its_file_and_key(tmp_path, key, value, told):
+    workdir = workdir_of(tmp_path / "run")
+    identity = json.loads((tmp_path / "run" / "config.json").read_text())
+    identity["config"][key] = value
+    (tmp_path / "run" / "config.json").write_text(json.dumps(identity))
+    with pytest.raises(BadInput) as raised:
+        workdirs.load_config(workdir)
+    assert str(raised.value).startswith(f"{workdir}/config.json: {told}") and raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+    if key not in configs.fields():  # a resume compares with it
+        with pytest.raises(BadInput, match=key):
+            workdirs.read_config(workdir)
+
+
 def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):
     for text, message in (
         ('{"model_type": "xlnet"}', f"Hugging Face.*`xlnet-jax import {tmp_path} --workdir=NEW`$"),

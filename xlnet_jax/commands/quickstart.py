@@ -83,8 +83,7 @@ def quickstart(config: Config, workdir: str) -> Json:
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
     log.info("next, train on text files of your own: see docs/quickstart.md")
-    # Of an older version the scores have no targets.
-    known = {"targets": None} | scores | trained | {"workdir": workdir}
+    known = scores | trained | {"workdir": workdir}
     names = ("heldout_loss", "loss_without_memory", "unigram_cross_entropy", "targets", "heldout_share", "workdir",
              "picture")  # fmt: skip
     return {

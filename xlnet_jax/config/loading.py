@@ -20,13 +20,30 @@ from ml_collections import ConfigDict, config_flags
 
 from xlnet_jax.config import phases
 from xlnet_jax.config.keys import mistyped
-from xlnet_jax.config.names import NAMES, RENAMED
 from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.config.whole import Config, check, fields
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import quantity, suggest, suggest_file
 
 log = logging.getLogger("xlnet_jax")
+
+NAMES = {
+    "n_layer": "model.layers",
+    "dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "intermediate_size": "model.d_ff",
+    "dtype": "model.compute_dtype",
+    "seq_len": "data.segment_len",
+    "max_length": "data.segment_len",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "optimizer.clip",
+    "max_steps": "train.steps",
+    "bs": "train.batch_size",
+    "save_steps": "checkpoint.every",
+    "eval_steps": "evaluation.every",
+    "seed": "seeds.init",
+}
+"""The key that is meant, by the most usual names of other programs that are far from it."""
 
 
 def default() -> ConfigDict:
@@ -124,10 +141,8 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key, dotted or not: its new name, that of other programs, or the nearest."""
+    """`messages.suggest` for what is no key, dotted or not: the one that other programs call so, or the nearest."""
     keys, (section, _, last) = list(fields()), name.rpartition(".")
-    if old := [key for key in RENAMED if name in (key, key.partition(".")[2])]:
-        return f"; it is called {prefix + RENAMED[old[0]]!r} now"
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
     same = [key for key in same if key.startswith(f"{section}.")] or same
     if not section and not same:

@@ -12,7 +12,6 @@ from xlnet_jax.config import data as examples
 from xlnet_jax.config import model as architecture
 from xlnet_jax.config import phases, run
 from xlnet_jax.config.keys import mistake, mistyped
-from xlnet_jax.config.names import RENAMED_VALUES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import suggest
 
@@ -101,9 +100,7 @@ def _conflicts(config: Config) -> Iterator[str]:
     values, wrong = flat(config), False
     for name, field in fields().items():
         value = values[name]
-        new = RENAMED_VALUES.get(name, {}).get(str(value))
-        what = mistyped(field, value) or (f"is called {new!r} now" if new else mistake(field, value))
-        if what:
+        if what := mistyped(field, value) or mistake(field, value):
             wrong = True
             yield f"{name}={value!r} {what}"
     if wrong:

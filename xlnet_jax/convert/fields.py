@@ -77,7 +77,7 @@ def read_own(folder: str, architecture: str) -> Json:
     `log.compilation_cache` would have programs in it run.
     """
     path = os.path.join(folder, OWN)
-    found = configs.renamed(files.read_json_if_listed(path))
+    found = files.read_json_if_listed(path)
     known = own(Config().changed(model={"architecture": architecture}))
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")

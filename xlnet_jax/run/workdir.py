@@ -80,7 +80,7 @@ def check_resume(started: Json, config: Config, data: TrainingData, where: str, 
             "--config.checkpoint.init_from"
         )
     # A key that the version of the run did not have has its default.
-    saved = configs.flat(Config()) | configs.renamed(started["config"])
+    saved = configs.flat(Config()) | started["config"]
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if started["corpus_sha256"] != data.sha256:
         frozen.append(f"corpus: {started['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
@@ -125,8 +125,6 @@ def read_config(workdir: str) -> Json | None:
         if lacks and "model_type" not in identity:
             raise BadInput(f"{path}: it lacks {', '.join(lacks)}")
         files.check_types(identity, IDENTITY, path)
-        if not all(name.count(".") == 1 for name in identity.get("config") or ()):
-            raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE")
     except BadInput as error:
         raise BadInput(f"{error}; restore it, or give another --workdir") from error
     if lacks:
@@ -134,7 +132,10 @@ def read_config(workdir: str) -> Json | None:
             f"{workdir} is a folder of Hugging Face, not of a run; make a work directory of it: "
             f"`xlnet-jax import {workdir} --workdir=NEW`"
         )
-    return identity | {"config": configs.renamed(identity["config"])}
+    if unknown := sorted(identity["config"].keys() - configs.fields().keys()):
+        raise BadInput(f"{path}: use the version that wrote it; this one has no config key {unknown[0]!r}"
+                       f"{configs.suggest_key(unknown[0])}")  # fmt: skip
+    return identity
 
 
 def source_config(workdir: str) -> Json:
@@ -165,7 +166,10 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
         name: value for name, value in trained["config"].items()
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
     }  # fmt: skip
-    config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
+    try:
+        config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
+    except BadInput as error:
+        raise BadInput(f"{workdir}/config.json: {error}") from error
     if not whole:
         config = config.in_phase(config.phase_before(newest_in_phases(workdir, step) or 0))
     saved = configs.flat(config)
@@ -312,7 +316,7 @@ def line_of(workdir: str, name: str, step: int) -> Json:
 
 
 def heldout_loss(line: Json) -> float | None:
-    """Of a line of `evaluations.jsonl`; a task, and a run of an older version, have it as `loss`."""
+    """Of a line of `evaluations.jsonl`; a task has it as `loss`."""
     return line.get("heldout_loss", line.get("loss"))
 
 

@@ -90,7 +90,7 @@ def restored(origin: Origin, config: Config, wanted: TreesOf, processes: Session
 def _before(found: Restored) -> tuple[Config, int, float | None]:
     """The configuration that a checkpoint was trained with, its updates, which without its arrays are all of its steps,
     and `rate_left`."""
-    config = configs.from_dict(configs.nested(configs.renamed(found.record["config"])))
+    config = configs.from_dict(configs.nested(found.record["config"]))
     updates = found.step - int(found.trees.get("counters", {}).get("skipped", 0))
     return config, updates, rate_left(config, updates)
 

@@ -1,6 +1,7 @@
 """Reading pages: the circle, the cache, threads, pickling, TFDS; and every way a corpus can be broken."""
 
 import builtins
+import hashlib
 import json
 import mmap
 import os
@@ -12,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import data_fixtures as data
 import numpy as np
 import pytest
-import tiny
 from special_ids import EOD, PAD
 
 from xlnet_jax.data.corpus import pages
@@ -21,8 +21,6 @@ from xlnet_jax.data.corpus.manifest import MANIFEST
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
-
-GOLDEN = tiny.TESTS / "golden" / "corpus_v1"
 
 
 def _naive(split):
@@ -164,7 +162,7 @@ def test_not_a_corpus(tmp_path):
     _refused(data.corpus_path(), "corpus", "has no split 'dev', only train, heldout", "use one of these", split="dev")
 
 
-def test_a_page_size_that_is_not_that_of_the_shards(copy):
+def test_a_page_size_that_is_not_that_of_the_shards(copy, tmp_path):
     """All numbers of pages are edited as well, so that the manifest is at one with itself."""
 
     def change(manifest):
@@ -175,9 +173,9 @@ def test_a_page_size_that_is_not_that_of_the_shards(copy):
     _edit(copy, change)
     _refused(copy, "array_record-0000", "holds", "pages, not the")
     # Where the numbers of pages happen to be the same, the pages themselves tell.
-    shutil.copytree(GOLDEN, copy, dirs_exist_ok=True)
-    _edit(copy, lambda manifest: manifest.update(page_tokens=65))
-    _refused(copy, "page 0: a record of", "is not a page of 65 tokens", "copy the corpus again")
+    data.make_corpus(tmp_path / "short", data.write(tmp_path, short="Bado kilu.\n"), heldout=0.0)
+    _edit(tmp_path / "short", lambda manifest: manifest.update(page_tokens=65))
+    _refused(tmp_path / "short", "page 0: a record of", "is not a page of 65 tokens", "copy the corpus again")
 
 
 def test_missing_cut_and_damaged_shards(copy):
@@ -222,14 +220,18 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     _refused(copy, "token_counts-train.npy does not match its hash in the manifest", "copy the corpus again")
     counts.unlink()
     _refused(copy, "token_counts-train.npy is missing")
-    # Without a hash, as format 1 is.
-    _edit(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=None))
-    for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
+
+    def hashed(content):
         counts.write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        _edit(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest))
+
+    for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
+        hashed(content)
         _refused(copy, "token_counts-train.npy is damaged (not an int64 array of 200 numbers)")
-    counts.write_bytes(whole[:-1] + b"\x01")
+    hashed(whole[:-1] + b"\x01")
     _refused(copy, "token_counts-train.npy does not add up to the")
-    counts.write_bytes(whole)
+    hashed(whole)
     assert Corpus(copy).token_counts.sum() == Corpus(copy).tokens
     _edit(copy, lambda manifest: manifest["tokenizer"].update(vocab_size=300))
     _refused(copy, "spiece.model has 200 pieces, the manifest says 300")

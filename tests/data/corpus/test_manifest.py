@@ -1,53 +1,42 @@
-"""The manifest: formats old and new, and every single thing that may be wrong in it."""
+"""The manifest: other formats, and every single thing that may be wrong in it."""
 
-import copy
-import hashlib
+import dataclasses
 import json
-import pickle
 import shutil
 
-import numpy as np
+import data_fixtures as data
 import pytest
-import tiny
 
-from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.corpus.manifest import MANIFEST, parse, read_manifest
+from xlnet_jax.data.corpus.manifest import MANIFEST, content_hash, parse, read_manifest, shard_name
+from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 
-GOLDEN = tiny.TESTS / "golden" / "corpus_v1"
-
-# SHA-256 of the tokens and of where sentences start in the corpus of format 1, read by the program that wrote it.
-READ_BY_FORMAT_1 = {
-    "train": "952acc0f4e1303982ab583b6b175ae7d072e0fc34255079929728b7085e6e69f",
-    "heldout": "aeb1906bb3a40bcddbba33c3b150b07a088d18ced9a447e2f5fd1f4fd3cfd278",
-}
+HASH = "0" * 64
 
 
-def newest():
-    """A manifest of the newest format with nothing unknown."""
-    manifest = copy.deepcopy(read_manifest(str(GOLDEN)))
-    for split in manifest["splits"].values():
-        split |= {"paragraphs": split["documents"], "token_counts_sha256": "0" * 64}
-    return manifest | {"empty": 0}
+def split(name, tokens, documents, sentences):
+    """The entry of a split of one shard."""
+    shard = {"file": shard_name(name, 0, 1), "tokens": tokens, "pages": -(-tokens // 64), "bytes": 131072,
+             "sha256": HASH, "content": HASH}  # fmt: skip
+    return {"tokens": tokens, "documents": documents, "sentences": sentences, "paragraphs": documents,
+            "token_counts": f"token_counts-{name}.npy", "token_counts_sha256": HASH, "shards": [shard]}  # fmt: skip
 
 
-@pytest.mark.parametrize("split", ["train", "heldout"])
-def test_a_corpus_of_format_1_reads_as_it_did(split):
-    assert json.loads((GOLDEN / MANIFEST).read_text())["format_version"] == 1
-    corpus = Corpus(str(GOLDEN), split)
-    tokens, starts = corpus.read(np.array([0]), corpus.tokens)
-    digest = hashlib.sha256(tokens.astype("<i4").tobytes() + starts.tobytes()).hexdigest()
-    assert digest == READ_BY_FORMAT_1[split]
-    # By this a run finds its corpus again.
-    assert corpus.sha256 == "b3856c23f85ddbc77e10f7e13f410ec0b642ee61e463447012f271d339989ee2"
-    np.testing.assert_array_equal(corpus.token_counts, np.bincount(tokens[0], minlength=200))
-    assert corpus.tokenizer.normalization.nfkc is False
-    entry = corpus.manifest["splits"][split]
-    assert corpus.manifest["format_version"] == manifests.FORMAT_VERSION == 2
-    assert (entry["paragraphs"], entry["token_counts_sha256"], corpus.manifest["empty"]) == (None, None, None)
-    assert corpus.manifest["options"]["field"] is None
-    assert pickle.loads(pickle.dumps(corpus)).read(np.array([5]), 9)[0].tolist() == tokens[:, 5:14].tolist()
+def whole():
+    """A manifest with nothing unknown."""
+    normalization = dataclasses.asdict(Normalization())
+    manifest = {
+        "format_version": 2,
+        "page_tokens": 64,
+        "tokenizer": {"file": "spiece.model", "sha256": HASH, "vocab_size": 200},
+        "normalization": normalization,
+        "splits": {"train": split("train", 2732, 22, 91), "heldout": split("heldout", 205, 2, 6)},
+        "options": {"document": "blank_line", "heldout": 0.2, "normalization": dict(normalization)},
+        "replaced": 0,
+        "empty": 0,
+        "sources": [{"path": f"/text/{name}.txt", "start": 0, "end": 1751, "sha256": HASH} for name in "ab"],
+    }
+    return manifest | {"sha256": content_hash(manifest)}
 
 
 def refused(text, *words):
@@ -60,16 +49,16 @@ def refused(text, *words):
 
 
 def test_other_formats():
-    assert parse(json.dumps(newest()).encode(), "") == newest()
-    refused(newest() | {"format_version": 3}, "has format 3, this program reads up to 2", "install a newer version")
+    assert parse(json.dumps(whole()).encode(), "") == whole()
+    for version in (1, 3):
+        told = f"has format {version}, this version reads 2; run `xlnet-jax prepare` again, or use the version that"
+        refused(whole() | {"format_version": version}, told)
+    refused({"format_version": 1}, "has format 1")  # whatever else it has
     for version in (0, -1, True, 1.0, "1", None):
-        refused(newest() | {"format_version": version}, "is damaged: format_version is", "copy the corpus again")
-    without = newest()
+        refused(whole() | {"format_version": version}, "is damaged: format_version is", "copy the corpus again")
+    without = whole()
     del without["format_version"]
     refused(without, "format_version is None")
-    # What format 2 added is no part of format 1, and is not taken from it.
-    old = json.loads((GOLDEN / MANIFEST).read_text())
-    assert parse(json.dumps(old | {"empty": "x"}).encode(), "")["empty"] is None
 
 
 def test_no_json():
@@ -78,9 +67,6 @@ def test_no_json():
     refused(b"[" * 100_000, "is damaged", "recursion")
     refused(b'{"format_version": ' + b"9" * 5000 + b"}", "is damaged")
     refused([], "it is [], not an object")
-    refused({"format_version": 1}, "is damaged: KeyError: splits")
-    for splits in ({"a\nb": 1}, [], None):
-        refused({"format_version": 1, "normalization": {}, "options": {}, "splits": splits}, "is damaged: ")
 
 
 # Path in the manifest (integers count shards and sources), value, words of the message.
@@ -111,7 +97,7 @@ def test_no_json():
     ],
 )  # fmt: skip
 def test_everything_in_it_is_checked(path, value, words):
-    manifest = newest()
+    manifest = whole()
     *above, last = [int(part) if part.isdigit() else part for part in path.split(".")]
     place = manifest
     for part in above:
@@ -127,10 +113,10 @@ def test_nothing_may_be_left_out():
             if isinstance(below, dict | list) and name != "options":
                 yield from paths(below, (*path, name))
 
-    everything = list(paths(newest()))
+    everything = list(paths(whole()))
     assert len(everything) > 50
     for *above, last in everything:
-        manifest = newest()
+        manifest = whole()
         place = manifest
         for part in above:
             place = place[part]
@@ -143,7 +129,7 @@ def test_a_manifest_that_cannot_be_opened(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="Not a directory; name the folder of a corpus"):
         read_manifest(str(tmp_path / "file"))
-    shutil.copytree(GOLDEN, tmp_path / "corpus")
+    shutil.copytree(data.corpus_path(), tmp_path / "corpus")
     (tmp_path / "corpus" / MANIFEST).unlink()
     (tmp_path / "corpus" / MANIFEST).mkdir()
     with pytest.raises(BadInput, match="is not finished"):

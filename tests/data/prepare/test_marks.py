@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import unicodedata
 
 import data_fixtures as data
@@ -24,7 +23,6 @@ VIETNAMESE = "Tiếng Việt có dấu"
 HANGUL = "한국어 책"
 SCRIPTS = {"german": GERMAN, "hindi": HINDI, "thai": THAI, "arabic": ARABIC, "hebrew": HEBREW, "vietnamese": VIETNAMESE,
            "japanese": "がくせい", "russian": "ёжик", "greek": "Ά", "in two": "e\u0301 i\u0308"}  # fmt: skip
-GOLDEN = os.path.join(os.path.dirname(__file__), "../../golden/corpus_v1")
 
 
 def counted(text, normalization=PLAIN):
@@ -128,9 +126,7 @@ def test_a_corpus_gives_its_normalisation_to_the_next(tmp_path):
         for number, tokenizer in enumerate((file, file.parent, tmp_path / f"{name}.json")):
             run(GERMAN, tmp_path / f"{name}{number}", f"--tokenizer={tokenizer}")
             assert text_of(tmp_path / f"{name}{number}") == expected
-    # Of a corpus of before, and of a work directory's copy.
-    run(GERMAN, tmp_path / "golden", f"--tokenizer={GOLDEN}")
-    assert not Corpus(str(tmp_path / "golden")).tokenizer.normalization.keep_accents
+    # Of a work directory's copy.
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "vocabulary.json").write_bytes((tmp_path / "kept" / "vocabulary.json").read_bytes())

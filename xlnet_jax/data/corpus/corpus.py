@@ -152,7 +152,7 @@ def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
         data = files.read(file)
     except OSError as error:
         raise BadInput(f"{file} is missing or cannot be read; {ADVICE}") from error
-    if entry["token_counts_sha256"] not in (None, hashlib.sha256(data).hexdigest()):
+    if entry["token_counts_sha256"] != hashlib.sha256(data).hexdigest():
         raise BadInput(f"{file} does not match its hash in the manifest; {ADVICE}")
     try:
         counts = files.int64_of(data, vocab_size)

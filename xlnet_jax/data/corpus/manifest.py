@@ -1,19 +1,17 @@
 """The manifest of a corpus: its contents, how they were made, every hash. Written last: it means "finished".
 
-    format_version       2
-    sha256               of the content; see `content_hash`
-    page_tokens
-    tokenizer            file, sha256, vocab_size
-    normalization        the fields of `tokenizer.Normalization`
-    splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
-                shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
-    options              of `prepare`
-    replaced, empty      number of places that were not UTF-8; number of documents without text
-    dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
-    unknown              may be absent: pieces (their number in all splits), example (of a word)
-    sources              a list of: path, start, end, sha256; every range of text that was read
-
-Format 1 had no paragraphs and no hash of the token counts, and did not count empty documents: these are null.
+format_version       2
+sha256               of the content; see `content_hash`
+page_tokens
+tokenizer            file, sha256, vocab_size
+normalization        the fields of `tokenizer.Normalization`
+splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
+            shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
+options              of `prepare`
+replaced, empty      number of places that were not UTF-8; number of documents without text
+dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
+unknown              may be absent: pieces (their number in all splits), example (of a word)
+sources              a list of: path, start, end, sha256; every range of text that was read
 """
 
 from __future__ import annotations
@@ -56,8 +54,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # What each value must be: of a type, in a range, a hash, an object of these keys, or a list; null as well in a tuple.
 _SHARD = {"file": str, "tokens": _NUMBER[1:], "pages": _NUMBER[1:], "bytes": _NUMBER[1:], "sha256": _SHA256,
           "content": _SHA256}  # fmt: skip
-_SPLIT = {"tokens": _NUMBER[1:], "documents": _NUMBER, "sentences": _NUMBER, "paragraphs": (None, _NUMBER),
-          "token_counts": str, "token_counts_sha256": (None, _SHA256), "shards": [_SHARD]}  # fmt: skip
+_SPLIT = {"tokens": _NUMBER[1:], "documents": _NUMBER, "sentences": _NUMBER, "paragraphs": _NUMBER,
+          "token_counts": str, "token_counts_sha256": _SHA256, "shards": [_SHARD]}  # fmt: skip
 _MANIFEST = {
     "format_version": int,
     "sha256": _SHA256,
@@ -67,7 +65,7 @@ _MANIFEST = {
     "splits": {"train": _SPLIT, "heldout": _SPLIT},
     "options": dict,
     "replaced": _NUMBER,
-    "empty": (None, _NUMBER),
+    "empty": _NUMBER,
     "dropped": {"letters": _NUMBER, "marks": _NUMBER, "hangul": _NUMBER},
     "unknown": {"pieces": _NUMBER, "example": (None, str)},
     "sources": [{"path": str, "start": _NUMBER, "end": _NUMBER, "sha256": _SHA256}],
@@ -125,9 +123,9 @@ def read_manifest(path: str) -> Json:
 
 
 def open_folder(path: str) -> tuple[Json, dict[str, int]]:
-    """The manifest of a finished corpus, in the newest format and checked; and the names in the folder and their bytes.
+    """The manifest of a finished corpus, checked; and the names in the folder and their bytes.
 
-    Raises BadInput: there is none, it is damaged or was edited, or this program does not know its format. RestartMe:
+    Raises BadInput: there is none, it is damaged or was edited, or has another format. RestartMe:
     the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
@@ -159,28 +157,13 @@ def parse(data: bytes, name: str) -> Json:
         _check_value(manifest, "", dict)
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
-        if version > FORMAT_VERSION:
-            advice = "install a newer version of this program, or prepare the corpus again"
-            raise BadInput(f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; {advice}")
-        if version == 1:
-            manifest = _upgrade_1(manifest)
+        if version != FORMAT_VERSION:
+            advice = "run `xlnet-jax prepare` again, or use the version that wrote it"
+            raise BadInput(f"{name} has format {version!r:.60}, this version reads {FORMAT_VERSION}; {advice}")
         _check_manifest(manifest)
-    # Deep nesting raises RecursionError, and a manifest of format 1 the last three.
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:  # the latter by deep nesting
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
-
-
-def _upgrade_1(manifest: Json) -> Json:
-    """Format 1 to 2."""
-    splits = manifest["splits"]
-    return manifest | {
-        "format_version": 2,
-        "normalization": manifest["normalization"] | {"nfkc": False},
-        "splits": {name: split | {"paragraphs": None, "token_counts_sha256": None} for name, split in splits.items()},
-        "options": manifest["options"] | {"field": None},
-        "empty": None,
-    }
 
 
 def _check(good: bool, where: str, value: Any, wanted: str) -> None:
@@ -217,13 +200,11 @@ def _check_value(value: Any, where: str, rule: Any) -> None:
 
 
 def _check_manifest(manifest: Json) -> None:
-    """Raises ValueError unless every value in a manifest of the newest format is usable and agrees with the others."""
+    """Raises ValueError unless every value in a manifest is usable and agrees with the others."""
     _check_value(manifest, "", _MANIFEST)
     file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
     _check(file in TOKENIZERS, "tokenizer.file", file, " or ".join(TOKENIZERS))
-    chosen = manifest["options"].get("normalization")
-    # Format 1 had no nfkc.
-    same = isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization
+    same = manifest["options"].get("normalization") == normalization
     _check(same, "normalization", normalization, "that of the options")
     for name, split in manifest["splits"].items():
         _check_split(split, name, manifest["page_tokens"])
@@ -251,7 +232,7 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
     # least a token.
     _check_value(documents, f"{where}.documents", range(1, tokens + 1))
     _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
-    _check_value(split["paragraphs"], f"{where}.paragraphs", (None, range(documents, split["sentences"] + 1)))
+    _check_value(split["paragraphs"], f"{where}.paragraphs", range(documents, split["sentences"] + 1))
     file = counts_name(name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
 

@@ -27,7 +27,7 @@ _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SE
 
 
 def info(path: str) -> Json:
-    """The manifest's figures, in total and per split; None where its format had no such count. Raises BadInput."""
+    """The manifest's figures, in total and per split. Raises BadInput."""
     manifest = read_manifest(path)
     warn_of_unknown(manifest, path)
     splits = {
@@ -41,12 +41,11 @@ def info(path: str) -> Json:
     }
     counts = {counted: [split[counted] for split in splits.values()] for counted in (*_COUNTED, "shards", "bytes")}
     return {
-        **{counted: None if None in values else sum(values) for counted, values in counts.items()},
+        **{counted: sum(values) for counted, values in counts.items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
         "unknown": manifest.get("unknown"),
         "sha256": manifest["sha256"],
-        # The version on disk: `read_manifest` converts a manifest to the newest.
-        "format_version": manifest["options"].get("format_version"),
+        "format_version": manifest["format_version"],
         "page_tokens": manifest["page_tokens"],
         "sources": len({source["path"] for source in manifest["sources"]}),
         "replaced": manifest["replaced"],
@@ -146,7 +145,7 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
             f"pages, but is counted {counts[piece]} times"
         )
     for counted, mark in zip(_BITS, marks.tolist(), strict=True):
-        if split[counted] not in (None, mark):
+        if split[counted] != mark:
             yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"
 
 
