@@ -1,17 +1,19 @@
 """The manifest of a corpus: its contents, how they were made, every hash. Written last: it means "finished".
 
-format_version       2
-sha256               of the content; see `content_hash`
-page_tokens
-tokenizer            file, sha256, vocab_size
-normalization        the fields of `tokenizer.Normalization`
-splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
-            shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
-options              of `prepare`
-replaced, empty      number of places that were not UTF-8; number of documents without text
-dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
-unknown              may be absent: pieces (their number in all splits), example (of a word)
-sources              a list of: path, start, end, sha256; every range of text that was read
+    format_version       2
+    sha256               of the content; see `content_hash`
+    page_tokens
+    tokenizer            file, sha256, vocab_size
+    normalization        the fields of `tokenizer.Normalization`
+    splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
+                shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
+    options              of `prepare`
+    replaced, empty      number of places that were not UTF-8; number of documents without text
+    dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
+    unknown              may be absent: pieces (their number in all splits), example (of a word)
+    sources              a list of: path, start, end, sha256; every range of text that was read
+
+A manifest of another format is refused.
 """
 
 from __future__ import annotations
