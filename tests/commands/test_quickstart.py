@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-from unittest import mock
 
 import jax
 import pytest
@@ -35,18 +34,6 @@ def test_the_filled_texts_are_shown_with_their_probability(capsys):
     loss, filled = capsys.readouterr().out.splitlines()
     assert loss.split() == ["heldout_loss", "4.5"]
     assert filled.split(maxsplit=1) == ["filled", "The United [States\\x1b].  25.0 %"]
-
-
-def test_a_quick_start_of_an_older_version_is_shown(tmp_path, monkeypatch):
-    """Its line of the evaluation has no `targets`, and its run no share."""
-    trained = dict.fromkeys(("heldout_loss", "heldout_share", "unigram_cross_entropy", "picture")) | {"step": 4}
-    results = {"prepare": {"tokenizer": {"vocab_size": 200}}, "train": trained, "fill": [{}] * len(QUESTIONS),
-               "speeches": "text", "export": {}}  # fmt: skip
-    for name, result in results.items():
-        monkeypatch.setattr(quickstart, name, mock.Mock(return_value=result))
-    monkeypatch.setattr(quickstart.workdirs, "line_of", lambda *_: {"step": 4, "loss_without_memory": 5.5})
-    found = quickstart.quickstart(configs.load(CONFIG), str(tmp_path))
-    assert found["loss_without_memory"] == 5.5 and found["targets"] is found["heldout_share"] is None
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -46,7 +46,7 @@ class TextToText(Task):
     export = Export("ForTextToText")  # no such class: a source that sees itself is unknown there
     texts, several_lengths = (1, 1), True
     ranking = ("exact_match", "bleu", "chrf")
-    no_label = staticmethod(unlabelled.never)
+    no_label = staticmethod(unlabelled.null)
 
     def __post_init__(self) -> None:
         """Raises BadInput for a score that needs what is not installed."""
