@@ -11,7 +11,6 @@ import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
-from xlnet_jax.commands import quickstart
 from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, show
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.infer.orders import _told, warn_of_law
