@@ -213,7 +213,7 @@ CHOICE = {"context": "bame", "question": "dono", "options": ["kira", "lusi"]}
         ({}, "a.tsv", "text\tlabel\nbame\t0\ndono\t1\nkira\t2\nlusi\t-1\n", (["0", "1", "2"], 3, 0), '"-1" (1)'),
         ({}, "a.jsonl", _lines(0, 1, -1, 2, -1), (["0", "1", "2"], 3, 0), "2 of 5 examples without a label: -1 (2)"),
         ({"labels": "0,1"}, "a.jsonl", _lines(0, 1, -1), (["0", "1"], 2, 0), "1 of 3 examples without a label: -1 (1)"),
-        ({}, "a.jsonl", _lines(0.0, 1.0, -1.0, 2.0), (["0.0", "1.0", "2.0"], 3, 0), "-1.0 (1)"),
+        ({}, "a.jsonl", _lines(0.0, 1, -1.0, 2.0, 1.0), (["0", "1", "2"], 4, 0), "-1 (1)"),
         # These are classes and numbers.
         ({}, "a.jsonl", _lines(-1, 0, 1), (["-1", "0", "1"], 3, 0), ""),
         ({}, "a.jsonl", _lines(-1, 1), (["-1", "1"], 2, 0), ""),
@@ -252,6 +252,79 @@ def test_the_dev_set_is_read_by_the_same_rules(tmp_path, settings, caplog):
     found = _prepared(settings, tmp_path, "a.jsonl", json.dumps(fields | {"answers": answers}), json.dumps(fields),
                       task="question_answering")  # fmt: skip
     assert "dev_a.jsonl: 1 of 1 example without a label: null (1)" in found
+
+
+def _rows(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+ONE = [{"text": "bame", "label": "yes"}, {"text": "dono", "label": "no"}]
+TWO = [{"premise": "bame", "hypothesis": "kira", "label": "yes"}, {"premise": "a", "hypothesis": "b", "label": "no"}]
+NUMBER = [{"text": "bame", "score": 1}, {"text": "dono", "score": 2}]
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "dev", "texts", "label"),
+    [
+        ("classification", ONE, {"text": "a", "sentence": "b", "label": "no"}, ("a",), "no"),
+        ("classification", ONE, {"sentence1": "b", "text": "a", "sentence2": "c", "label": "no"}, ("a",), "no"),
+        ("regression", NUMBER, {"text": "a", "score": 1, "label": 2}, ("a",), 1),
+        ("classification", TWO, {"sentence1": "x", "sentence2": "y", "premise": "a", "hypothesis": "b", "label": "no"},
+         ("a", "b"), "no"),
+        # Other names where those of training are not there.
+        ("classification", ONE, {"sentence": "b", "label": "no"}, ("b",), "no"),
+    ],
+)  # fmt: skip
+def test_the_dev_set_is_read_by_the_names_that_training_took(tmp_path, settings, task, train, dev, texts, label):
+    (tmp_path / "train.jsonl").write_text(_rows(*train))
+    (tmp_path / "dev.jsonl").write_text(_rows(dev))
+    finetune = {"task": task, "train": f"{tmp_path}/train.jsonl", "dev": f"{tmp_path}/dev.jsonl"}
+    _, found = prepare(settings(finetune=finetune, train={"batch_size": 2}), str(tmp_path / "run"))
+    assert [(each.texts, each.label) for each in found.examples] == [(texts, label)]
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "dev", "told"),
+    [
+        ("classification", ONE, [{"sentence1": "a", "sentence2": "b", "label": "no"}],
+         "dev.jsonl, row 1: the number of texts is 2, and in {}/train.jsonl it is 1; every example needs the same"),
+        ("classification", TWO, ONE, "dev.jsonl, row 1: the number of texts is 1, and in {}/train.jsonl it is 2;"),
+        # The number would become a class.
+        ("classification", [{**ONE[0], "score": 1}, ONE[1], {"text": "kira", "score": 0.1}], ONE,
+         "train.jsonl, row 3: no column 'label'"),
+        ("question_answering", [{"context": "bame dono", "question": "a", "is_impossible": "False",
+                                 "answers": [{"text": "dono", "answer_start": 5}]}], [],
+         "train.jsonl, row 1: 'is_impossible' must be true or false, and is 'False'"),
+        ("text_to_text", [{"source": "a", "target": None}], [], "1 of 1 example without a label: null (1), the first"),
+        ("classification", [{"text": "bame\0", "label": "a"}], [], None),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_training_reads_it_is_refused(tmp_path, settings, task, train, dev, told):
+    lines = _rows(*train)
+    (tmp_path / "train.jsonl").write_text(lines if told else lines.encode("utf-16-le").decode("latin-1"))
+    (tmp_path / "dev.jsonl").write_text(_rows(*dev))
+    finetune = {"task": task, "train": f"{tmp_path}/train.jsonl", "dev": f"{tmp_path}/dev.jsonl" * bool(dev)}
+    finetune |= {} if task != "text_to_text" else {"max_answer": 4}
+    changes = {"train": {"batch_size": 2}, "evaluation": {"every": 4 if dev else 0}, "model": {"memory_len": 0}}
+    with pytest.raises(BadInput) as raised:
+        prepare(settings(finetune=finetune, **changes), str(tmp_path / "run"))
+    assert (told or "train.jsonl: a NUL byte, so it is not UTF-8 text; convert").format(tmp_path) in str(raised.value)
+
+
+def test_a_similarity_or_a_target_that_is_not_there_is_left_out(tmp_path, settings, caplog):
+    similar = [{"sentence1": "bame", "sentence2": "kira", "score": score} for score in (0.5, None, float("nan"), 1.0)]
+    targets = [{"source": "bame", "target": target} for target in ("dono", None, "nan", "-")]
+    for task, rows, columns, left in (
+        ("embeddings", similar, "sentence1,sentence2,score", 2), ("text_to_text", targets, "", 3),
+        ("embeddings", similar, "sentence1,sentence2", 4),
+    ):  # fmt: skip
+        (tmp_path / "train.jsonl").write_text(_rows(*rows))
+        finetune = {"task": task, "train": f"{tmp_path}/train.jsonl", "dev": "", "columns": columns}
+        finetune |= {} if task != "text_to_text" else {"max_answer": 4}
+        config = settings(finetune=finetune, train={"batch_size": 2}, evaluation={"every": 0}, model={"memory_len": 0})
+        found, _ = prepare(config, str(tmp_path / f"{task}{columns}"))
+        assert len(found.examples) == left
+    assert '"" (1), NaN (1), the first in' in caplog.text and "1 of 4 examples without a label: null (1)" in caplog.text
 
 
 @pytest.mark.parametrize(

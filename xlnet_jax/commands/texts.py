@@ -192,6 +192,8 @@ def read_lines(path: str) -> list[str]:
         data = sys.stdin.buffer.read() if path == "-" else files.read_if_there(path)
     if data is None:
         raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
+    if b"\0" in data:
+        raise BadInput(f"--input={path}: a NUL byte, so it is not UTF-8 text; convert the file")
     try:
         return files.lines(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -79,7 +79,7 @@ class Embeddings(Task):
 
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"normalize", "pooling", "segments", "temperature"})
-    no_label = staticmethod(unlabelled.never)
+    no_label = staticmethod(unlabelled.beside_others)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -184,6 +184,8 @@ def _in_folder(path: str, label: str, text: str) -> Record:
 
 def _decoded(file: Source) -> str:
     data = b"".join(block for _, block in lines(Part(file.path, 0, file.bytes), cut=True))
+    if b"\0" in data:
+        raise BadInput(f"{file.path}: a NUL byte, so it is not UTF-8 text; convert the file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -27,10 +27,16 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 """A reader: from a record and the names in `finetune.columns` to its examples."""
 
 
-def examples(read: Read, config: Config, source: str) -> list[Example]:
-    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
-    columns = config.finetune.column_list()
-    return [example for record in records(config, source) for example in read(record.checked(), columns)]
+def examples(read: Read, config: Config, source: str, first: Sequence[str] = ()) -> list[Example]:
+    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`.
+
+    Without `finetune.columns` a record is read by the usual names of the `first` one of training, if it has its texts.
+    """
+    found, columns = list[Example](), config.finetune.column_list()
+    for record in records(config, source):
+        same = {*first[:-1]} <= record.checked().fields.keys()
+        found += read(record, columns or [*first] * same)
+    return found
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
@@ -70,6 +76,8 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
     *texts, label = _named(columns or usual(record), math.inf, "a text and a label")
     value = record.field(label)
     value = tuple(value) if isinstance(value, list) else value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas has floats where a column has a gap
     return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
@@ -141,7 +149,10 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
         label = tuple(_found(record, context, *each) for each in given)
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
-    if record.fields.get("is_impossible"):
+    impossible = record.fields.get("is_impossible")
+    if impossible not in (None, True, False):
+        raise BadInput(f"{record.where}: 'is_impossible' must be true or false, and is {impossible!r}")
+    if impossible:
         label = ()  # only plausible ones
     elif answers is None:
         label = None
@@ -163,7 +174,8 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
     one, two, *label = _named(columns or usual_pair(record), 3, "two texts, or two and a similarity")
-    return [Example((record.text(one), record.text(two)), record.field(label[0]) if label else None, record.where)]
+    given = ["" if value is None else value for value in map(record.field, label)]
+    return [Example((record.text(one), record.text(two)), given[0] if given else None, record.where)]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:

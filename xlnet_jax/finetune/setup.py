@@ -168,7 +168,9 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
     """The labelled examples, for training and of the dev set, and the configuration with the names of their labels and
     columns. Raises BadInput."""
     source, path = config.finetune.train, config.finetune.dev
-    examples, dev = (readers.examples(kind.read, config, each) if each else [] for each in (source, path))
+    guessed = kind.usual and not config.finetune.columns
+    usual = [*kind.usual(next(formats.records(config, source)).checked())] if guessed else []
+    examples, dev = (readers.examples(kind.read, config, each, usual) if each else [] for each in (source, path))
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
@@ -179,9 +181,11 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
     if "labels" in kind.options and len(names) < 2:
         has = f"one label, {config.finetune.labels!r}" if names else "no label"
         raise BadInput(f"{source} has {has}; a task needs at least two")
-    if kind.usual and not config.finetune.columns and len({len(example.texts) for example in examples}) == 1:
-        columns = kind.usual(next(formats.records(config, source)))
-        config = config.changed(finetune={"columns": configs.joined([*columns])})
+    if usual and len(counts := {len(example.texts) for example in examples}) == 1:
+        if other := [example for example in dev if len(example.texts) not in counts]:
+            raise BadInput(f"{other[0].where}: the number of texts is {len(other[0].texts)}, and in {source} it is "
+                           f"{counts.pop()}; every example needs the same number")  # fmt: skip
+        config = config.changed(finetune={"columns": configs.joined(usual)})
     if not path and config.finetune.dev_share:
         examples, dev = _split(examples, config)
     return config, examples, dev

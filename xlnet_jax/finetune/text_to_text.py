@@ -45,7 +45,7 @@ class TextToText(Task):
     options = frozenset({"max_answer", "beam", "length_penalty"})
     texts, several_lengths = (1, 1), True
     ranking = ("exact_match", "bleu", "chrf")
-    no_label = staticmethod(unlabelled.never)
+    no_label = staticmethod(unlabelled.null)
 
     def __post_init__(self) -> None:
         """Raises BadInput for a score that needs what is not installed."""

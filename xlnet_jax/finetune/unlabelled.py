@@ -30,9 +30,14 @@ def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
     return is_none
 
 
-def never(classes: Collection[str]) -> Callable[[Any], bool]:
-    """`rule` of a task whose labels are any texts, or may be missing."""
-    return lambda _: False
+def null(classes: Collection[str] = ()) -> Callable[[Any], bool]:
+    """`rule` of a task whose labels are any texts."""
+    return lambda label: label is None
+
+
+def beside_others(classes: Collection[str] = ()) -> Callable[[Any], bool]:
+    """`rule` of a task that may do without labels: then all are null."""
+    return lambda label: label is not None and rule()(label)
 
 
 def are_counted(classes: Collection[str]) -> bool:

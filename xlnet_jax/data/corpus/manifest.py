@@ -266,7 +266,7 @@ def little_heldout(manifest: Json) -> str | None:
     # Whole documents fall, so few of them may give less than what was asked for: twice that.
     given = manifest["options"].get("heldout", 0)
     percent = min(math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT)
-    advice = f"prepare it with a larger share, such as --heldout={percent / 100:g}"
+    advice = f"prepare it with another --output and a larger share, such as --heldout={percent / 100:g}"
     if percent <= 100 * given:
         advice = "prepare more text"
     if documents < FEW_DOCUMENTS:
