@@ -249,6 +249,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
         ("fill [MASK:3-3] --samples=2", "samples=2 of the most probable pieces are alike"),
         ("fill --input=none.txt", "--input=none.txt: no such file"),
         ("generate --input=empty.txt", "--input=empty.txt has no text"),
+        ("generate --input=wide.txt", "--input=wide.txt: a NUL byte, so it is not UTF-8 text; convert the file"),
         ("fill --input=wrong.jsonl", "row 1: give an object of strings: text, and nothing else"),
         ("score '  '", "has no pieces"),
         ("score --input=wrong.jsonl", "row 1: give an object of strings: text, and before and after if there are any"),
@@ -258,6 +259,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
 def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "wide.txt").write_bytes("Bado\n".encode("utf-16-le"))
     (tmp_path / "wrong.jsonl").write_text('{"text": "[MASK]", "texts": "[MASK]"}\n')
     (tmp_path / "list.jsonl").write_text('["Bado"]\n')
     assert main([*shlex.split(words), f"--workdir={workdir}"]) == 2

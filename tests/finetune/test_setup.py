@@ -271,7 +271,7 @@ NUMBER = [{"text": "bame", "score": 1}, {"text": "dono", "score": 2}]
         ("regression", NUMBER, {"text": "a", "score": 1, "label": 2}, ("a",), 1),
         ("classification", TWO, {"sentence1": "x", "sentence2": "y", "premise": "a", "hypothesis": "b", "label": "no"},
          ("a", "b"), "no"),
-        # Other names where those of training are not there.
+        # This dev set lacks the names of training, so it is read by its own.
         ("classification", ONE, {"sentence": "b", "label": "no"}, ("b",), "no"),
     ],
 )  # fmt: skip
@@ -296,19 +296,23 @@ def test_the_dev_set_is_read_by_the_names_that_training_took(tmp_path, settings,
                                  "answers": [{"text": "dono", "answer_start": 5}]}], [],
          "train.jsonl, row 1: 'is_impossible' must be true or false, and is 'False'"),
         ("text_to_text", [{"source": "a", "target": None}], [], "1 of 1 example without a label: null (1), the first"),
-        ("classification", [{"text": "bame\0", "label": "a"}], [], None),
     ],
 )  # fmt: skip
 def test_what_is_not_as_training_reads_it_is_refused(tmp_path, settings, task, train, dev, told):
-    lines = _rows(*train)
-    (tmp_path / "train.jsonl").write_text(lines if told else lines.encode("utf-16-le").decode("latin-1"))
+    (tmp_path / "train.jsonl").write_text(_rows(*train))
     (tmp_path / "dev.jsonl").write_text(_rows(*dev))
     finetune = {"task": task, "train": f"{tmp_path}/train.jsonl", "dev": f"{tmp_path}/dev.jsonl" * bool(dev)}
     finetune |= {} if task != "text_to_text" else {"max_answer": 4}
     changes = {"train": {"batch_size": 2}, "evaluation": {"every": 4 if dev else 0}, "model": {"memory_len": 0}}
     with pytest.raises(BadInput) as raised:
         prepare(settings(finetune=finetune, **changes), str(tmp_path / "run"))
-    assert (told or "train.jsonl: a NUL byte, so it is not UTF-8 text; convert").format(tmp_path) in str(raised.value)
+    assert told.format(tmp_path) in str(raised.value)
+
+
+def test_a_file_with_two_bytes_a_character_is_refused(tmp_path, settings):
+    """Without a mark at its start it would be read as text with a NUL behind each letter."""
+    told = _prepared(settings, tmp_path, "a.csv", "text,label\nbame,a\ndono,b\n".encode("utf-16-le").decode())
+    assert told.endswith("train_a.csv: a NUL byte, so it is not UTF-8 text; convert the file")
 
 
 def test_a_similarity_or_a_target_that_is_not_there_is_left_out(tmp_path, settings, caplog):

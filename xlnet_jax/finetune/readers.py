@@ -30,7 +30,8 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 def examples(read: Read, config: Config, source: str, first: Sequence[str] = ()) -> list[Example]:
     """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`.
 
-    Without `finetune.columns` a record is read by the usual names of the `first` one of training, if it has its texts.
+    Without `finetune.columns` a record is read by the names that were found in the first record of training, `first`;
+    one that lacks these texts by its own usual names.
     """
     found, columns = list[Example](), config.finetune.column_list()
     for record in records(config, source):

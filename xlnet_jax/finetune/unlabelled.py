@@ -30,14 +30,15 @@ def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
     return is_none
 
 
-def null(classes: Collection[str] = ()) -> Callable[[Any], bool]:
-    """`rule` of a task whose labels are any texts."""
+def null(classes: Collection[str]) -> Callable[[Any], bool]:
+    """`rule` of a task whose label may be any text: only null is none."""
     return lambda label: label is None
 
 
-def beside_others(classes: Collection[str] = ()) -> Callable[[Any], bool]:
-    """`rule` of a task that may do without labels: then all are null."""
-    return lambda label: label is not None and rule()(label)
+def beside_others(classes: Collection[str]) -> Callable[[Any], bool]:
+    """`rule` of a task that needs no labels. Null is the label of all examples then; beside others it is read as ""."""
+    is_none = rule()
+    return lambda label: label is not None and is_none(label)
 
 
 def are_counted(classes: Collection[str]) -> bool:

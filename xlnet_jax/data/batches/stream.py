@@ -135,7 +135,7 @@ class Windows(NamedTuple):
 def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
     """The number at `index` of a permutation of `range(size)`, another one each epoch.
 
-    It is kept, because of a small range Grain takes up to milliseconds: it draws until a number is in it.
+    Cached, because Grain draws until a number is in the range: if that is a few blocks, one call takes milliseconds.
     """
     of_epoch = int.from_bytes(hashlib.sha256(f"{seed} epoch {epoch}".encode()).digest()[:4], "little")
     return grain.experimental.index_shuffle(index, size - 1, of_epoch, SHUFFLE_ROUNDS)
