@@ -351,7 +351,7 @@ def _forward(model: LanguageModel, params: Any, batch: Batch) -> tuple[jax.Array
     """Hidden states [B, T, D] and logits [B, P, V]."""
     config = model.transformer.config
     memory = empty_memory(config, len(batch.direction), 0)
-    out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.run(params, batch, memory)
     if out.target_vectors_BPD is None:
         logits_BPV = jnp.zeros((*batch.target_positions.shape, config.vocab_size))
     else:

@@ -23,6 +23,7 @@ from xlnet_jax.finetune.heads import dropout_rate
 from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch
 from xlnet_jax.finetune.text_to_text import TextToText, TextToTextModel
 from xlnet_jax.model import flops
+from xlnet_jax.model.heads import weighed
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Output, XLNet, empty_memory
 from xlnet_jax.objectives import PREFIX
@@ -74,7 +75,7 @@ class TaskModel:
         """The losses of a batch, or of some rows of it."""
         loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
-        return RowLosses({"task": (jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B)}, memory)
+        return RowLosses({"task": (weighed(loss_B, weight_B), weight_B)}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """loss_B and the predictions of the head without dropout, of filled-up rows too."""

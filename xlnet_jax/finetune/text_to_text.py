@@ -30,6 +30,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
 from xlnet_jax.finetune.task import Example, Labels, Row, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
+from xlnet_jax.model.heads import weighed
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import LanguageModel, RowLosses
@@ -194,7 +195,7 @@ class TextToTextModel(LanguageModel):
         losses = super().row_losses(params, as_batch(batch), nothing, dropout_key, rows_N)
         loss_B = losses.sums["tokens"][0].reshape(B, C).sum(axis=1)
         weight_B = batch.weight.astype(loss_B.dtype)
-        sums = jnp.where(weight_B != 0, loss_B, 0) * weight_B, _targets(batch).astype(loss_B.dtype) * weight_B
+        sums = weighed(loss_B, weight_B), _targets(batch).astype(loss_B.dtype) * weight_B
         return RowLosses({"tokens": sums}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -331,7 +331,7 @@ def forward(
     """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece (`model.spare_rows`), and the
     cache or the memory after them. `cached`: arguments of `XLNet` that go with a cache."""
     batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
-    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, **cached)
+    out = model.run(params, batch, cache, **cached)
     # Whole rows: a draw needs all of the vocabulary.
     logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
     config = model.transformer.config

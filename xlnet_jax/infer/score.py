@@ -214,6 +214,6 @@ def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarra
 @program(static_argnums=0)
 def _score(model: LanguageModel, params: Any, batch: Batch, memory: Memory) -> tuple[jax.Array, Memory]:
     """log p of every target, [B, P] in at least float32, and the memory for the next segment."""
-    out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    out = model.run(params, batch, memory)
     log_prob_BP = -model.nll(params, out.target_vectors_BPD, jnp.asarray(batch.target_tokens))
     return read_by_host(log_prob_BP), out.memory

@@ -140,6 +140,11 @@ def softmax_nll(
     return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP, smoothing)
 
 
+def weighed(loss: jax.Array, weight: jax.Array) -> jax.Array:
+    """loss times weight; the gradient of a loss that does not count is exactly 0, whatever the loss is."""
+    return jnp.where(weight != 0, loss, 0) * weight
+
+
 def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array, smoothing: float = 0.0) -> jax.Array:
     """-log p(target) from all logits, [B, P]; `smoothing` as in `LMHead.nll`."""
     # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.

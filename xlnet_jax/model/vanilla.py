@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.model.heads import plain_nll
+from xlnet_jax.model.heads import plain_nll, weighed
 from xlnet_jax.model.layers import HEAD_DEPTH, accumulator, parameter, product
 
 
@@ -47,8 +47,7 @@ class AuxiliaryHeads(nn.Module):
                 logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype))
                 nll_BT = plain_nll(logits_BTV, tokens_BAT[:, target])
                 weight_BT = batch.target_weights * weight_BA[:, target, None]
-                # The `where` keeps the gradient of a loss that does not count exactly 0.
-                loss_B += (jnp.where(weight_BT != 0, nll_BT, 0) * weight_BT).sum(axis=1)
+                loss_B += weighed(nll_BT, weight_BT).sum(axis=1)
             return loss_B
 
         loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))

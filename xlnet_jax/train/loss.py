@@ -136,14 +136,23 @@ class LanguageModel:
     def _head(self, params: Any, *args: Any, method: str | None = None) -> Any:
         return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
 
+    def run(
+        self, params: Any, batch: Batch, memory: Any, dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        """The `Output` of the transformer on a segment, or on some rows of it; without a `dropout_key` dropout is off.
+        `more` are arguments of `XLNet` and of Flax's `apply`."""
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        return self.transformer.apply(
+            {"params": params}, batch, memory, rows_B, deterministic=rngs is None, rngs=rngs, **more
+        )
+
     def row_losses(
         self, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:  # fmt: skip
-        """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
-        run: Any = functools.partial(self.transformer.apply, {"params": params}, batch, memory, rows_B,
-                                     deterministic=rngs is None, rngs=rngs)  # fmt: skip
+        """The losses of a segment, or of some rows of it; arguments as of `run`."""
+        run = functools.partial(self.run, params, batch, memory, dropout_key, rows_B)
         auxiliary = None if batch.auxiliary is None else self.auxiliary
         out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
@@ -151,9 +160,7 @@ class LanguageModel:
         smoothing = 0.0 if dropout_key is None else self.label_smoothing
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens, smoothing)
         weight_BP, weight_B = self.weights(batch, nll_BP.dtype)
-        # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
-        loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
-        sums: dict[str, tuple[Any, jax.Array]] = {"tokens": (loss_BP.sum(axis=1), weight_B)}
+        sums: dict[str, tuple[Any, jax.Array]] = {"tokens": (heads.weighed(nll_BP, weight_BP).sum(axis=1), weight_B)}
         if auxiliary is not None:
             (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}
@@ -164,7 +171,7 @@ class LanguageModel:
             rows_B = jnp.arange(len(weight_B)) if rows_B is None else rows_B
             head: Any = functools.partial(self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs)
             nll_B, label_B = head(out.hidden_BTD, batch, rows_B), batch.label_weight.astype(weight_B.dtype)
-            sums["sentences"] = jnp.where(label_B != 0, nll_B, 0) * label_B, label_B
+            sums["sentences"] = heads.weighed(nll_B, label_B), label_B
         return RowLosses(sums, out.memory)
 
 

@@ -85,7 +85,7 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     batch = forward_text(windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:])
     none = empty_memory(model.transformer.config, B, 0)
-    out: Any = model.transformer.apply({"params": params}, batch, none, deterministic=True)
+    out = model.run(params, batch, none)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 
 
