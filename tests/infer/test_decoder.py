@@ -21,8 +21,7 @@ from xlnet_jax.infer.batching import bucket
 from xlnet_jax.infer.decoder import Decoder
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.orders import checked
-from xlnet_jax.infer.score import READERS
-from xlnet_jax.objectives import CLM
+from xlnet_jax.infer.score import _from_left
 
 V, FIRST = 30, 9
 made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
@@ -110,7 +109,7 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
         length = known_N.sum()
         np.testing.assert_array_equal(one.token_N[:length], text_N[:length])
         assert one.position_U.tolist() == list(range(length, len(text_N))) and one.calls == 3 * T
-        (expected_U,) = scores._batch(READERS[CLM](scores, one.token_N, known_N, np.arange(len(text_N))), 1)
+        (expected_U,) = scores._batch(_from_left(scores, one.token_N, known_N, np.arange(len(text_N))), 1)
         np.testing.assert_allclose(one.log_prob_U, expected_U, atol=1e-12, rtol=0)
     if model["memory_len"]:  # it matters, so the comparison means something
         alone_N = one.token_N[(len(text_N) - 1) // T * T :]

@@ -41,7 +41,6 @@ from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of
 from xlnet_jax.infer.options import Score
 from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.objectives import CLM, MDM, MLM, PLM
 from xlnet_jax.train.loss import LanguageModel
 
 FEWEST_TARGETS = 8
@@ -104,7 +103,8 @@ class Scorer(TextModel):
         Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
         K, T, seed = asked.orders, self.segment_len, asked.seed
-        read = READERS[self.model.transformer.objective]
+        objective = self.model.transformer.objective
+        read = _by_masks if objective.masks else _from_left if objective.causal else _in_order
         every = []
         for number, (ids_N, known_N) in enumerate(texts, 1):
             orders = (places(number, known_N, asked.order, (seed, number, turn), T) for turn in range(K))
@@ -168,6 +168,11 @@ class Scorer(TextModel):
         return [np.concatenate(each) for each in parts]
 
 
+def _in_order(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
+    """One row for all positions: a query of each reads what is known and what is before it in the order."""
+    return [segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)]
+
+
 def _from_left(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[list[Segment]]:
     """One row for all positions: the parts of a text in which its tokens are read and predict the next."""
     T = scorer.segment_len
@@ -189,17 +194,6 @@ def _by_masks(scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: n
         one, of_one = whole.text_U == at, ("position_U", "target_U", "text_U")
         rows.append([whole._replace(**{name: getattr(whole, name)[one] for name in of_one})])
     return rows
-
-
-READERS = {
-    PLM: lambda scorer, ids_N, known_N, place_N: [
-        segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)
-    ],
-    CLM: _from_left,
-    MLM: _by_masks,
-    MDM: _by_masks,
-}
-"""By objective, what is read for the chain rule in an order: rows of segments, one row or one for each token."""
 
 
 def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:

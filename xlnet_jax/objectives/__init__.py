@@ -9,9 +9,9 @@
     likelihood            exact, any order,    exact      pseudo, a call       bound, and exact with
                           in one call                     for each token       a call for each token
 
-A module asks an objective (`Config.objective`) for what it needs, never for its name. What takes arrays is a function
-in a table by objective: `data.batches.examples.BUILDERS`, `train.loss.WEIGHTS`, `infer.score.READERS`. So a new one is
-an object here, and a row in each of these.
+A module asks an objective (`Config.objective`) for what it needs, never for its name. So a new one is an object here:
+one of these with some fields changed, or, if its examples are of a new kind, with a row of
+`data.batches.examples.BUILDERS`.
 """
 
 from typing import Any
@@ -92,7 +92,8 @@ def of_mlm(config: Any) -> Rules:
          "is for whole sentences; use 0 with data.pairs=none"),
         ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
         ("data.reuse_len", data.reuse_len == fresh,
-         f"must be data.segment_len - {special} = {fresh} with data.objective=mlm and data.pairs={data.pairs}"),
+         f"must be data.segment_len - {special} = {fresh} with data.objective={data.objective} and "
+         f"data.pairs={data.pairs}"),
         *few_targets(config, 1),
         *masked(config),
         *as_of_2019(config, name, at_input),
@@ -124,6 +125,7 @@ CLM = Objective(
     "clm",
     whole_text,
     lambda config: (config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"),
+    examples="causal",
     causal=True,
     whole=True,
     measures=("left_to_right",),
@@ -136,6 +138,7 @@ MLM = Objective(
     of_mlm,
     lambda config: (config.data.segment_len, "an example") if config.model.member.positions_at_input
     else with_random_b(config, 0),
+    examples="masked",
     masks=True,
     framed=(True, True),
     likelihood="pseudo",
@@ -145,6 +148,7 @@ MDM = Objective(
     "mdm",
     lambda config: masked(config) + whole_text(config),
     lambda config: (config.data.reuse_len, "a segment"),
+    examples="diffused",
     masks=True,
     framed=(False, True),
     whole=True,

@@ -16,6 +16,8 @@ class Objective(NamedTuple):
     """Of a `Config`: the lengths of its examples, and what does not go with them."""
     shortest: Callable[[Any], tuple[int, str]]
     """Of a `Config`: tokens of the least text, and what needs them."""
+    examples: str = "permuted"
+    """How its batches are made: `data.batches.examples.BUILDERS`."""
     stream: str = "content"
     """The stream that predicts. query: in any order, of the law `data.factorization_order`."""
     causal: bool = False

@@ -32,7 +32,6 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.model.vanilla import AuxiliaryHeads
-from xlnet_jax.objectives import CLM, MDM, MLM, PLM, PREFIX
 
 
 @jax.tree_util.register_dataclass
@@ -103,10 +102,14 @@ class LanguageModel:
     def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
         """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row stands for, [..., B].
 
-        See `WEIGHTS`.
+        They are its targets; in a bound all P tokens that may be masked, and a masked one of n has the weight P / n.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
-        return WEIGHTS[self.transformer.objective](weight_BP, weight_BP.sum(axis=-1))
+        targets_B = weight_BP.sum(axis=-1)
+        if self.transformer.objective.likelihood != "bound":
+            return weight_BP, targets_B
+        tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
+        return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
         """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of `weights`, or the summed
@@ -173,16 +176,6 @@ class LanguageModel:
             nll_B, label_B = head(out.hidden_BTD, batch, rows_B), batch.label_weight.astype(weight_B.dtype)
             sums["sentences"] = heads.weighed(nll_B, label_B), label_B
         return RowLosses(sums, out.memory)
-
-
-def _of_all(weight_BP: jax.Array, targets_B: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A row stands for all P tokens that may be masked, and a masked one of n has weight P / n."""
-    tokens_B = jnp.where(targets_B > 0, weight_BP.shape[-1], jnp.zeros_like(targets_B))
-    return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
-
-
-WEIGHTS = dict.fromkeys((PLM, CLM, PREFIX, MLM), lambda *targets: targets) | {MDM: _of_all}
-"""By objective, from the weights of the targets, 1, and their sums: a row stands for its targets, as a rule."""
 
 
 def mean_loss(

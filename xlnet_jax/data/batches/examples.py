@@ -31,7 +31,6 @@ from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.objectives import CLM, MDM, MLM, PLM
 
 COPIES = 10
 """Versions of each window under compat switch static_copies (`dupe_factor` of Google's BERT)."""
@@ -124,7 +123,7 @@ def build(
     text: Corpus, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
     """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the key of the draws."""
-    return BUILDERS[config.objective](ExampleBuilder(text, tokenizer, config, name, step), where, rows)
+    return BUILDERS[config.objective.examples](ExampleBuilder(text, tokenizer, config, name, step), where, rows)
 
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -311,5 +310,5 @@ def _batch(
     )
 
 
-BUILDERS = {PLM: _permuted, CLM: _causal, MLM: _masked, MDM: _diffused}
-"""Of the Batch of each objective."""
+BUILDERS = {"permuted": _permuted, "causal": _causal, "masked": _masked, "diffused": _diffused}
+"""Of a Batch, by `Objective.examples`."""
