@@ -63,7 +63,7 @@ def config(**changes: Any) -> Config:
 def family(name: str, **changes: Any) -> Config:
     """`config` for pretraining a model of a family with positions learned at the input; `changes` as there."""
     sections = MEMBERS[name].usual(32)
-    sections["data"] |= {"sentence_loss": MEMBERS[name].segments > 1}
+    sections["data"] |= {"sentence_loss": MEMBERS[name].segments > 1 and sections["data"]["pairs"] != "none"}
     sections["model"] |= {"d_embed": 8} if MEMBERS[name].parts.projected else {}
     return config(**{each: sections.get(each, {}) | changes.get(each, {}) for each in sections.keys() | changes.keys()})
 

@@ -22,8 +22,7 @@ ALBERT = BERT._replace(
     parts=BERT.parts._replace(projected=True, sentence_dropout=0.1),
     required=_REQUIRED,
     usual_model={"share_layers": True},
-    pairs="order",
-    spans="words",
+    usual_data={"pairs": "order", "spans": "words"},
     peer=PEER._replace(
         title="ALBERT", prefix="Albert", table=_TABLE, heads=heads("albert.pooler"),
         copies={"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

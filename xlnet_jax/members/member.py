@@ -37,10 +37,8 @@ class Member(NamedTuple):
     """Keys of `model` with the only value that they have."""
     usual_model: Json = {}
     """Usual values of other keys of `model`, where they are not the defaults."""
-    pairs: str = "next"
-    """The usual `data.pairs`."""
-    spans: str = "random"
-    """The usual `data.spans`."""
+    usual_data: Json = {"pairs": "next", "spans": "random"}
+    """The same of `data`."""
     vocabulary: str = "sentencepiece"
     """The level that `prepare --family` makes for it. ALBERT's own SentencePiece model has other special pieces."""
 
@@ -69,12 +67,12 @@ class Member(NamedTuple):
         T, trained = segment_len, OBJECTIVES[objective or self.objectives[0]]
         framed = trained.framed[self.positions_at_input]
         recurrent = trained.causal and self.parts_of(trained).positions == "relative"
-        pairs = "none" if trained.whole and framed else self.pairs
+        pairs = "none" if trained.whole and framed else self.usual_data["pairs"]
         special = 0 if not framed else 2 if pairs == "none" else 3
         model = {"architecture": self.name, "max_positions": T, **({} if recurrent else {"memory_len": 0}),
                  **self.required, **self.usual_model}  # fmt: skip
         data = {"objective": trained.name, "bidirectional": False, **({} if recurrent else {"windows_per_block": 1}),
                 "segment_len": T, "reuse_len": T - special,
                 "num_predict": T - special if trained.whole else max(1, T * 3 // 20),
-                "pairs": pairs, "spans": self.spans}  # fmt: skip
+                **self.usual_data, "pairs": pairs}  # fmt: skip
         return {"model": model, "data": data}
