@@ -45,12 +45,32 @@ def test_every_place_exists(what, where, test):
 
 
 def test_the_diffs_are_of_the_files_that_they_name():
-    diffs = re.findall(r"^\+\+\+ ([\w/.]+).*\n((?:[+ ](?!\+\+).*\n)+)", TEXT, re.MULTILINE)
-    assert len(diffs) > 8
-    for path, lines in diffs:
-        source = (tiny.ROOT / path).read_text(encoding="utf-8").splitlines()
-        missing = [line for line in lines.splitlines() if line.startswith("+") and line[1:] not in source]
-        assert not missing, f"{path} has no such line: {missing}"
+    """The lines of a hunk follow each other in the file, and the hunks of a file are in its order."""
+    hunks = 0
+    for diff in re.findall(r"^```diff\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
+        assert not [line for line in diff.splitlines() if line[0] not in "+ "]
+        for path, rest in re.findall(r"^\+\+\+ ([\w/.]+).*\n((?:(?!\+\+\+ ).*\n)+)", diff, re.MULTILINE):
+            source, at = "\n" + (tiny.ROOT / path).read_text(encoding="utf-8"), 0
+            for hunk in re.findall(r"(?:^\+.*\n)+", rest, re.MULTILINE):
+                lines = "\n" + re.sub(r"^\+", "", hunk, flags=re.MULTILINE)
+                at = source.find(lines, at)
+                assert at >= 0, f"{path} has no such lines, or not here: {lines}"
+                at, hunks = at + len(lines) - 1, hunks + 1
+    assert hunks > 25
+
+
+def test_the_tests_and_files_that_the_text_names_exist():
+    paths = re.findall(r"`((?:configs|docs|tests|\w+)/[\w/]*\w\.(?:md|py|sh|yml))`", TEXT)
+    assert len(paths) > 80
+    missing = [path for path in paths if not any((tiny.ROOT / room / path).exists() for room in ("", "xlnet_jax"))]
+    assert not missing
+    # Of the tables of rows that a new member needs.
+    rows = [line for line in TEXT.splitlines() if line.startswith("| `tests/")]
+    named = [(row, name) for row in rows for name in re.findall(r"`([A-Z_]{4,})`", row)]
+    assert len(rows) > 5 and len(named) > 4
+    for row, name in named:
+        sources = [(tiny.ROOT / path).read_text(encoding="utf-8") for path in re.findall(r"`(tests/[\w/.]+)`", row)]
+        assert any(re.search(rf"^{name}\b", source, re.MULTILINE) for source in sources), f"{name}: {row}"
 
 
 def test_every_guarantee_names_tests_that_exist():

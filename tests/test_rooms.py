@@ -55,7 +55,7 @@ def room_of(module: str) -> str:
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in ROW:
             return ".".join(parts[:length])
-    raise AssertionError(f"xlnet_jax.{module} is in no room; give it a place in ROWS")
+    raise AssertionError(f"xlnet_jax.{module} is in no room; list it in docs/design.md")
 
 
 def imports(module: str, source: str, is_package: bool, modules: set[str]) -> list[tuple[int, str]]:

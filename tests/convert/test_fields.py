@@ -50,6 +50,10 @@ NO_PLACE = {"activation_dropout", "init_truncated", "compute_dtype", "remat", "a
 NO_PLACE_IN_XLNET = {"tie_projections", "memory_len", "attention_dropout", "max_positions"}
 
 
+def test_each_member_with_a_class_there_is_here():
+    assert {*FAMILY} == {*peers.PEERS}
+
+
 @pytest.mark.parametrize("family", FAMILY)
 @pytest.mark.parametrize("name", [name for name in KEYS if name != "architecture"])
 def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):

@@ -109,6 +109,22 @@ def test_all_that_does_not_fit_is_listed_in_one_line():
     )
 
 
+def test_several_parameters_are_one_array_side_by_side():
+    """Queries, keys and values in one, [in, out] as GPT-2 has them or [out, in]. The fault: the other axis."""
+    model = ModelConfig(**SMALL)
+    params, paths = random_params(model), [f"layers/attention/{name}" for name in ("query", "key", "value")]
+    others = tuple(entry for entry in HUGGINGFACE if entry.ours not in paths)
+    found = {}
+    for form in ("joined", "transposed"):
+        table = (*others, Entry(" ".join(paths), "transformer.layer.{}.all", form))
+        theirs = names.to_foreign(table, params)
+        found[form] = theirs["transformer.layer.2.all"]
+        back = names.from_foreign(table, shapes_of(model), names.Arrays.of("folder", theirs))
+        jax.tree.map(np.testing.assert_array_equal, back, params)
+    np.testing.assert_array_equal(found["joined"][:, 8:16], params["layers"]["attention"]["key"][2].reshape(8, 8))
+    np.testing.assert_array_equal(found["transposed"], found["joined"].T)
+
+
 def test_a_parameter_without_a_name_there_is_not_dropped():
     params = random_params(ModelConfig(**SMALL)) | {"new": {"kernel": np.zeros(1, np.float32)}}
     with pytest.raises(BadInput, match="no name for new/kernel"):

@@ -45,6 +45,12 @@ PARAMETERS = {
 """As transformers 5.23 counts them, tied ones once."""
 
 
+def test_each_member_with_a_class_there_is_compared_with_it():
+    """XLNet has modules of its own for that."""
+    assert {*families.FAMILIES} == {*families.TASKS_OF} == {*peers.PEERS} - {"xlnet"}
+    assert {*families.FAMILIES} == {name.partition("/")[0] for name in PARAMETERS}
+
+
 @functools.cache
 def tokenizer_of(family: str) -> Tokenizer:
     """A small one of the kind of the family."""

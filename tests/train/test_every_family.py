@@ -194,6 +194,10 @@ DROPPED = {
 RATES = {"dropout": 0.5, "attention_dropout": 0.4, "activation_dropout": 0.3}
 
 
+def test_each_member_has_its_starts_and_its_dropouts():
+    assert {*STARTS} == {*DROPPED} == {*MEMBERS, "masked"}
+
+
 @pytest.mark.parametrize("name", DROPPED)
 def test_every_dropout_is_on_in_training_and_off_elsewhere(name):
     """The fault: one that is not there, has the rate of another key, or stays on without a key."""

@@ -55,27 +55,20 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> Params:
     found: Params = {}
     for entry in _present(table, flat):
         for name, index in entry.places(len(query)):
-            parts = [_turned(flat[path] if index is ... else flat[path][index], entry.form) for path in entry.paths]
-            # Traced arrays are not numpy's.
-            found[name] = parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concat(parts, axis=-1)
+            leaves = [flat[path] if index is ... else flat[path][index] for path in entry.paths]
+            found[name] = _turned(leaves, entry.form)
     return found
 
 
-def _turned(leaf: Any, form: str) -> Any:
-    """One array in the form of an `Entry`: a view, if it is a numpy array."""
-    if form == "swapped":
-        return leaf[..., ::-1].T
-    if form in ("joined", "transposed"):
-        matrix = leaf.reshape(len(leaf), -1)
-        return matrix if form == "joined" else matrix.T
-    return leaf.reshape({"flat": -1, "1,1,D": (1, 1, -1)}[form]) if form else leaf
-
-
-def _turned_back(array: np.ndarray, shape: tuple[int, ...], form: str) -> np.ndarray:
-    """The inverse of `_turned`."""
-    if form == "swapped":
-        return array.T[..., ::-1]
-    return (array.T if form == "transposed" else array).reshape(shape)
+def _turned(leaves: list[Any], form: str) -> Any:
+    """The arrays of an `Entry` as one, in its form: a view, if it is one array of numpy."""
+    matrix = len(leaves[0]), -1
+    shapes = {"joined": matrix, "transposed": matrix, "flat": -1, "1,1,D": (1, 1, -1)}
+    parts = [leaf.reshape(shapes.get(form, leaf.shape)) for leaf in leaves]
+    # Traced arrays are not numpy's.
+    array = parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concat(parts, axis=-1)
+    array = array[..., ::-1] if form == "swapped" else array
+    return array.T if form in ("swapped", "transposed") else array
 
 
 def _present(table: Table, flat: Mapping[str, Any]) -> list[Entry]:
@@ -100,9 +93,11 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Par
         leaves = {path: np.empty(flat[path].shape, flat[path].dtype) for path in entry.paths}
         found |= leaves
         for name, index in entry.places(len(leaves[entry.paths[0]])):
-            parts = np.split(arrays.read(name), len(leaves), axis=-1)
-            for leaf, part in zip(leaves.values(), parts, strict=True):
-                leaf[index] = _turned_back(part, leaf[index].shape, entry.form)
+            array = arrays.read(name)
+            array = array.T if entry.form in ("swapped", "transposed") else array
+            array = array[..., ::-1] if entry.form == "swapped" else array
+            for leaf, part in zip(leaves.values(), np.split(array, len(leaves), axis=-1), strict=True):
+                leaf[index] = part.reshape(leaf[index].shape)
     return traverse_util.unflatten_dict(found, sep="/")
 
 

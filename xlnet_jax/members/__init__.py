@@ -20,7 +20,7 @@
     head              dense      dense, erf   dense       bare     bare
 
 The latter have one stream, which predicts the targets, and biases in attention.
-A module takes what it needs to know of a member, never its name. docs/add_a_member.md shows a new one.
+A module takes what it needs to know of a member, never its name. CONTRIBUTING.md shows a new one.
 """
 
 from xlnet_jax.members.albert import ALBERT

@@ -51,9 +51,9 @@ class Member(NamedTuple):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether positions are added at the input, learned ones or sinusoids, `model.max_positions` of them: no text
-        is longer, and there is no memory."""
-        return self.parts.positions in ("input", "sinusoids")
+        """Whether a position is one of `model.max_positions` places in a text: no text is longer, and there is no
+        memory."""
+        return self.parts.positions not in ("relative", "per_layer")
 
     def parts_of(self, objective: Objective) -> Parts:
         """The parts of a model that is trained by an objective."""

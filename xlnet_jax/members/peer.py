@@ -16,8 +16,8 @@ class Entry(NamedTuple):
     """One parameter on both sides, or several of ours that are one array there."""
 
     ours: str
-    """Path in our tree; several, with spaces, are side by side on the last axis there. Below `layers/` a parameter has
-    the leading axis L, unless all layers share it."""
+    """Path in our tree; several, with spaces, are one array there, side by side on the axis of outputs. Below `layers/`
+    a parameter has the leading axis L, unless all layers share it."""
     theirs: str
     """Name there; `{}` stands for the number of a layer, which then has an array of its own."""
     form: str = ""
