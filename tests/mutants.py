@@ -627,7 +627,7 @@ MUTANTS = (
            one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
     Mutant("the_path_is_in_the_key_of_a_program", "xlnet_jax/run/programs.py", '_xla_caches", "none")', '_xla_caches", "all")',
            one("train/loop", "test_a_run_starts_from_a_program_that_was_compiled_ahead")),
-    Mutant("rebuilt_steps_are_not_recorded", "xlnet_jax/train/loop.py", '"rebuilt": self.rebuilt', '"rebuilt": []',
+    Mutant("rebuilt_steps_are_not_recorded", "xlnet_jax/train/launch.py", '{"rebuilt": origin["rebuilt"], **identity}', '{"rebuilt": [], **identity}',
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("step_without_its_options", STEP, "recipe.config.train.compiler_options, mesh", '"", mesh',
            one("run/programs", "test_the_step_is_compiled_with_them")),

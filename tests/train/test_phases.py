@@ -31,7 +31,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.train.launch import plan_until
-from xlnet_jax.train.phases import BuiltPhase, check_parameters, memory_since
+from xlnet_jax.train.phases import check_parameters, memory_since
 
 
 def settings(pytestconfig, phases=PHASES):
@@ -103,7 +103,7 @@ def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
     """Would fail if a rebuilt memory began where only the rate changes."""
 
     def phase(*shape):
-        return BuiltPhase(None, SimpleNamespace(abstract_state=SimpleNamespace(memory=np.zeros(shape))))
+        return SimpleNamespace(abstract_state=SimpleNamespace(memory=np.zeros(shape)))
 
     config = dataclasses.replace(configs.Config(), phases=tuple({"steps": 5} for _ in range(4)))
     phases = [phase(2, 3), phase(2, 3), phase(2, 4), phase(2, 4)]
