@@ -171,7 +171,7 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
     except BadInput as error:
         raise BadInput(f"{workdir}/config.json: {error}") from error
     if not whole:
-        config = config.in_phase(config.phase_before(newest_in_phases(workdir, step) or 0))
+        config = config.parts[config.phase_before(newest_in_phases(workdir, step) or 0)]
     saved = configs.flat(config)
     config = configs.override(config, overrides) if overrides else config
     frozen = configs.changed_keys(config, saved, configs.FROZEN)

@@ -24,7 +24,8 @@ from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.restore import Restored
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, check_past, flat
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, flat
+from xlnet_jax.config.phases import check_past
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import open_mixture
@@ -212,7 +213,7 @@ def _found(
     wanted, config = functools.partial(_wanted, job, phases), job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
-        branch.warn_of_rise(found, config.in_phase(config.phase_before(found.step)), checkpoints.workdir)
+        branch.warn_of_rise(found, config.parts[config.phase_before(found.step)], checkpoints.workdir)
         return found, None
     return branch.restored(job.origin, config, wanted, processes, arrays) if job.origin else None, job.origin
 
