@@ -401,7 +401,7 @@ def test_phases_that_are_over_must_stay(whole, pytestconfig):
 def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
     """Would fail with the phase of the newest checkpoint, or its plan from step 0 on."""
     shown = [inspect(None, str(whole), step, 0, None, False, []) for step in (3, 4, 8)]
-    assert shown == [example(workdirs.load_config(str(whole), whole=True), step, 0) for step in (3, 4, 8)]
+    assert shown == [example(workdirs.load_config(str(whole)), step, 0) for step in (3, 4, 8)]
     assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
     count = [inspect(None, str(whole), step, 0, None, True, [])["tensors"] for step in (3, 4)]
     assert count[0] - count[1] == 3, "the mask, and two of segments"
@@ -409,7 +409,7 @@ def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
 
 def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path):
     export(str(whole), str(tmp_path / "out"), format="orbax", step=8)
-    config = workdirs.load_config(str(tmp_path / "out"), whole=True)
+    config = workdirs.load_config(str(tmp_path / "out"))
     assert config.data.objective == "clm" and config.model.memory_len == 16 and not config.phases
     assert import_(str(tmp_path / "out"), str(tmp_path / "again"))["arrays"] == 17
     assert workdirs.load_config(str(tmp_path / "again")).data.objective == "clm"

@@ -40,7 +40,7 @@ def inspect(
         raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    config = workdirs.load_config(workdir, overrides, whole=True) if workdir else configs.load(str(path), overrides)
+    config = workdirs.load_config(workdir, overrides) if workdir else configs.load(str(path), overrides)
     of_phase = config.parts[config.phase_before(step + 1)]
     result = count_parameters(of_phase) if parameters else example(config, step, row)
     if output:

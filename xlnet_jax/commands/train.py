@@ -132,7 +132,7 @@ def _next(workdir: str, step: int) -> str | None:
     """The command that trains the rest of a run, or else asks its model; None where no run is, as after a dry one."""
     if workdirs.read_config(workdir) is None:
         return None
-    config = workdirs.load_config(workdir, whole=True)
+    config = workdirs.load_config(workdir)
     verb, words = "fill", " --top=5 'The end of the [MASK].'"
     if config.objective.causal:
         verb, words = "generate", " --tokens=50 'The end of the'"
