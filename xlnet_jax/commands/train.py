@@ -82,8 +82,13 @@ def train(
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.
-        equal = {"phases": [*config.phases], "the corpus (sha256)": mixture.sha256, "--branch": branch,
-                 "--stop_at": stop_at, "--dry_run": dry_run}  # fmt: skip
+        equal = {
+            "phases": [*config.phases],
+            "the corpus (sha256)": mixture.sha256,
+            "--branch": branch,
+            "--stop_at": stop_at,
+            "--dry_run": dry_run,
+        }
         with session(config, equal) as processes:
             make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
                 made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
