@@ -75,7 +75,7 @@ class Ours:
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)
-            self.state = create_state(recipe, built)
+            self.state = create_state(built)
             self.batches = place(batches(config), self.mesh)
             lowered = built.jitted.lower(self.state, self.batches)
             began = time.process_time()

@@ -159,7 +159,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
     loss = float("nan")
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
-        state = create_state(recipe, built)
+        state = create_state(built)
         for _ in range(steps // DISPATCH):
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
             state, metrics = built.jitted(state, meshes.place(batches, mesh))

@@ -194,7 +194,7 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     recipe = make_recipe(config)
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
-        state = create_state(recipe, built)
+        state = create_state(built)
         for index in range(len(dispatches)):
             state, _ = built.jitted(state, meshes.place(dispatches(index), mesh))
 

@@ -55,7 +55,7 @@ def writer_cpu_seconds(config, workdir: str) -> float:
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         recipe = make_recipe(config)
-        trees = jax.block_until_ready(create_state(recipe, build_step(recipe, mesh))).split()
+        trees = jax.block_until_ready(create_state(build_step(recipe, mesh))).split()
     spent = []
     with Checkpoints(workdir, CheckpointConfig(keep=2)) as checkpoints:
         for step in range(SAVES + 1):

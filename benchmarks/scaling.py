@@ -50,7 +50,7 @@ class Variant:
         self.mesh = make_mesh(config.mesh, jax.devices()[: sizes["devices"]])
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)
-            self.state = create_state(recipe, built)
+            self.state = create_state(built)
             first = jax.tree.map(lambda x: x[:1], batches(config))
             self.batch = place(first, self.mesh)
             self.compiled = built.jitted.lower(self.state, self.batch).compile()

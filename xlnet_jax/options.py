@@ -88,7 +88,7 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
             elif lazily("run.workdir", "read_config")(where := options["workdir"]) is None:
                 raise BadInput(f"--workdir={where} holds no run that could be resumed; give the --config of a new one")
             else:
-                config = lazily("run.workdir", "load_config")(where, overrides, whole=True)
+                config = lazily("run.workdir", "load_config")(where, overrides)
             options = options | {"config": config}
         elif verb.overrides:
             options = options | {"overrides": overrides}

@@ -30,7 +30,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
 from xlnet_jax.train.loop import Job
-from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -333,8 +332,8 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
         job = Job(settings, str(tmp_path), open_mixture(settings), make_recipe, None, settings.train.steps)
-        state, _, step, origin = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
-        drawn = contents({"params": create_state(recipe, built).params})
+        state, _, step, origin = restore_or_init(job, [built], checkpoints, Session())
+        drawn = contents({"params": create_state(built).params})
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
     assert origin["init_from"]["left_over"] == [f"params/layers/attention/{name}" for name in biases]
@@ -436,8 +435,8 @@ def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytest
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
         job = Job(settings, str(tmp_path / "new"), mixture, make_recipe, None, settings.train.steps)
-        state, *_ = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
-        drawn = create_state(recipe, built).params["word_embedding"]
+        state, *_ = restore_or_init(job, [built], checkpoints, Session())
+        drawn = create_state(built).params["word_embedding"]
     with Checkpoints(str(run)) as checkpoints:
         theirs = tiny.saved_parameters(str(run))[0]["word_embedding"]
     known = {piece: row for row, piece in enumerate(data_fixtures.tokenizer().pieces)}

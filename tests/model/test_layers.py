@@ -164,7 +164,7 @@ def test_two_networks_learn_the_same_on_four_devices():
         grid = meshes.make_mesh(recipe.config.mesh, jax.devices()[: 4 if "fsdp" in mesh else 1])
         with jax.set_mesh(grid):
             step = build_step(recipe, grid)
-            state = create_state(recipe, step)
+            state = create_state(step)
             batch = meshes.place({"x_BQD": x_BQD, "weight_B": np.ones((1, 8), np.float32)}, grid)
             execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
             for _ in range(3):

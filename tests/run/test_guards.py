@@ -27,7 +27,7 @@ def stepper():
                 made[key] = build_step(make_recipe(config), grid)
             built = made[key]
             state = jax.device_put(
-                jax.device_get(create_state(make_recipe(config), built)) if state is None else state,
+                jax.device_get(create_state(built)) if state is None else state,
                 jax.tree.map(lambda x: x.sharding, built.abstract_state),
             )
             metrics = []

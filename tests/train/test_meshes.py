@@ -93,7 +93,7 @@ def run(mesh: dict, *others) -> Trained:
 def cached_run(mesh: tuple, *others) -> Trained:
     recipe, grid, step = built(dict(mesh), *others)
     with jax.set_mesh(grid):
-        state = create_state(recipe, step)
+        state = create_state(step)
         execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
         losses, first = [], None
         for batch in batches(step.rows):

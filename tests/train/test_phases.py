@@ -23,6 +23,7 @@ from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.inspect import example, inspect
 from xlnet_jax.commands.train import train
+from xlnet_jax.config.phases import keep_shuffle
 from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, enter_phase, extend_plan, from_json
@@ -31,7 +32,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.train.launch import plan_until
-from xlnet_jax.train.phases import BuiltPhase, check_parameters, memory_since
+from xlnet_jax.train.phases import check_parameters, memory_since
 
 
 def settings(pytestconfig, phases=PHASES):
@@ -103,7 +104,7 @@ def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
     """Would fail if a rebuilt memory began where only the rate changes."""
 
     def phase(*shape):
-        return BuiltPhase(None, SimpleNamespace(abstract_state=SimpleNamespace(memory=np.zeros(shape))))
+        return SimpleNamespace(abstract_state=SimpleNamespace(memory=np.zeros(shape)))
 
     config = dataclasses.replace(configs.Config(), phases=tuple({"steps": 5} for _ in range(4)))
     phases = [phase(2, 3), phase(2, 3), phase(2, 4), phase(2, 4)]
@@ -207,7 +208,7 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
               {"segment_len": 128, "reuse_len": 64, "windows_per_block": 2})  # fmt: skip
     values.phases = tuple({"steps": 99_999, "data": shape | {"num_predict": 4}} for shape in shapes)
     config = configs.from_dict(values.to_dict())
-    data = [config.in_phase(number).data for number in (0, 1)]
+    data = [config.parts[number].data for number in (0, 1)]
     before, after = (
         Stream((ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, first_window=16),), True)
         for each in data
@@ -233,18 +234,18 @@ def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
     config = dataclasses.replace(plain, phases=({"steps": 4}, {"steps": 4, "data": longer}))
     if math.prod(shape) != 64 * plain.data.windows_per_block:
         with pytest.raises(BadInput, match="shuffles with data.shuffle_len=0"):
-            configs.keep_shuffle(config, started, "run")
+            keep_shuffle(config, started, "run")
         return
-    kept = configs.keep_shuffle(config, started, "run")
-    assert [kept.in_phase(number).data.shuffle_len for number in (0, 1)] == [0, 0]
+    kept = keep_shuffle(config, started, "run")
+    assert [kept.parts[number].data.shuffle_len for number in (0, 1)] == [0, 0]
 
 
 def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
     values = configs.default()
     values.phases = ({"steps": 90_000}, {"steps": 4, "data": {"segment_len": 1024, "reuse_len": 512}})
-    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 8 * 512
+    assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 8 * 512
     values.phases[1]["data"] = {"segment_len": 1024, "reuse_len": 509}
-    assert configs.from_dict(values.to_dict()).in_phase(0).data.shuffle_len == 0
+    assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 0
 
 
 def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
@@ -305,7 +306,7 @@ def test_keys_that_no_phase_uses_need_not_fit_each_other():
     values = configs.default().to_dict()
     values["data"]["reuse_len"] = 510  # no room for B with the length of the whole run
     values["phases"] = ({"steps": 90_000, "data": {"segment_len": 600}},)
-    assert configs.from_dict(values).in_phase(0).data.segment_len == 600
+    assert configs.from_dict(values).parts[0].data.segment_len == 600
 
 
 @pytest.mark.parametrize("words", [[], ["--config.phases[0].steps=90002"]])
@@ -331,7 +332,7 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         values.to_dict(), ["--config.phases[1].steps=7", "--config.phases[0].data.num_predict=9"]
     )
     assert config.train.steps == 50_007 and config.ends == [50_000, 50_007]
-    assert [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
+    assert [config.parts[n].data.num_predict for n in (0, 1)] == [9, 85]
     for word, line in (
         ("--config.train.steps=9", "train.steps=9 beside phases, which have 50004 steps together"),
         ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
@@ -354,12 +355,12 @@ def test_an_override_leaves_a_dictionary_that_phases_share(tmp_path):
     )
     words = ["--config.phases[0].steps=7", "--config.phases[0].data.num_predict=9"]
     config = configs.load(str(tmp_path / "twice.py"), words)
-    assert config.ends == [7, 50_007] and [config.in_phase(n).data.num_predict for n in (0, 1)] == [9, 85]
+    assert config.ends == [7, 50_007] and [config.parts[n].data.num_predict for n in (0, 1)] == [9, 85]
 
 
 def started(config):
     """What a first start would write of it."""
-    return workdirs.identity(configs.keep_shuffle(config, None, "run"), "a", "b", config.phases)
+    return workdirs.identity(keep_shuffle(config, None, "run"), "a", "b", config.phases)
 
 
 def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
@@ -370,16 +371,16 @@ def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
     run = started(phases(2, 4))
     assert run["config"]["data.shuffle_len"] == 4 * 256
     for later in (phases(2, 4, 1), phases(2, 2), phases(2)):
-        assert configs.keep_shuffle(later, run, "run").in_phase(0).data.shuffle_len == 4 * 256
+        assert keep_shuffle(later, run, "run").parts[0].data.shuffle_len == 4 * 256
     line = "run shuffles with data.shuffle_len=1024, and phases that come later need a multiple of 3072: give them"
     with pytest.raises(BadInput, match=line):
-        configs.keep_shuffle(phases(2, 4, 3), run, "run")
+        keep_shuffle(phases(2, 4, 3), run, "run")
     plain = started(configs.from_dict({}))
-    assert configs.keep_shuffle(phases(8, 8), plain, "run").in_phase(1).data.shuffle_len == 0
+    assert keep_shuffle(phases(8, 8), plain, "run").parts[1].data.shuffle_len == 0
     with pytest.raises(
         BadInput, match="run shuffles with data.shuffle_len=0, and .* start a new run with data.shuffle_len=4096"
     ):
-        configs.keep_shuffle(phases(8, 16), plain, "run")
+        keep_shuffle(phases(8, 16), plain, "run")
 
 
 def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
@@ -400,7 +401,7 @@ def test_phases_that_are_over_must_stay(whole, pytestconfig):
 def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
     """Would fail with the phase of the newest checkpoint, or its plan from step 0 on."""
     shown = [inspect(None, str(whole), step, 0, None, False, []) for step in (3, 4, 8)]
-    assert shown == [example(workdirs.load_config(str(whole), whole=True), step, 0) for step in (3, 4, 8)]
+    assert shown == [example(workdirs.load_config(str(whole)), step, 0) for step in (3, 4, 8)]
     assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
     count = [inspect(None, str(whole), step, 0, None, True, [])["tensors"] for step in (3, 4)]
     assert count[0] - count[1] == 3, "the mask, and two of segments"
@@ -408,7 +409,7 @@ def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
 
 def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path):
     export(str(whole), str(tmp_path / "out"), format="orbax", step=8)
-    config = workdirs.load_config(str(tmp_path / "out"), whole=True)
+    config = workdirs.load_config(str(tmp_path / "out"))
     assert config.data.objective == "clm" and config.model.memory_len == 16 and not config.phases
     assert import_(str(tmp_path / "out"), str(tmp_path / "again"))["arrays"] == 17
     assert workdirs.load_config(str(tmp_path / "again")).data.objective == "clm"

@@ -22,7 +22,6 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.launch import restore_or_init
 from xlnet_jax.train.loop import Job
-from xlnet_jax.train.phases import BuiltPhase
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -114,11 +113,11 @@ def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        trees = create_state(recipe, built).split(memory=False)
+        trees = create_state(built).split(memory=False)
         identity = workdirs.identity(settings, mixture.sha256, mixture.tokenizer.sha256)
         checkpoints.save(step, trees, {**identity, "plan": plan, "rebuilt": [2]})
         checkpoints.wait()
-        state, *_, origin = restore_or_init(job, [BuiltPhase(recipe, built)], checkpoints, Session())
+        state, *_, origin = restore_or_init(job, [built], checkpoints, Session())
     assert origin == {"rebuilt": [2, step] if steps else [2]}
     if steps is None:
         assert "memory rebuilt" not in caplog.text and not np.any(state.memory.hidden_LBMD)

@@ -41,7 +41,7 @@ def initial():
     """The first state, on the host: it is donated to every run."""
     grid, step = built()
     with jax.set_mesh(grid):
-        return jax.device_get(create_state(make_recipe(CONFIG), step))
+        return jax.device_get(create_state(step))
 
 
 def run(cuts, edit=lambda batch: batch, execute=None):

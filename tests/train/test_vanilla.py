@@ -204,7 +204,7 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
         batches = stack([tiny.batch(settings, step) for step in range(6)])
         with jax.set_mesh(mesh):
             built = build_step(recipe, mesh)
-            _, metrics = built.jitted(create_state(recipe, built), meshes.place(batches, mesh))
+            _, metrics = built.jitted(create_state(built), meshes.place(batches, mesh))
         np.testing.assert_allclose(metrics["total_loss"], metrics["loss"] + metrics["loss_auxiliary"], rtol=1e-6)
         losses.append(metrics["loss"])
     assert losses[0][0] > losses[0][-1]

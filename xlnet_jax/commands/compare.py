@@ -75,7 +75,7 @@ def compare(
     named, tuned = scaled(loaded(configs, corpus, overrides), equal), task_configs(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
     heldout = open_mixture(next(iter(named.values())), "heldout", weighted=False)
-    length = length or min(reads(config.in_phase(-1)) for config in named.values())
+    length = length or min(reads(config.parts[-1]) for config in named.values())
     tokens_NT = sliding.windows(heldout, length, windows, every=length)
     asked = {"equal": equal, "windows": len(tokens_NT), "length": length, "orders": orders,
              "corpus_sha256": heldout.sha256}  # fmt: skip

@@ -196,7 +196,7 @@ def measured(config: Config, mixture: Mixture) -> float:
     with jax.set_mesh(mesh):
         recipe = make_recipe(config)
         built = build_step(recipe, mesh)
-        state = create_state(recipe, built)
+        state = create_state(built)
         batch = meshes.place(loader.TrainDispatches(mixture, config, plan, rows, 0, 2)(0), mesh)
         executable = compile_step(built, state, batch)
         state, _ = jax.block_until_ready(executable(state, batch))

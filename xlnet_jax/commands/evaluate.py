@@ -72,9 +72,8 @@ def evaluate(
     Raises BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another
     tokenizer, an option for left-to-right or permutation models with another objective.
     """
-    step = workdirs.newest_in_phases(workdir, step)
-    config = as_asked(configured(workdir, overrides, batch_size, step), reach, streams)
-    config = under_law(config, factorization_order)
+    config, step = configured(workdir, overrides, batch_size, step)
+    config = under_law(as_asked(config, reach, streams), factorization_order)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = held_out(workdir, config)
     train = open_mixture(config, weighted=False, opened=heldout)
@@ -103,9 +102,10 @@ def by_context(
 
     Raises BadInput: see `evaluate`; a model that is not left to right, a split shorter than the context.
     """
-    of_step = {name: workdirs.newest_in_phases(name, step) for name in [workdir, *against]}
-    asked = {name: as_asked(configured(name, overrides, batch_size, at), reach) for name, at in of_step.items()}
-    for name, config in asked.items():
+    asked, of_step = dict[str, Config](), dict[str, int | None]()
+    for name in (workdir, *against):
+        config, of_step[name] = configured(name, overrides, batch_size, step)
+        asked[name] = as_asked(config, reach)
         check_objective(config, CLM, "--context", name)
     heldout = held_out(workdir, asked[workdir])
     for name in against:

@@ -48,8 +48,7 @@ def export(
     if every:
         return _every(workdir, output, step, dict(format=format, average=average, shard_bytes=shard_bytes,
                                                   overrides=overrides))  # fmt: skip
-    step = workdirs.newest_in_phases(workdir, step)
-    config = workdirs.load_config(workdir, overrides, step)
+    config, step = workdirs.config_at(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}
     check_output(output)

@@ -40,8 +40,8 @@ def inspect(
         raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    config = workdirs.load_config(workdir, overrides, whole=True) if workdir else configs.load(str(path), overrides)
-    of_phase = config.in_phase(config.phase_before(step + 1))
+    config = workdirs.load_config(workdir, overrides) if workdir else configs.load(str(path), overrides)
+    of_phase = config.parts[config.phase_before(step + 1)]
     result = count_parameters(of_phase) if parameters else example(config, step, row)
     if output:
         draw(result, output)
@@ -76,7 +76,7 @@ def example(config: Config, step: int, row: int) -> Json:
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
     """
-    whole, config = config, config.in_phase(config.phase_before(step + 1))
+    whole, config = config, config.parts[config.phase_before(step + 1)]
     if row >= config.train.batch_size:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
     mixture = open_mixture(config)

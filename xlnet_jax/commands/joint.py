@@ -25,7 +25,6 @@ from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
 from xlnet_jax.objectives import PLM
-from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
@@ -55,8 +54,7 @@ def joint(
     Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus with less than a
     window, or a share out of range.
     """
-    step = workdirs.newest_in_phases(workdir, step)
-    config = configured(workdir, overrides, batch_size, step)
+    config, step = configured(workdir, overrides, batch_size, step)
     check_objective(config, PLM, "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")

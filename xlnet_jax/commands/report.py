@@ -50,7 +50,7 @@ def show(result: Json) -> None:
 
 def read(workdir: str) -> Json:
     """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with a warning each."""
-    config = workdirs.load_config(workdir, whole=True)
+    config = workdirs.load_config(workdir)
     with files.translate_errors(workdir):
         metrics, evaluations, times, starts, samples = (
             read_jsonl(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from xlnet_jax import config as configs
-from xlnet_jax.config import Config, keep_shuffle
+from xlnet_jax.config import Config
+from xlnet_jax.config.phases import keep_shuffle
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.vocabulary import warn_of_export
 from xlnet_jax.distributed.processes import session
@@ -81,7 +82,13 @@ def train(
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
         # No device has been used yet, and no process writes before all have read the work directory.
-        equal = {"the corpus (sha256)": mixture.sha256, "--branch": branch, "--stop_at": stop_at, "--dry_run": dry_run}
+        equal = {
+            "phases": [*config.phases],
+            "the corpus (sha256)": mixture.sha256,
+            "--branch": branch,
+            "--stop_at": stop_at,
+            "--dry_run": dry_run,
+        }
         with session(config, equal) as processes:
             make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
                 made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
@@ -130,7 +137,7 @@ def _next(workdir: str, step: int) -> str | None:
     """The command that trains the rest of a run, or else asks its model; None where no run is, as after a dry one."""
     if workdirs.read_config(workdir) is None:
         return None
-    config = workdirs.load_config(workdir, whole=True)
+    config = workdirs.load_config(workdir)
     verb, words = "fill", " --top=5 'The end of the [MASK].'"
     if config.objective.causal:
         verb, words = "generate", " --tokens=50 'The end of the'"

@@ -14,7 +14,6 @@ from xlnet_jax.config.data import DataConfig, FinetuneConfig
 from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN, joined
 from xlnet_jax.config.loading import default, from_dict, load, nested, override, start_from, suggest_key
 from xlnet_jax.config.model import ARCHITECTURE, ModelConfig
-from xlnet_jax.config.phases import check_past, keep_shuffle
 from xlnet_jax.config.run import COMPAT_SETS, COMPAT_SWITCHES, CORRECT, CheckpointConfig, CompatConfig
 from xlnet_jax.config.run import DistributedConfig, EvaluationConfig, LogConfig, MeshConfig, OptimizerConfig
 from xlnet_jax.config.run import SeedsConfig, TrainConfig

@@ -67,15 +67,15 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
     kept = parts[0].shuffle_len if started is None else started["config"].get("data.shuffle_len", 0)
     config = config.changed(data={"shuffle_len": kept})
     needs = math.lcm(*(part.reuse_len * part.windows_per_block for part in parts))
-    if config.in_phase(0).data.shuffle_len != kept or kept % needs:
+    if config.parts[0].data.shuffle_len != kept or kept % needs:
         raise BadInput(f"{where} shuffles with data.shuffle_len={kept}, and phases that come later need a multiple of "
                        f"{needs}: give them the data.reuse_len and data.windows_per_block of earlier ones, or start a "
                        f"new run with data.shuffle_len={needs} in another --workdir")  # fmt: skip
     return config
 
 
-def apply(config: Config, number: int) -> Config:
-    """The configuration of one phase. The shuffle keeps text together that is whole blocks in every phase, if there is
+def parts(config: Config) -> list[Config]:
+    """The configuration of each phase. The shuffle keeps text together that is whole blocks in every phase, if there is
     a length that is not much longer than the blocks: what one phase has read the next does not read again.
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
@@ -83,7 +83,7 @@ def apply(config: Config, number: int) -> Config:
     shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
     if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
-    return dataclasses.replace(every[number].changed(data={"shuffle_len": shuffle_len}), phases=())
+    return [dataclasses.replace(one.changed(data={"shuffle_len": shuffle_len}), phases=()) for one in every]
 
 
 def changes(phase: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

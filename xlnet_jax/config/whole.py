@@ -62,14 +62,11 @@ class Config:
         """The phase of a checkpoint: of the step before it."""
         return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
 
-    def in_phase(self, number: int) -> Config:
-        """The configuration of one phase; `train.steps` is that of the whole run."""
-        return phases.apply(self, number) if self.phases else self
-
     @property
     def parts(self) -> list[Config]:
-        """The configuration of each phase, in order; a run without phases is one."""
-        return [self.in_phase(number) for number in range(len(self.ends))]
+        """The configuration of each phase, in order, with the `train.steps` of the whole run; a run without phases is
+        one."""
+        return phases.parts(self) if self.phases else [self]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
@@ -95,7 +92,7 @@ def check(config: Config) -> None:
     Raises BadInput that lists all values that are not allowed, or else all conflicts between them; each names the key,
     the value and the fix.
     """
-    conflicts = list(_conflicts(config)) or _phase_conflicts(config)
+    conflicts = list(_conflicts(config)) or (_phase_conflicts(config) if config.phases else [])
     if len(conflicts) == 1:
         raise BadInput(conflicts[0])
     if conflicts:
@@ -128,8 +125,8 @@ def _conflicts(config: Config) -> Iterator[str]:
 def _phase_conflicts(config: Config) -> list[str]:
     """Each once, with the phases that have it."""
     where: dict[str, list[str]] = {}
-    for number in range(len(config.phases)):
-        for line in _conflicts(config.in_phase(number)):
+    for number, part in enumerate(config.parts):
+        for line in _conflicts(part):
             where.setdefault(line, []).append(f"phases[{number}]")
     return [f"in {', '.join(numbers)}: {line}" for line, numbers in where.items()]
 

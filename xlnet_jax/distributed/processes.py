@@ -147,7 +147,6 @@ def _values(config: Config, me: ProcessInfo) -> Json:
     """What must be equal in all processes: the configuration and the versions."""
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     return values | {
-        "phases": [*config.phases],
         "the port of distributed.coordinator": me.coordinator.rpartition(":")[2],
         "the version of xlnet_jax": xlnet_jax.__version__,
         "the version of jax": jax.__version__,

@@ -59,7 +59,7 @@ GRACE_SECONDS = 5.0
 class Watch:
     """The connections of this process, by process number: in process 0 to all others, in the others to process 0.
 
-    `phase` is "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
+    `stage` is "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
     """
 
     def __init__(self, me: ProcessInfo, values: Json, settings: DistributedConfig) -> None:
@@ -71,7 +71,7 @@ class Watch:
         # In the form in which they arrive at the other end, so that only real differences count.
         self.hello: Json = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
-        self.phase: Literal["meeting", "running", "ending", "leaving"] = "meeting"
+        self.stage: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
         self._fault: XLNetError | None = None
         self._told: set[str] = set()  # tokens of the processes of this run that have heard its end in the meeting
@@ -106,7 +106,7 @@ class Watch:
         try:
             self.run(self._join() if self.process else self._lead())
         except BaseException:
-            self.phase = "leaving"
+            self.stage = "leaving"
             self.close()
             raise
         return self
@@ -130,9 +130,9 @@ class Watch:
             await self._gather()
         except XLNetError as fault:
             await self._dismiss(fault)
-            self.phase = "leaving"
+            self.stage = "leaving"
             raise
-        self.phase = "running"
+        self.stage = "running"
         self._tell(go=self.hello["host"])
 
     async def _gather(self) -> None:
@@ -171,7 +171,7 @@ class Watch:
 
     async def _find_itself(self) -> None:
         """Whether another process 0 is where the others look for this one: on another host it could listen, too."""
-        while not self._itself and self.phase == "meeting":
+        while not self._itself and self.stage == "meeting":
             try:
                 await self._connect(self.host, self.ports[1], CONNECT_SECONDS)
             except OSError as error:
@@ -249,7 +249,7 @@ class Watch:
         What is wrong with a process of this run ends the meeting; a stranger is refused alone.
         """
         process, host, ours = hello["process"], hello["host"], self._agrees(hello)
-        if self.phase != "meeting" or (process == 0 and not ours):
+        if self.stage != "meeting" or (process == 0 and not ours):
             # A process of this run may be back before the run has ended.
             raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(self._occupied())
         if "end" in hello:
@@ -310,7 +310,7 @@ class Watch:
         """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
         # Process 0 gives up first and names the missing process; this limit is for the case that process 0 is missing.
         limit = self.settings.rendezvous_seconds + CONNECT_SECONDS
-        while self.phase == "meeting":
+        while self.stage == "meeting":
             try:
                 await self._connect(self.host, self.ports[1], self.settings.heartbeat_seconds)
             except OSError as error:
@@ -344,11 +344,11 @@ class Watch:
             link.ended.set()
             link.writer.close()
             raise
-        link.hello, self.phase = {"host": message["go"]}, "running"
+        link.hello, self.stage = {"host": message["go"]}, "running"
         self._listening = asyncio.create_task(self._listen(0, link))
 
     def _beat(self) -> None:
-        if self.phase != "leaving":
+        if self.stage != "leaving":
             self._tell(beat=1)
             self._loop.call_later(self.settings.heartbeat_seconds / 4, self._beat)
 
@@ -370,7 +370,7 @@ class Watch:
         except ConnectionError as error:
             if link.ended.is_set():
                 pass
-            elif self.phase == "meeting":
+            elif self.stage == "meeting":
                 log.warning("%s disconnected: %s", who, error)  # it may come back
             else:
                 self._end(process, RestartMe.exit_code, f"lost {who}: {error}; rerun the same command on all hosts", 0)
@@ -382,17 +382,17 @@ class Watch:
 
     def _end(self, origin: int, code: int, why: str, wait: float) -> None:
         """Passes the end of a process on, and ends this one, unless it ends by itself within `wait` seconds."""
-        if self.phase == "meeting":
+        if self.stage == "meeting":
             self._fault = self._fault or error_of(code, why)
-        elif code and self.phase == "running":
-            self.phase = "ending"
+        elif code and self.stage == "running":
+            self.stage = "ending"
             if self.process == 0:
                 self._tell(origin, end=code, why=why, wait=wait)
             self._loop.call_later(wait, self._exit, code, why)
 
     def _exit(self, code: int, why: str) -> None:
-        if self.phase == "ending":
-            self.phase = "leaving"
+        if self.stage == "ending":
+            self.stage = "leaving"
             messages.end(code, why)
 
     def leave(self, code: int, why: str) -> None:
@@ -402,11 +402,11 @@ class Watch:
         it announces its own. No process sends after its end: unread data would reset the connection, and an end in
         flight would be lost with it.
         """
-        if self.phase != "leaving":
+        if self.stage != "leaving":
             self.run(self._leave(code, f"process {self.process} ({self.hello['host']}) ended: {why}"))
 
     async def _leave(self, code: int, why: str) -> None:
-        self.phase = "leaving"
+        self.stage = "leaving"
         self._tell(end=code, why=why, wait=GRACE_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):

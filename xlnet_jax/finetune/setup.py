@@ -230,7 +230,7 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         if workdirs.read_config(source) is None:
             raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
                            "directory")  # fmt: skip
-        tokenizer, trained = workdirs.tokenizer(source), workdirs.load_config(source, step=step)
+        tokenizer, trained = workdirs.tokenizer(source), workdirs.config_at(source, step=step)[0]
         config = config.changed(model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE})
         if "memory_len" in config.model.member.required:  # a configuration has one as a rule
             config = config.changed(model={"memory_len": 0})

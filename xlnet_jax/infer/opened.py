@@ -45,7 +45,7 @@ class Stored(NamedTuple):
     params: Any = None
     """Of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored."""
     of_step: int | None = None
-    """The checkpoint that `config` is of, in a run with phases."""
+    """The checkpoint that `config` is of; None: see `workdir.config_at`."""
 
     def step(self, step: int | None = None) -> int | None:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
@@ -71,8 +71,7 @@ class Opened(NamedTuple):
 
 
 def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> Stored:
-    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads. Of a run with phases
-    that of the phase of a checkpoint.
+    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
 
     A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it cannot be read.
     """
@@ -80,8 +79,8 @@ def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> S
         listed = files.listing(files.resolve(path))
     weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
     if not weights and not tensorflow.is_checkpoint(path, listed):
-        step = workdirs.newest_in_phases(path, step)
-        return Stored(path, workdirs.load_config(path, overrides, step), workdirs.tokenizer(path), of_step=step)
+        config, step = workdirs.config_at(path, overrides, step)
+        return Stored(path, config, workdirs.tokenizer(path), of_step=step)
     with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
         params = source.params(any_recipe(source.config, source.tokenizer))
         return Stored(path, source.config, source.tokenizer, params)

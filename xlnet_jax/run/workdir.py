@@ -146,9 +146,8 @@ def source_config(workdir: str) -> Json:
     return source
 
 
-def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None, whole: bool = False) -> Config:
-    """The configuration of a run, for evaluation and export, with some keys changed: of several phases that of the
-    checkpoint of `step`, or of the newest one, or of the `whole` run with them.
+def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
+    """The configuration of a run, or of its checkpoint of `step`, which may be that of a phase, with some keys changed.
 
     Of what it says about the machine of its training nothing counts here: other processes compute, the folder of
     compiled programs may be anyone's, and a kernel that was asked for there is used here if there is one.
@@ -170,8 +169,8 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
         config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
     except BadInput as error:
         raise BadInput(f"{workdir}/config.json: {error}") from error
-    if not whole:
-        config = config.in_phase(config.phase_before(newest_in_phases(workdir, step) or 0))
+    if step is not None:
+        config = config.parts[config.phase_before(step)]
     saved = configs.flat(config)
     config = configs.override(config, overrides) if overrides else config
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
@@ -180,12 +179,13 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
     return config
 
 
-def newest_in_phases(workdir: str, step: int | None) -> int | None:
-    """`step`; but None of a run with phases is its newest checkpoint, since one of another phase is another model."""
-    if step is not None or not (read_config(workdir) or {}).get("phases"):
-        return step
-    with Checkpoints(workdir) as checkpoints:
-        return max(checkpoints.steps(), default=None)
+def config_at(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Config, int | None]:
+    """`load_config` for whoever reads a checkpoint, and its step: None = whichever is taken, of a run with phases the
+    newest, since one of another phase is another model."""
+    if step is None and (read_config(workdir) or {}).get("phases"):
+        with Checkpoints(workdir) as checkpoints:
+            step = max(checkpoints.steps(), default=0)
+    return load_config(workdir, overrides, step), step
 
 
 def tokenizer(workdir: str) -> Tokenizer:

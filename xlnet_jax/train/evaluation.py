@@ -49,10 +49,12 @@ FINAL_BLOCKS = 512
 """Blocks in the evaluation after the last step, if the configuration sets no number of them."""
 
 
-def configured(workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None) -> Config:
-    """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
+def configured(
+    workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None
+) -> tuple[Config, int | None]:
+    """`workdir.config_at`, with so many rows of an evaluation at a time. Raises BadInput."""
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
-    return workdirs.load_config(workdir, [*overrides, *rows], step)
+    return workdirs.config_at(workdir, [*overrides, *rows], step)
 
 
 def check_objective(config: Config, objective: Objective, option: str, name: str = "this one") -> None:

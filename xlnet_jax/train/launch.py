@@ -24,7 +24,8 @@ from xlnet_jax.batch import Batch, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.restore import Restored
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, check_past, flat
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys, check, flat
+from xlnet_jax.config.phases import check_past
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import open_mixture
@@ -46,8 +47,7 @@ from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Job, Run
-from xlnet_jax.train.phases import BuiltPhase, build, check_parameters, compile_later, empty_memory, enter, memory_since
-from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.phases import build, check_parameters, compile_later, empty_memory, enter, memory_since
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
@@ -60,8 +60,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
-    mesh, phases = build(job.config, job.make_recipe, processes)
-    config = job.config
+    config, phases = job.config, build(job.config, job.make_recipe, processes)
+    mesh = phases[0].mesh
     with jax.set_mesh(mesh):
         use_compilation_cache(config, workdir)
         check = None
@@ -95,16 +95,18 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
-            for number, (recipe, built) in enumerate(phases[now:], now):
+            for number, built in enumerate(phases[now:], now):
+                part = built.recipe.config
                 if number > now:
-                    plan = enter_phase(plan, start, recipe.config.train.batch_size, *(
+                    plan = enter_phase(plan, start, part.train.batch_size, *(
                         job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
-                    state = enter(state, recipe, built)
+                    state = enter(state, built)
                     log.info("phase %d of %d from step %d on, with batches of %d", number + 1, len(phases), start,
-                             recipe.config.train.batch_size)  # fmt: skip
+                             part.train.batch_size)  # fmt: skip
+                identity = workdirs.identity(part, job.data.sha256, job.data.tokenizer.sha256, config.phases)
                 loop = Run(
-                    job, recipe, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes, request, goodput,
-                    watchdog, evaluators[number], executables[number],
+                    job, built, checkpoints, writer, plan, {"rebuilt": origin["rebuilt"], **identity}, processes,
+                    request, goodput, watchdog, evaluators[number], executables[number],
                 )  # fmt: skip
                 stop = min(job.stop, config.ends[number])
                 state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
@@ -118,16 +120,17 @@ def dry_run(job: Job, processes: Session) -> Json:
     """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
     arrays; neither compiles nor writes."""
     config = job.config
-    mesh, phases = build(config, job.make_recipe, processes)
-    recipe, built = phases[0]
+    phases = build(config, job.make_recipe, processes)
+    built = phases[0]
+    recipe, mesh = built.recipe, built.mesh
     with jax.set_mesh(mesh):
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
-        out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for _, each in phases][0]
+        out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases][0]
         with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
             found, _ = _found(job, phases, checkpoints, processes, arrays=False)
         if found is None:
-            _initial(*phases[0], processes, arrays=False)
+            _initial(built, processes, arrays=False)
         else:
             log.info("dry run: it would start at step %d", found.step)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
@@ -187,22 +190,22 @@ def _evaluated(
     return unscored, ended
 
 
-def _wanted(job: Job, phases: Sequence[BuiltPhase], where: str, step: int, record: Json) -> Trees:
+def _wanted(job: Job, phases: Sequence[BuiltStep], where: str, step: int, record: Json) -> Trees:
     """The trees to read of a checkpoint (`restore.TreesOf`); BadInput if it does not fit."""
     config = job.config
-    recipe, built = phases[config.phase_before(step)]
+    built = phases[config.phase_before(step)]
     check_past(config, record.get("phases", ()), step, where)
     if config.phases != (*record.get("phases", ()),):
         check_parameters(built, record, where)
-    workdirs.check_resume(record, recipe.config, job.data, where, told=True)
+    workdirs.check_resume(record, built.recipe.config, job.data, where, told=True)
     # With another batch size the rows are other rows: the saved memory is useless.
-    same_rows = from_json(record["plan"])[-1].batch_size == recipe.config.train.batch_size
+    same_rows = from_json(record["plan"])[-1].batch_size == built.recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
     return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
 
 
 def _found(
-    job: Job, phases: Sequence[BuiltPhase], checkpoints: Checkpoints, processes: Session, arrays: bool = True
+    job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session, arrays: bool = True
 ) -> tuple[Restored | None, branch.Origin | None]:
     """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if it does; without the
     `arrays` of the checkpoint it fits as far as its record says.
@@ -210,13 +213,13 @@ def _found(
     wanted, config = functools.partial(_wanted, job, phases), job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
-        branch.warn_of_rise(found, config.in_phase(config.phase_before(found.step)), checkpoints.workdir)
+        branch.warn_of_rise(found, config.parts[config.phase_before(found.step)], checkpoints.workdir)
         return found, None
     return branch.restored(job.origin, config, wanted, processes, arrays) if job.origin else None, job.origin
 
 
 def restore_or_init(
-    job: Job, phases: Sequence[BuiltPhase], checkpoints: Checkpoints, processes: Session
+    job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, Json]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
@@ -227,11 +230,11 @@ def restore_or_init(
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, drawn = _fresh(*phases[0], job.data.tokenizer, processes)
+        state, drawn = _fresh(phases[0], job.data.tokenizer, processes)
         return state, plan_until(job.data, job.config, 0), 0, drawn
     number = job.config.phase_before(restored.step)
-    recipe, built = phases[number]
-    config, batch_size = recipe.config, recipe.config.train.batch_size
+    built = phases[number]
+    config, batch_size = built.recipe.config, built.recipe.config.train.batch_size
     old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
     W, stream = config.data.windows_per_block, job.data.stream(config)
@@ -239,7 +242,7 @@ def restore_or_init(
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
         first = max(_first_in_memory(config, plan, restored.step), memory_since(job.config, phases, number))
-        memory = _rebuild(recipe, job.data, built, plan, range(first, restored.step), trees["params"], processes)
+        memory = _rebuild(job.data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
         rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
     if plan != old and restored.step < job.config.ends[number]:
@@ -261,14 +264,10 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
     return step - min(in_block, in_reach)
 
 
-def _rebuild(
-    recipe: Recipe, data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
-) -> Any:
+def _rebuild(data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session) -> Any:
     """An empty memory after the segments of `steps`, forward only, with constant parameters. All processes call it."""
-    config, began = recipe.config, time.perf_counter()
-    sharding: Any = built.abstract_state.step.sharding
-    mesh = sharding.mesh
-    memory = empty_memory(recipe, built)
+    recipe, mesh, began = built.recipe, built.mesh, time.perf_counter()
+    memory = empty_memory(built)
     if not steps:
         return memory
 
@@ -277,7 +276,7 @@ def _rebuild(
             return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
 
     rows = meshes.rows_here(built.rows, mesh)
-    dispatches = loader.TrainDispatches(data, config, plan, rows, steps.start, steps.stop)
+    dispatches = loader.TrainDispatches(data, recipe.config, plan, rows, steps.start, steps.stop)
 
     def inputs(step: int) -> tuple[Any, np.int32, Any]:
         return params, np.int32(step), meshes.place(stack([dispatches.batch(step)]), mesh, built.rows)
@@ -314,10 +313,10 @@ def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: To
     return merged
 
 
-def _fresh(recipe: Recipe, built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[State, Json]:
+def _fresh(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[State, Json]:
     """The state of step 0, with the parameters of another run if so configured."""
-    params, origin = _initial(recipe, built, processes)
-    state = create_state(recipe, built)
+    params, origin = _initial(built, processes)
+    state = create_state(built)
     if not params:
         return state, {"rebuilt": []}
     # Some heads have no parameters.
@@ -327,16 +326,17 @@ def _fresh(recipe: Recipe, built: BuiltStep, tokenizer: Tokenizer, processes: Se
     merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != tokenizer.sha256:
-        merged |= _by_piece(recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer)
+        merged |= _by_piece(built.recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer)
     nested = traverse_util.unflatten_dict(merged, sep="/")
     state = dataclasses.replace(state, params=meshes.like(nested, built.abstract_state.params))
     return state, {"init_from": origin, "rebuilt": []}
 
 
-def _initial(recipe: Recipe, built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
+def _initial(built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
     """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
     to say of them; both empty if there is none."""
-    path = recipe.config.checkpoint.init_from
+    config = built.recipe.config
+    path = config.checkpoint.init_from
     if not path:
         return {}, {}
     # The head of another task predicts something else, even where the shapes agree.
@@ -352,7 +352,7 @@ def _initial(recipe: Recipe, built: BuiltStep, processes: Session, arrays: bool 
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
     names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
     architecture = {name: theirs[name] for name in names if name in theirs}
-    if other := changed_keys(recipe.config, architecture, FROZEN):
+    if other := changed_keys(config, architecture, FROZEN):
         log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
                     "%s", path, "; ".join(other))  # fmt: skip
     # A new head is meant; other new parameters may be a mistake in the configuration.

@@ -58,7 +58,7 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
 
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
-    with refusals(built.options):
+    with refusals(built.recipe.config.train.compiler_options):
         executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
     spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
@@ -105,14 +105,13 @@ class Run:
     """The loop and everything that it uses between dispatches; it passes the State on and never keeps it."""
 
     job: Job
-    recipe: Recipe
-    mesh: Any
     built: BuiltStep
     checkpoints: Checkpoints
     writer: MetricsWriter
     plan: Plan
-    rebuilt: list[int]
-    """Steps at which this run has rebuilt its memory; see `resume`."""
+    record: Json
+    """What each checkpoint says beside the plan: `workdir.identity`, and `rebuilt`, at which steps this run has rebuilt
+    its memory."""
     processes: Session
     request: StopRequest
     goodput: Goodput
@@ -138,15 +137,15 @@ class Run:
 
         Returns the state, its step, and whether the evaluations so far end the run.
         """
-        config, goodput = self.recipe.config, self.goodput
-        rows = meshes.rows_here(self.built.rows, self.mesh)
+        config, goodput = self.built.recipe.config, self.goodput
+        rows = meshes.rows_here(self.built.rows, self.built.mesh)
         dispatches = loader.TrainDispatches(self.job.data, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         self.saved = start
         self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
-            peak = flops.seconds_at_peak(self.recipe.flops_per_step)
+            peak = flops.seconds_at_peak(self.built.recipe.flops_per_step)
             self.report = Reporter(config, self.job.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
             if unsaved:
                 self._save(start, state, wait=True)
@@ -212,7 +211,7 @@ class Run:
                 batch = self.request.take(batches, self.alone)
         except Stopped as stopped:
             self._stopped(f"{stopped} while waiting for data", at, state, stopped)
-        return meshes.place(batch, self.mesh, self.built.rows)
+        return meshes.place(batch, self.built.mesh, self.built.rows)
 
     def _compile(self, state: State, batch: Any) -> Any:
         with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
@@ -250,9 +249,7 @@ class Run:
         def write() -> None:
             nonlocal wait
             complete, wait = wait, True  # every further attempt
-            record = {"plan": to_json(self.plan), "rebuilt": self.rebuilt}
-            data, phases = self.job.data, self.job.config.phases
-            record |= workdirs.identity(self.recipe.config, data.sha256, data.tokenizer.sha256, phases)
+            record = {"plan": to_json(self.plan), **self.record}
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
@@ -273,7 +270,7 @@ class Run:
 
     def _trees(self, state: State) -> Trees:
         """The trees of a checkpoint."""
-        return meshes.like(state, self.built.logical).split(memory=self.recipe.config.checkpoint.memory == "all")
+        return meshes.like(state, self.built.logical).split(memory=self.built.recipe.config.checkpoint.memory == "all")
 
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
@@ -287,7 +284,7 @@ class Run:
         return True
 
     def _persist(self, action: Callable[[], None], what: str, retry: bool = True) -> None:
-        seconds = self.recipe.config.checkpoint.io_deadline_seconds if retry else 0.0
+        seconds = self.built.recipe.config.checkpoint.io_deadline_seconds if retry else 0.0
         until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
@@ -303,7 +300,7 @@ class Run:
         """
         assert self.evaluator is not None
         self._report()
-        began = time.perf_counter()
+        recipe, began = self.built.recipe, time.perf_counter()
 
         def between() -> None:
             self.watchdog.progress()
@@ -313,17 +310,17 @@ class Run:
         take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                params = meshes.like(state.evaluated(self.recipe.config.evaluation.averaged), self.built.logical.params)
+                params = meshes.like(state.evaluated(recipe.config.evaluation.averaged), self.built.logical.params)
                 scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
                 if self.job.sample:
                     with self.watchdog.suspended():  # it may compile
-                        self.writer.write_samples(step, self.job.sample(self.recipe, params))
+                        self.writer.write_samples(step, self.job.sample(recipe, params))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        ends = evaluation.ends(self.recipe.config, read_jsonl(self.job.workdir, "evaluations.jsonl"))
+        ends = evaluation.ends(recipe.config, read_jsonl(self.job.workdir, "evaluations.jsonl"))
         return self.processes.broadcast(str(ends), "evaluating") == "True"
 
     def _report(self) -> None:
@@ -349,7 +346,7 @@ class Run:
 
         The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
         """
-        config, save, rates = self.recipe.config, self.checkpoints.seconds, self.report.rates
+        config, save, rates = self.built.recipe.config, self.checkpoints.seconds, self.report.rates
         grace = config.checkpoint.grace_seconds
         if self.warned or not (grace and save and rates) or jax.process_index():
             return

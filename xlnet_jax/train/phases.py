@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -28,27 +28,21 @@ from xlnet_jax.train.step import BuiltStep, build_step
 log = logging.getLogger("xlnet_jax")
 
 
-class BuiltPhase(NamedTuple):
-    """A phase of a run; a run without phases is one."""
-
-    recipe: Recipe
-    built: BuiltStep
-
-
-def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> tuple[Mesh, list[BuiltPhase]]:
-    """The mesh, and on it the step of each phase. Raises BadInput if a batch or the model does not divide over it."""
+def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> list[BuiltStep]:
+    """The step of each phase, on one mesh; a run without phases is one. Raises BadInput if a batch or the model does
+    not divide over it."""
     mesh = meshes.make_mesh(config.mesh)
     for part in config.parts:
         _check_rows(part, mesh)
     made = recipes([fused.decided(part, processes) for part in config.parts], make_recipe)
     with jax.set_mesh(mesh):
-        phases = [BuiltPhase(recipe, build_step(recipe, mesh)) for recipe in made]
+        phases = [build_step(recipe, mesh) for recipe in made]
     if config.mesh.zero1 or mesh.shape["fsdp"] > 1:
-        state = phases[0].built.abstract_state
+        state = phases[0].abstract_state
         share, rest = meshes.split_share((state.params, state.opt_state))
         log.info("%.1f %% of parameters and optimizer are split over fsdp=%d%s, and %.1f MB stay whole", 100 * share,
                  mesh.shape["fsdp"], f" and data={mesh.shape['data']}" * config.mesh.zero1, rest / 1e6)  # fmt: skip
-    return mesh, phases
+    return phases
 
 
 def _check_rows(config: Config, mesh: Mesh) -> None:
@@ -70,11 +64,11 @@ def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
 
 
 def compile_later(
-    later: Sequence[BuiltPhase], first: int, goodput: Goodput, processes: Session
+    later: Sequence[BuiltStep], first: int, goodput: Goodput, processes: Session
 ) -> dict[int, dict[tuple[int, ...], Any]]:
     """The compiled steps of the phases to come, by their numbers: what does not fit the devices ends the run now."""
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
-    for number, (_, built) in enumerate(later, first):
+    for number, built in enumerate(later, first):
         with goodput.measure("compile"):
             shape = max(_shapes(built.abstract_batch), key=len)
             executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
@@ -82,26 +76,26 @@ def compile_later(
     return executables
 
 
-def enter(state: State, recipe: Recipe, built: BuiltStep) -> State:
+def enter(state: State, built: BuiltStep) -> State:
     """The state at the border of a phase: its memory is empty if the one before had another shape."""
     if _shapes(state.memory) == _shapes(built.abstract_state.memory):
         return state
-    return dataclasses.replace(state, memory=empty_memory(recipe, built))
+    return dataclasses.replace(state, memory=empty_memory(built))
 
 
 def _shapes(tree: Any) -> list[tuple[int, ...]]:
     return [x.shape for x in jax.tree.leaves(tree)]
 
 
-def memory_since(config: Config, phases: Sequence[BuiltPhase], number: int) -> int:
+def memory_since(config: Config, phases: Sequence[BuiltStep], number: int) -> int:
     """The step at which `enter` has emptied the memory of a phase; 0 if it never did."""
-    shapes = [_shapes(built.abstract_state.memory) for _, built in phases]
+    shapes = [_shapes(built.abstract_state.memory) for built in phases]
     while number and shapes[number - 1] == shapes[number]:
         number -= 1
     return [0, *config.ends][number]
 
 
-def empty_memory(recipe: Recipe, built: BuiltStep) -> Any:
+def empty_memory(built: BuiltStep) -> Any:
     """The memory of all rows before any text, on the devices."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-    return jax.jit(lambda: recipe.empty_memory(built.rows), out_shardings=out_shardings)()
+    return jax.jit(lambda: built.recipe.empty_memory(built.rows), out_shardings=out_shardings)()

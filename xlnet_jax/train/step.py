@@ -30,6 +30,8 @@ COMPAT_MEMORY_STEPS = 1000
 class BuiltStep(NamedTuple):
     """The compiled form of training for one recipe and mesh."""
 
+    recipe: Recipe
+    mesh: Mesh
     jitted: Any
     """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
     abstract_state: State
@@ -40,8 +42,6 @@ class BuiltStep(NamedTuple):
     """The same for a batch with K stacked steps."""
     rows: int
     """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of weight 0."""
-    options: str
-    """`train.compiler_options`."""
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
@@ -168,11 +168,12 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         return x.update(sharding=meshes.spread(everywhere, x.shape, chunk))
 
     logical = jax.tree.map(unpacked, nn.meta.unbox(logical), abstract_state)
-    return BuiltStep(jitted, abstract_state, logical, abstract_batch, rows, recipe.config.train.compiler_options)
+    return BuiltStep(recipe, mesh, jitted, abstract_state, logical, abstract_batch, rows)
 
 
-def create_state(recipe: Recipe, built: BuiltStep) -> State:
+def create_state(built: BuiltStep) -> State:
     """The state before the first step; every device makes its own part."""
+    recipe = built.recipe
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(
         lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params(), built.rows)), out_shardings=out_shardings
