@@ -48,7 +48,6 @@ from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_l
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.kernels import fused
 from xlnet_jax.messages import progress_bar
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import language_model
 
@@ -349,11 +348,9 @@ class Model:
 @program(static_argnums=0)
 def _forward(model: LanguageModel, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Hidden states [B, T, D] and logits [B, P, V]."""
-    config = model.transformer.config
-    memory = empty_memory(config, len(batch.direction), 0)
-    out = model.run(params, batch, memory)
+    out = model.run(params, batch)
     if out.target_vectors_BPD is None:
-        logits_BPV = jnp.zeros((*batch.target_positions.shape, config.vocab_size))
+        logits_BPV = jnp.zeros((*batch.target_positions.shape, model.transformer.config.vocab_size))
     else:
         logits_BPV = model.logits(params, out.target_vectors_BPD)
     return read_by_host((out.hidden_BTD, logits_BPV))

@@ -31,7 +31,6 @@ from xlnet_jax.finetune import readers, unlabelled
 from xlnet_jax.finetune.task import Example, Labels, Row, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.model.heads import weighed
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import LanguageModel, RowLosses
 
@@ -191,8 +190,7 @@ class TextToTextModel(LanguageModel):
         B, C = batch.tokens.shape[:2]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
         rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
-        nothing = empty_memory(self.transformer.config, B * C, 0)
-        losses = super().row_losses(params, as_batch(batch), nothing, dropout_key, rows_N)
+        losses = super().row_losses(params, as_batch(batch), None, dropout_key, rows_N)
         loss_B = losses.sums["tokens"][0].reshape(B, C).sum(axis=1)
         weight_B = batch.weight.astype(loss_B.dtype)
         sums = weighed(loss_B, weight_B), _targets(batch).astype(loss_B.dtype) * weight_B

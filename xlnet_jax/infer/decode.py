@@ -35,7 +35,6 @@ from xlnet_jax.infer.batching import program, read_by_host
 from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
 from xlnet_jax.model.cache import empty_cache, put
 from xlnet_jax.model.layers import accumulator
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
@@ -317,7 +316,7 @@ def _predict(
     if model.transformer.objective.masks:
         if position_BQ is not None:
             tokens_BQ, rank_BQ = put(cache.tokens_BT, tokens_BQ, position_BQ), cache.rank_BT
-        cache, cached = empty_memory(model.transformer.config, len(rank_BQ), 0), {}
+        cache, cached = None, {}
     logits_BPV, cache = forward(model, params, cache, tokens_BQ, rank_BQ, target_BP, **cached)
     if model.transformer.objective.masks:
         cache = Reread(tokens_BQ, rank_BQ)

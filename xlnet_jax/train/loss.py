@@ -140,18 +140,20 @@ class LanguageModel:
         return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
 
     def run(
-        self, params: Any, batch: Batch, memory: Any, dropout_key: jax.Array | None = None,
+        self, params: Any, batch: Batch, memory: Any = None, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None, **more: Any,
     ) -> Any:  # fmt: skip
-        """The `Output` of the transformer on a segment, or on some rows of it; without a `dropout_key` dropout is off.
-        `more` are arguments of `XLNet` and of Flax's `apply`."""
+        """The `Output` of the transformer on a segment, or on some rows of it; without a `memory` it has no slots, and
+        without a `dropout_key` dropout is off. `more` are arguments of `XLNet` and of Flax's `apply`."""
+        if memory is None:
+            memory = empty_memory(self.transformer.config, len(batch.tokens), 0)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
         return self.transformer.apply(
             {"params": params}, batch, memory, rows_B, deterministic=rngs is None, rngs=rngs, **more
         )
 
     def row_losses(
-        self, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None,
+        self, params: Any, batch: Batch, memory: Memory | None, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:  # fmt: skip
         """The losses of a segment, or of some rows of it; arguments as of `run`."""

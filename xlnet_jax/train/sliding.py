@@ -36,7 +36,6 @@ from xlnet_jax.data.batches.stream import SinglePass
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import progress_bar, quantity
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.evaluation import bits_of_text, rows_at_once, scores
@@ -84,8 +83,7 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     batch = forward_text(windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:])
-    none = empty_memory(model.transformer.config, B, 0)
-    out = model.run(params, batch, none)
+    out = model.run(params, batch)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 
 
