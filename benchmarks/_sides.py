@@ -64,12 +64,11 @@ class Ours:
         import jax
 
         from xlnet_jax.distributed.mesh import make_mesh, place
-        from xlnet_jax.kernels import fused
-        from xlnet_jax.model import flops
+        from xlnet_jax.model import choice, flops
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
-        attention, why = fused.choose(config.model)
+        attention, why = choice.choose(config.model)
         print(why, file=sys.stderr)
         recipe = make_recipe(config.changed(model={"attention": attention}))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])

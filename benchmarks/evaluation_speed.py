@@ -43,8 +43,7 @@ import numpy as np
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.kernels import fused
-from xlnet_jax.model import flops
+from xlnet_jax.model import choice, flops
 from xlnet_jax.train import sliding
 from xlnet_jax.train.recipe import example_batch, make_recipe
 
@@ -96,7 +95,7 @@ class Side(NamedTuple):
 def settings(sizes: Sizes, segment_len: int, memory_len: int, member: str) -> Config:
     """A left-to-right model without dropout, with the attention that this device has."""
     model = ModelConfig(member, **sizes.model, memory_len=memory_len, dropout=0, attention_dropout=0)
-    model = dataclasses.replace(model, attention=fused.choose(model)[0])
+    model = dataclasses.replace(model, attention=choice.choose(model)[0])
     data = DataConfig(objective="clm", segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
     return Config(model=model, data=data)
 

@@ -26,7 +26,7 @@ STEPS = "[3000, 2000, 1000]"
 
 
 def start(session: Any) -> None:
-    """The meetings of a run that resumes, from `fused.decided` to the first dispatch."""
+    """The meetings of a run that resumes, from `choice.decided` to the first dispatch."""
     session.broadcast(max(session.collect("fused\nattention: fused, the kernel for TPU v5 lite"), default=""))
     session.broadcast("0" * 32, "marking the work directory")
     session.barrier("reading the work directory")

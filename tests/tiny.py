@@ -34,7 +34,7 @@ from xlnet_jax.train.recipe import make_recipe
 VOCAB = data_fixtures.VOCAB_SIZE
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
-ATTENTION = ("xla",)
+ATTENTION = ("xla", "cpu")
 """Implementations of attention, each of which must equal the recordings and the formula."""
 
 

@@ -46,8 +46,8 @@ from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
 from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
-from xlnet_jax.kernels import fused
 from xlnet_jax.messages import progress_bar
+from xlnet_jax.model import choice
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import language_model
 
@@ -71,7 +71,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
     stored = find(path, step=step)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
     params, _ = on_one_device(stored, step)
-    return Model(fused.decided(config, Session()), stored.tokenizer, params, batch_size)
+    return Model(choice.decided(config, Session()), stored.tokenizer, params, batch_size)
 
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:

@@ -14,7 +14,7 @@ import xlnet_jax as xj
 from xlnet_jax.cli import main
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decoder, score
-from xlnet_jax.kernels import fused as kernels
+from xlnet_jax.model import choice
 from xlnet_jax.run import programs
 from xlnet_jax.run import workdir as workdirs
 
@@ -48,7 +48,7 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
         computed.append((self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir))
         raise BadInput("seen")  # before anything is compiled
 
-    monkeypatch.setattr(kernels, "choose", choose)
+    monkeypatch.setattr(choice, "choose", choose)
     monkeypatch.setattr(score.Scorer, "log_prob", seen)
     monkeypatch.setattr(decoder.Decoder, "__call__", seen)
     assert main([word.replace("RUN", fused) for word in words]) == 2
@@ -58,10 +58,10 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
 
 def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
     model = xj.load(fused)
-    assert model.config.model.attention == "xla"
+    assert model.config.model.attention == "cpu"
     assert model.score(["Bado kilu."])[0].joint_K < 0
     with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu"):
-        kernels.choose(workdirs.load_config(fused, ["--config.model.attention=fused"]).model)
+        choice.choose(workdirs.load_config(fused, ["--config.model.attention=fused"]).model)
 
 
 def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):

@@ -1,8 +1,7 @@
-"""The fused kernels in interpret mode against `xla`, and their choice: drawn shapes, dropout, blocks, shards."""
+"""The fused kernels in interpret mode against `xla`: drawn shapes, dropout, blocks, shards."""
 
 import functools
 import importlib
-import types
 from dataclasses import replace
 
 import jax
@@ -15,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.distributed.processes import Session
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
@@ -195,59 +193,11 @@ def test_the_benchmark_draws_what_both_streams_read(monkeypatch):
         assert 2 < drawn.rank_BK.max() < 12, "ranks that leave nothing or everything to see"
 
 
-def with_attention(value, **model):
-    return ModelConfig(**{"head_dim": 128, "compute_dtype": "float32", "attention": value} | model)
-
-
-def wrong_gradient(arguments):
-    """A kernel that is right forward, and whose keys get no gradient."""
-    return xla.attend(replace(arguments, k_BKHE=jax.lax.stop_gradient(arguments.k_BKHE)))
-
-
-def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
-    assert fused.choose(with_attention("auto")) == (
-        "xla", f"attention: xla, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}"
-    )  # fmt: skip
-    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"):
-        fused.choose(with_attention("fused"))
-    assert fused.choose(with_attention("xla"))[0] == "xla"
-
-
-@pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
-def test_all_processes_take_xla_if_one_must(other, expected, caplog):
-    caplog.set_level("INFO")
-    processes = types.SimpleNamespace(collect=lambda mine: [mine, other or mine], broadcast=lambda text: text)
-    absent = types.SimpleNamespace(device_kind="TPU v5 lite")
-    assert fused.decided(Config(), processes, absent).model.attention == expected
-    assert f"attention: {expected}, " in caplog.text
-
-
-def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
-    caplog.set_level("INFO")
-    assert fused.decided(Config(), Session()).model.attention == "xla" and caplog.text == ""
-    device = types.SimpleNamespace(device_kind="TPU v3", platform="tpu")
-    monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert fused.decided(Config(), Session()).model.attention == "xla"
-    assert "attention: xla, because there is no kernel for TPU v3" in caplog.text
-
-
-def test_a_kernel_is_compared_with_xla(monkeypatch):
-    monkeypatch.setitem(fused.KERNELS, "cpu", xla.attend)
-    assert fused.choose(with_attention("auto"))[0] == "fused"
-    monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)
-    chosen, why = fused.choose(with_attention("auto"))
-    assert chosen == "xla" and why.startswith("attention: xla, because the kernel for cpu differs from xla by ")
-    with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
-        fused.choose(with_attention("fused"))
-    # As the run will call it.
-    monkeypatch.setitem(fused.KERNELS, "cpu", lambda a: wrong_gradient(a) if a.save else xla.attend(a))
-    assert [fused.choose(with_attention("auto", unroll=unroll))[0] for unroll in ("off", "on")] == ["fused", "xla"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [GATHERED, functools.partial(gpu.attend, interpret=True)], ids=NAMES)
 def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     if kernel is not GATHERED:  # then with fewer programs
         monkeypatch.setattr(gpu, "attend", kernel)
-    assert fused.compare(with_attention("auto", head_dim=64), jax.local_devices()[0]) <= fused.UNITS
+    config = ModelConfig(head_dim=64, compute_dtype="float32")
+    assert fused.compare(config, jax.local_devices()[0]) <= fused.UNITS

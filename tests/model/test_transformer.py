@@ -199,7 +199,6 @@ def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
         one_by_one = functools.partial(xla.windows, position_BQ=everywhere, keys=keys)
         windows, back = jax.vjp(one_by_one, score.transpose(0, 2, 1, 3))
         np.testing.assert_array_equal(shifted, windows.transpose(0, 2, 1, 3))
-        # The gradient of the shift is written by hand.
         np.testing.assert_array_equal(unshift(shifted)[0], back(windows)[0].transpose(0, 2, 1, 3))
 
 

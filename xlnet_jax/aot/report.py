@@ -24,8 +24,9 @@ from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.kernels import tpu
 from xlnet_jax.messages import quantity
+from xlnet_jax.model import choice
 from xlnet_jax.run.programs import kept_for_absent_devices
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import gradients
@@ -46,7 +47,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     if phase >= len(config.ends):
         raise BadInput(f"--phase={phase}: the configuration has {quantity(len(config.ends), 'phase')}, counted from 0")
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
-    phases = [fused.decided(part, Session(), absent=chip) for part in config.parts]
+    phases = [choice.decided(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)

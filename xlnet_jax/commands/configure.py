@@ -29,9 +29,8 @@ from xlnet_jax.data.workers import cores
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused
 from xlnet_jax.messages import duration, quantity
-from xlnet_jax.model import flops
+from xlnet_jax.model import choice, flops
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
@@ -188,7 +187,7 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Con
 
 def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
-    config = fused.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
+    config = choice.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
     log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)

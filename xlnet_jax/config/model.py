@@ -80,11 +80,11 @@ class ModelConfig:
     attention: str = key(
         "auto",
         "all implementations give the same results; auto = fused on TPU v4 and later and on NVIDIA A100, H100 and H200 "
-        "if it agrees with xla, else xla",
+        "if it agrees with xla, cpu on a CPU, else xla",
         FREE,
-        "auto xla fused",
+        "auto xla cpu fused",
     )
-    unroll: str = key("auto", "layers of a training step one by one; auto = on a CPU", FREE, "auto on off")
+    unroll: str = key("auto", "layers of a training step one by one; auto = with attention=cpu", FREE, "auto on off")
 
     @property
     def member(self) -> Member:

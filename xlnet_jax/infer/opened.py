@@ -26,7 +26,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.finetune.setup import any_recipe
-from xlnet_jax.kernels import fused
+from xlnet_jax.model import choice
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.programs import use_compilation_cache
@@ -109,7 +109,7 @@ def opened(
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         use_compilation_cache(config)
-        recipe = any_recipe(fused.decided(config, processes), stored.tokenizer)
+        recipe = any_recipe(choice.decided(config, processes), stored.tokenizer)
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).logical.params
         if stored.params is None:

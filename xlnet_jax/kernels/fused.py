@@ -1,14 +1,13 @@
-"""Fused attention on the device of the mesh: whether it is used, the kernel for its kind, the part of each device.
+"""Fused attention on the device of the mesh: the kernel for its kind, the part of each device, a check against XLA.
 
 The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are still the compiler's:
-rows over those that split the batch, heads over `tensor`. `model.attention=auto` is decided when a command starts.
+rows over those that split the batch, heads over `tensor`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import re
 from typing import Any
 
@@ -17,16 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.mesh import RULES
-from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.xla import Arguments
-
-log = logging.getLogger("xlnet_jax")
 
 MIB = 2**20
 UNITS = 16
@@ -91,45 +87,6 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
         # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
         local = jax.shard_map(local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False)
     return local(a), None
-
-
-def decided(config: Config, processes: Session, absent: Any = None) -> Config:
-    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why; none on a CPU.
-
-    All processes run the same program, so XLA where one of them cannot use the kernel. `absent` describes a device that
-    the program is compiled for; None: it runs on the local devices. Raises BadInput if `fused` is not possible.
-    """
-    chosen = processes.collect("\n".join(choose(config.model, absent)))
-    # The largest by the alphabet.
-    attention, why = processes.broadcast(max(chosen, default="")).split("\n")
-    if absent or jax.local_devices()[0].platform != "cpu":
-        log.info("%s", why)
-    return config.changed(model={"attention": attention})
-
-
-def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
-    """The implementation for this process's devices, `xla` or `fused`, and one line that says why.
-
-    Where there is a kernel and the device is here, it is first compared with XLA on a small case, forward and gradient
-    (some seconds). Raises BadInput if `model.attention=fused` is not possible.
-    """
-    if config.attention == "xla":
-        return "xla", "attention: xla, as model.attention says"
-    device = absent or jax.local_devices()[0]
-    why_not = problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
-    if config.member.parts.positions != "relative":
-        why_not = "the kernels compute relative positions, and this model has absolute ones"
-    if why_not is None:
-        kernel = f"attention: fused, the kernel for {device.device_kind}"
-        if absent:
-            return "fused", f"{kernel}; train compares it with xla first"
-        difference = compare(config, device)
-        if difference <= UNITS:
-            return "fused", f"{kernel}; it agrees with xla on a small case"
-        why_not = f"the kernel for {device.device_kind} differs from xla by {difference:.3g} units, more than {UNITS}"
-    if config.attention == "fused":
-        raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
-    return "xla", f"attention: xla, because {why_not}"
 
 
 def compare(config: ModelConfig, device: Any) -> float:

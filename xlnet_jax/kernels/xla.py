@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER, Array
-from xlnet_jax.distributed import mesh as meshes
 
 
 @jax.tree_util.register_dataclass
@@ -120,11 +119,8 @@ def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
     """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
-    segment, letters = a.segment_2HE.astype(q_BHQE.dtype), "she"
-    if meshes.device().platform == "cpu":
-        # One for each row: else a CPU copies all queries, to have the heads in front of the rows.
-        segment, letters = jnp.broadcast_to(segment, (len(q_BHQE), *segment.shape)), "bshe"
-    either_BHQ2 = jnp.einsum(f"bhqe,{letters}->bhqs", q_BHQE, segment, preferred_element_type=q_BHQE.dtype)
+    segment_2HE = a.segment_2HE.astype(q_BHQE.dtype)
+    either_BHQ2 = jnp.einsum("bhqe,she->bhqs", q_BHQE, segment_2HE, preferred_element_type=q_BHQE.dtype)
     same_BQK = a.segment_BQ[:, :, None] == a.segment_BK[:, None, :]
     return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
 
@@ -144,7 +140,7 @@ def position_scores(
     return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(0, 2, 1, 3)
 
 
-def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
+def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
     """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
 
     The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1,
@@ -155,22 +151,6 @@ def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
         return score_BHTN
     flat = score_BHTN.reshape(B, H, T * N)
     return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
-
-
-def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
-    """The gradient of `shift`."""
-    B, H, T, K = d_BHTK.shape
-    if meshes.device().platform != "cpu":
-        scores = jax.ShapeDtypeStruct((B, H, T, K + T - 1), d_BHTK.dtype)
-        return jax.linear_transpose(lambda score_BHTN: _shift(score_BHTN, keys), scores)(d_BHTK)
-    # A CPU copies rows, which is much faster than the transposed reshape: two fused pads.
-    wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
-    rows = wide_BHTN.reshape(B * H, T, 1, -1)
-    return (windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1),)
-
-
-shift = jax.custom_vjp(_shift, nondiff_argnums=(1,))
-shift.defvjp(lambda score_BHTN, keys: (_shift(score_BHTN, keys), None), _unshift)
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
@@ -187,8 +167,6 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
     """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of exactly 0."""
     score_BHQK = jnp.where(visible_BQK[:, None], score_BHQK, -jnp.inf)
-    # Else XLA on a CPU adds the terms of a score twice: for the maximum, and for the exponential.
-    score_BHQK = jax.lax.platform_dependent(score_BHQK, cpu=jax.lax.optimization_barrier, default=lambda x: x)
     highest = jnp.max(score_BHQK, axis=-1, keepdims=True)
     weight = jnp.exp(score_BHQK - jnp.where(jnp.isfinite(highest), highest, 0))
     total = jnp.sum(weight, axis=-1, keepdims=True)

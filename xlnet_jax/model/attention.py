@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.members.parts import Parts
@@ -28,9 +27,9 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Depth, Dropout, layer_depths, layer_norm, parameter, product, residual_init
 
-IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
+IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "cpu": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
-runs or compiles the model decides on `auto` before (`fused.decided`)."""
+runs or compiles the model decides on `auto` before (`choice.decided`)."""
 
 
 class AttentionStream(NamedTuple):
@@ -181,14 +180,14 @@ class Attention(nn.Module):
 def position_keys(
     inputs: AttentionInputs, kernel_DHE: jax.Array, dtype: jnp.dtype, implementation: str
 ) -> tuple[jax.Array | None, jax.Array, jax.Array]:
-    """`position` of `attend`, in the form that the implementation and the device are fast with."""
+    """`position` of `attend`, in the form that the implementation is fast with."""
     assert inputs.table_SND is not None, "only a cache has position keys"
     odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel_DHE)
     position = odd_SNHE, even_SNHE, inputs.direction_B
     if implementation == "fused":
         return position
     # Position keys for every row: so their gradient is summed over the rows once, for both streams together.
-    if meshes.device().platform != "cpu":
-        each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
-        return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
-    return (None, positions.of_rows(*position), inputs.direction_B) if len(odd_SNHE) == 1 else position
+    if implementation == "cpu" and len(odd_SNHE) == 1:
+        return None, positions.of_rows(*position), inputs.direction_B
+    each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
+    return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B

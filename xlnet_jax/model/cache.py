@@ -9,7 +9,6 @@ had in its own segment. So the memory rolls by moving keys and values, and no hi
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,7 +17,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model import positions
 from xlnet_jax.model.layers import accumulator
 
@@ -116,22 +114,8 @@ def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) 
 
 def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> jax.Array:
     """Keys or values of all layers with those of the new rows at their slots."""
-    B, Q = slot_BQ.shape
-    if meshes.device().platform != "cpu" or math.prod(jax.sharding.get_abstract_mesh().shape.values()) > 1:
-        row_B1 = jnp.arange(B)[:, None]
-        return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
-
-    # One after the other, and in place: a CPU would copy all slots to scatter into them.
-    def one(at: jax.Array, x_LBHKE: jax.Array) -> jax.Array:
-        b, q = at // Q, at % Q
-        slot, none = slot_BQ[b, q].astype(at.dtype), jnp.zeros_like(at)
-        row_L1H1E = jax.lax.dynamic_slice(new_LBQHE, (none, b, q, none, none), (L, 1, 1, H, E)).transpose(0, 1, 3, 2, 4)
-        start = none, b, none, slot, none
-        kept_L1H1E = jax.lax.dynamic_slice(x_LBHKE, start, row_L1H1E.shape)
-        return jax.lax.dynamic_update_slice(x_LBHKE, jnp.where(slot < K, row_L1H1E, kept_L1H1E), start)
-
-    L, _, H, K, E = old_LBHKE.shape
-    return jax.lax.fori_loop(0, B * Q, one, old_LBHKE)
+    row_B1 = jnp.arange(len(slot_BQ))[:, None]
+    return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
 
 
 def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: int, memory_len: int) -> Cache:

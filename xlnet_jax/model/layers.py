@@ -163,7 +163,7 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         factors, letters = (x, dy), f"{left},{out}->{right}"
-        if meshes.device().platform == "cpu" and len(right) == 2:
+        if len(right) == 2:
             # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy of a factor.
             factors = [each.reshape(-1, each.shape[-1]) for each in factors]
             letters = f"r{left[-1]},r{out[-1]}->{right}"

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
-from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
 from xlnet_jax.model.cache import Cache, Kept
@@ -97,7 +96,7 @@ class Stack(nn.Module):
         """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
         if self.config.unroll == "auto":
             # Only in training: the rest would be compiled longer than it saves.
-            return not self.deterministic and meshes.device().platform == "cpu"
+            return not self.deterministic and self.config.attention == "cpu"
         return self.config.unroll == "on"
 
     @nn.compact

@@ -89,7 +89,7 @@ class Job:
     workdir: str
     data: TrainingData
     make_recipe: Callable[[Config], Recipe]
-    """Called with the configuration that this machine has decided (`fused.decided`)."""
+    """Called with the configuration that this machine has decided (`choice.decided`)."""
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
     """None = nothing is evaluated."""
     stop: int

@@ -16,8 +16,8 @@ from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
+from xlnet_jax.model import choice
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loop import compile_step
@@ -34,7 +34,7 @@ def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Se
     mesh = meshes.make_mesh(config.mesh)
     for part in config.parts:
         _check_rows(part, mesh)
-    made = recipes([fused.decided(part, processes) for part in config.parts], make_recipe)
+    made = recipes([choice.decided(part, processes) for part in config.parts], make_recipe)
     with jax.set_mesh(mesh):
         phases = [build_step(recipe, mesh) for recipe in made]
     if config.mesh.zero1 or mesh.shape["fsdp"] > 1:
