@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant("scale_missing", ATTEND, " *= a.q_BQHE.shape[-1] ** -0.5", " *= 1", oracle("plain")),
     Mutant("softmax_gradient_without_its_mean", ATTEND, "(d_BHQK - mean)", "d_BHQK", oracle("plain")),
     Mutant("kernel_gradient_without_a_row", LAYERS, "[each.reshape(-1, each.shape[-1]) for", "[each.reshape(-1, each.shape[-1])[1:] for",
-           oracle("plain")),
+           oracle("plain", "cpu")),
     Mutant("bias_on_the_wrong_term", ATTEND, 'content_BHQE = query("content", dtype)',
            'content_BHQE = query("segment", dtype)', oracle("plain")),
     Mutant("segments_inverted", ATTEND, "segment_BQ[:, :, None] == a.segment_BK",

@@ -27,7 +27,9 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.mesh import make_mesh
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.model import choice
 from xlnet_jax.run import progress, signals
 from xlnet_jax.run.metrics import SAMPLES, read_jsonl
 from xlnet_jax.run.programs import kept_for_absent_devices
@@ -112,7 +114,7 @@ def test_a_run_starts_from_a_program_that_was_compiled_ahead(finished, tmp_path,
     untouched, *_ = finished
     ahead, moved = config(pytestconfig, log={"compilation_cache": str(tmp_path / "ahead")}), str(tmp_path / "moved")
     with kept_for_absent_devices(ahead):
-        compile.lower(make_recipe(ahead), make_mesh(ahead.mesh))[1].compile()
+        compile.lower(make_recipe(choice.decided(ahead, Session())), make_mesh(ahead.mesh))[1].compile()
     os.rename(tmp_path / "ahead", moved)
     train(config(pytestconfig, log={"compilation_cache": moved}), str(tmp_path / "run"), stop_at=4)
     assert "compilation cache: hit" in caplog.text and shared.steps(tmp_path / "run") == shared.steps(untouched)[:4]

@@ -96,6 +96,11 @@ class ModelConfig:
         """Rows of the vocabulary that have a piece: the first ones."""
         return self.vocab_size - self.spare_rows
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the program is for a CPU."""
+        return self.attention == "cpu"
+
     def cutoff_list(self) -> list[int]:
         """`cutoffs` as numbers."""
         return numbers(self.cutoffs, int)

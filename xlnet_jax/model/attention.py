@@ -13,6 +13,7 @@ sum.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -129,9 +130,10 @@ class Attention(nn.Module):
         if not isinstance(memory, Kept) and memory.shape[1]:
             memory_BMD = norm(memory).astype(dtype) if pre else memory
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
-        k_BKHE = self._biased("key", product("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
-        v_BKHE = self._biased("value", product("bkd,dhe->bkhe", fresh_BKD, kernel["value"]))
-        q_BSHE = self._biased("query", product("bsd,dhe->bshe", y_BSD, kernel["query"]))
+        weighted = functools.partial(product, cpu=config.on_cpu)
+        k_BKHE = self._biased("key", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
+        v_BKHE = self._biased("value", weighted("bkd,dhe->bkhe", fresh_BKD, kernel["value"]))
+        q_BSHE = self._biased("query", weighted("bsd,dhe->bshe", y_BSD, kernel["query"]))
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
         position, rows = None, None
@@ -161,7 +163,7 @@ class Attention(nn.Module):
             outputs.append(o_BQHE)
             start = end
         o_BSHE = jnp.concatenate(outputs, axis=1)
-        o_BSD = self._biased("output", product("bshe,dhe->bsd", o_BSHE, kernel["output"]))
+        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 

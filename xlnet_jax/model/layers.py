@@ -128,12 +128,14 @@ class CastAhead:
         return CastAhead(gather(self.value), gather(self.zeros))
 
 
-def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype: jnp.dtype | None = None) -> jax.Array:
+def product(
+    subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype: jnp.dtype | None = None, cpu: bool = False
+) -> jax.Array:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
     of x, and the devices would then add bfloat16 numbers. The subscripts have the letters of the design, from which all
-    shardings are known.
+    shardings are known. `cpu`: that gradient in the form that is fast on a CPU.
     """
     terms = subscripts.replace("->", ",").split(",")
     # Heads and their elements are one axis m: a TPU pads 64 elements to 128, and copies the result into another layout.
@@ -163,7 +165,7 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         factors, letters = (x, dy), f"{left},{out}->{right}"
-        if len(right) == 2:
+        if cpu and len(right) == 2:
             # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy of a factor.
             factors = [each.reshape(-1, each.shape[-1]) for each in factors]
             letters = f"r{left[-1]},r{out[-1]}->{right}"
@@ -230,7 +232,8 @@ class Dense(nn.Module):
         shape, depth = (x_BQD.shape[-1], self.features), self.depth
         kernel_DF = parameter(self, "kernel", shape, self.axes, self.kind, depth, self.initializer)
         bias_F = parameter(self, "bias", shape[1:], self.axes[1:], "vector", depth, nn.initializers.zeros, decays=False)
-        return (product("bqd,df->bqf", x_BQD, kernel_DF) + bias_F[None, None]).astype(x_BQD.dtype)
+        y_BQF = product("bqd,df->bqf", x_BQD, kernel_DF, cpu=self.config.on_cpu)
+        return (y_BQF + bias_F[None, None]).astype(x_BQD.dtype)
 
 
 class FeedForward(nn.Module):

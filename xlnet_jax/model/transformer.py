@@ -96,7 +96,7 @@ class Stack(nn.Module):
         """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
         if self.config.unroll == "auto":
             # Only in training: the rest would be compiled longer than it saves.
-            return not self.deterministic and self.config.attention == "cpu"
+            return not self.deterministic and self.config.on_cpu
         return self.config.unroll == "on"
 
     @nn.compact
