@@ -150,8 +150,8 @@ def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], fl
 
 def example_batch(config: Config, batch_size: int) -> Batch:
     """A Batch of zeros with the shapes of the configuration."""
-    T, P, B = config.data.segment_len, config.data.num_predict, batch_size
-    none_BT = np.zeros((B, T), np.int32)
+    P, B = config.data.num_predict, batch_size
+    none_BT = np.zeros((B, config.data.segment_len), np.int32)
     batch = forward_text(none_BT, none_BT, none_BT, np.zeros((B, P), np.int32))
     if not auxiliary_heads(config):
         return batch

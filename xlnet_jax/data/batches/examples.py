@@ -272,8 +272,9 @@ def _corrupted(batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, dra
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
     random_V = tokenizer.text_ids if data.random_pieces == "text" else np.arange(len(tokenizer.word_start))
     any_BT = random_V[(piece_BT * len(random_V)).astype(int)]
-    fed_BT = np.where(kind_BT < data.mask_share + data.random_share, any_BT, batch.tokens)
-    fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask, fed_BT)
+    changed = data.mask_share + data.random_share
+    fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask,
+                      np.where(kind_BT < changed, any_BT, batch.tokens))  # fmt: skip
     return dataclasses.replace(batch, tokens=np.where(target_BT, fed_BT, batch.tokens).astype(np.int32))
 
 
