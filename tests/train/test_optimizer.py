@@ -104,7 +104,7 @@ OF_HEADS = {"lm_head", "auxiliary_heads", "pooler", "sentence_head"}
     [
         tiny.config(model={"biases_per_layer": False}), tiny.config(model={"cutoffs": "40,100", "div_val": 2}),
         tiny.config(
-            model={"memory_len": 0, "position_scheme": "absolute", "layer_losses": True},
+            model={"architecture": "vanilla", "memory_len": 0, "layer_losses": True},
             data={"objective": "clm", "reuse_len": 32, "num_predict": 32, "multi_token_prediction": 2,
                   "bidirectional": False},
         ),
