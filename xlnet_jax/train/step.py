@@ -49,12 +49,13 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
 
     # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is emptied.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
     good = State(
-        optax.apply_updates(state.params, updates), opt_state, aux.memory, state.step + 1, state.skipped,
-        jnp.zeros_like(state.skipped), *_running(config, state, loss),
+        params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped),
+        *_running(config, state, loss),
     )  # fmt: skip
     bad = dataclasses.replace(
         state,
