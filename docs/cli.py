@@ -6,8 +6,8 @@ python docs/cli.py
 import pathlib
 
 from xlnet_jax.cli import help_of
-from xlnet_jax.config.keys import allowed
 from xlnet_jax.errors import LARGEST_INT
+from xlnet_jax.keys import allowed
 from xlnet_jax.verbs import TOPICS, VERBS
 
 HEAD = """# Command line

@@ -7,8 +7,8 @@ import inspect
 import pathlib
 
 from xlnet_jax import config as configs
-from xlnet_jax.config.keys import allowed
 from xlnet_jax.errors import LARGEST_INT
+from xlnet_jax.keys import allowed
 
 HEAD = """# Configuration
 

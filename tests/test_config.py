@@ -92,7 +92,10 @@ def test_names_are_a_text_with_commas_or_a_list(value, names):
         ("--config.optimizer.warmup_steps=800", r"must lie in \[0, train.steps=800\)"),
         ("--config.mesh.fsdp=-1", "mesh.data=-1 and another axis are both -1"),
         ("--config.model.d_model=129", "must be even"),
-        ("--config.compat.switches=piece_span", "compat.switches has no 'piece_span'. Did you mean 'piece_spans'?"),
+        (
+            "--config.compat.switches=piece_span",
+            "compat.switches=piece_span has no 'piece_span'. Did you mean 'piece_spans'?",
+        ),
         ("--config.compat.cores=3", "compat.cores=3 must divide train.batch_size=16"),
         ("--config.optimizer.layer_decay=0", "must be above 0"),
         ("--config.optimizer.adam_b1=1", "must be below 1"),

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from xlnet_jax import config as configs
 from xlnet_jax import messages
-from xlnet_jax.config.keys import key, mistake
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.infer.options import Options, described
+from xlnet_jax.keys import key, mistake
 from xlnet_jax.messages import print_lines, suggest
 
 
@@ -26,7 +26,7 @@ class Option(NamedTuple):
     name: str
     keywords: dict[str, Any]
     field: Any = None
-    """With the bounds of a number; see `config.keys.key`."""
+    """With the bounds of a number; see `keys.key`."""
 
     def check(self, value: Any) -> None:
         """Raises BadInput for a number out of range, and for an empty text where the default is another."""

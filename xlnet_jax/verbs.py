@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xlnet_jax.config.keys import key
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
+from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.options import Option, Verb, count, declared, lazily, option
 

@@ -14,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.config import CompatConfig
+from xlnet_jax.compat import CompatConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.members.parts import Parts

@@ -16,7 +16,7 @@ from special_ids import CLS, SEP
 
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Memory
-from xlnet_jax.config import COMPAT_SETS, COMPAT_SWITCHES, CompatConfig
+from xlnet_jax.compat import SETS, SWITCHES, CompatConfig, hooks
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
@@ -38,15 +38,15 @@ def with_switches(switches="", cores=1, **changes):
 
 
 def test_2019_is_all_switches_of_its_code_and_every_one_is_documented():
-    assert [name for name in COMPAT_SWITCHES if not CompatConfig("2019").on(name)] == ["static_copies"]
-    assert [name for name in COMPAT_SWITCHES if CompatConfig("bert").on(name)] == sorted(COMPAT_SETS["bert"])
-    assert not any(CompatConfig("").on(name) for name in COMPAT_SWITCHES)
-    for name in COMPAT_SWITCHES:
+    assert [name for name in SWITCHES if not CompatConfig("2019").on(name)] == ["static_copies"]
+    assert [name for name in SWITCHES if CompatConfig("bert").on(name)] == sorted(SETS["bert"])
+    assert not any(CompatConfig("").on(name) for name in SWITCHES)
+    for name in SWITCHES:
         alone = CompatConfig(name)
-        assert [other for other in COMPAT_SWITCHES if alone.on(other)] == [name]
+        assert [other for other in SWITCHES if alone.on(other)] == [name]
     with open(tiny.ROOT / "docs" / "compat.md", encoding="utf-8") as file:
         page = file.read()
-    for name, what in COMPAT_SWITCHES.items():
+    for name, what in SWITCHES.items():
         assert f"| `{name}` | {what} |" in page, f"docs/compat.md lacks the row of {name}"
 
 
@@ -191,8 +191,8 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
     table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1) / 0.7
 
     def drawn(switches, rows_B):
-        module = RelativePositions(config, CompatConfig(switches))
-        return np.asarray(module.apply({}, 32, 24, rows_B, deterministic=False, rngs={"dropout": jax.random.key(0)}))
+        keys, rngs = hooks.position_masks(CompatConfig(switches), rows_B), {"dropout": jax.random.key(0)}
+        return np.asarray(RelativePositions(config).apply({}, 32, 24, keys, deterministic=False, rngs=rngs))
 
     each, one = drawn("position_dropout_per_row", rows), drawn("", rows)
     assert each.shape == (3, N, D) and one.shape == (1, N, D)

@@ -11,10 +11,9 @@ bounds and its rule on resume:
 """
 
 from xlnet_jax.config.data import DataConfig, FinetuneConfig
-from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN, joined
 from xlnet_jax.config.loading import default, from_dict, load, nested, override, start_from, suggest_key
 from xlnet_jax.config.model import ARCHITECTURE, ModelConfig
-from xlnet_jax.config.run import COMPAT_SETS, COMPAT_SWITCHES, CORRECT, CheckpointConfig, CompatConfig
-from xlnet_jax.config.run import DistributedConfig, EvaluationConfig, LogConfig, MeshConfig, OptimizerConfig
-from xlnet_jax.config.run import SeedsConfig, TrainConfig
+from xlnet_jax.config.run import CheckpointConfig, DistributedConfig, EvaluationConfig, LogConfig, MeshConfig
+from xlnet_jax.config.run import OptimizerConfig, SeedsConfig, TrainConfig
 from xlnet_jax.config.whole import Config, changed_keys, check, fields, flat
+from xlnet_jax.keys import ELASTIC, FREE, FROZEN, joined

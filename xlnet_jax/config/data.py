@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers, split
+from xlnet_jax.keys import FREE, Rule, divides, key, numbers, split
 from xlnet_jax.objectives import OBJECTIVES, PREFIX
 
 if TYPE_CHECKING:
@@ -174,9 +174,6 @@ def rules(config: Config) -> list[Rule]:
          f"is not for model.architecture={config.model.architecture}; use next or order"),
         ("data.random_share", data.mask_share + data.random_share <= 1,
          f"and data.mask_share={data.mask_share} are more than 1 together"),
-        ("compat.switches", not config.compat.on("static_copies") or (
-            config.model.member.positions_at_input and not objective.whole and pretraining),
-         "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
         ("data.shuffle_len", divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
          f"must be a multiple of the {data.reuse_len * data.windows_per_block} tokens of a block"),
         ("data.weights", all(0 < weight < math.inf for weight in data.weight_list()),

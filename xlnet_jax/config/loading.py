@@ -19,10 +19,10 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from xlnet_jax.config import phases
-from xlnet_jax.config.keys import mistyped
 from xlnet_jax.config.run import TrainConfig
 from xlnet_jax.config.whole import Config, check, fields
 from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.keys import mistyped
 from xlnet_jax.messages import quantity, suggest, suggest_file
 
 log = logging.getLogger("xlnet_jax")

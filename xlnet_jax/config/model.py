@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
+from xlnet_jax.keys import FREE, FROZEN, Rule, key, numbers
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.member import Member
 

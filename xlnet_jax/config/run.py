@@ -6,8 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from xlnet_jax.config.keys import ELASTIC, FREE, Rule, divides, key
-from xlnet_jax.members.bert import BERT
+from xlnet_jax.keys import ELASTIC, FREE, Rule, divides, key
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -147,44 +146,6 @@ class LogConfig:
     )
 
 
-COMPAT_SWITCHES = {
-    "piece_spans": "spans are n pieces, not n words",
-    "fill_functional": "spans and the fill may cover SEP and CLS, which are not targets then: fewer targets than slots",
-    "static_targets": "windows, their targets and their segments A and B are the same in every epoch",
-    "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
-    "zero_memory": "empty memory slots are zeros that every position sees, and all slots are emptied every 1000 steps",
-    "position_dropout_per_row": "every row has its own dropout mask on the position table",
-    "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
-    "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
-    "no_bias_correction": "Adam without bias correction; without weight decay TensorFlow's, corrected with epsilon hat",
-    "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
-    "static_copies": "a window has the same text and targets in epochs n and n + 10",
-}
-"""Differences of the original codes, by name."""
-
-COMPAT_SETS = {
-    "2019": tuple(name for name in COMPAT_SWITCHES if name != "static_copies"),
-    BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
-}
-"""Switches of an original together: XLNet's code of 2019, Google's BERT."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CompatConfig:
-    """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
-
-    switches: str = key("", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas")
-    cores: int = key(1, "TPU cores of the run that core_clip imitates")
-
-    def on(self, name: str) -> bool:
-        """Whether one of `COMPAT_SWITCHES` is on."""
-        return any(name in COMPAT_SETS.get(each, (each,)) for each in self.switches.split(","))
-
-
-CORRECT = CompatConfig()
-"""The default: no switch is on."""
-
-
 @dataclasses.dataclass(frozen=True)
 class SeedsConfig:
     """Separate seeds, for example for the same data with another initialisation."""
@@ -195,10 +156,9 @@ class SeedsConfig:
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the length of a run, its saves and evaluations, the mesh and the switches."""
+    """Rules for the length of a run, its saves and evaluations, and the mesh."""
     train, checkpoint, every = config.train, config.checkpoint, config.evaluation.every
-    mesh, compat = config.mesh, config.compat
-    optimizer, endless = config.optimizer, config.optimizer.schedule == "inverse_sqrt"
+    mesh, optimizer, endless = config.mesh, config.optimizer, config.optimizer.schedule == "inverse_sqrt"
     K = train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1  # its steps have several lengths
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
@@ -213,9 +173,6 @@ def rules(config: Config) -> list[Rule]:
          "must be 0 with optimizer.schedule=inverse_sqrt, which has no end"),
         ("optimizer.layer_decay", optimizer.layer_decay == 1 or optimizer.name != "muon",
          "must be 1 with optimizer.name=muon: nobody knows what it would do"),
-        ("compat.switches", optimizer.name == "adamw" or
-            not (compat.on("no_bias_correction") or compat.on("layer_decay_on_gradients")),
-         f"must leave out no_bias_correction and layer_decay_on_gradients with optimizer.name={optimizer.name}"),
         ("checkpoint.every", divides(K, checkpoint.every), of_dispatches),
         ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
          f"must be a multiple of checkpoint.every={checkpoint.every}"),
@@ -235,12 +192,4 @@ def rules(config: Config) -> list[Rule]:
          f"is for losses of tokens; use 0 with finetune.task={config.finetune.task}"),
         ("train.label_smoothing", not train.label_smoothing or not config.model.cutoffs,
          "is not for the clusters of model.cutoffs; use 0"),
-        ("train.gradient_accumulation_steps", train.gradient_accumulation_steps == 1 or not compat.on("core_clip"),
-         "must be 1 with compat switch core_clip, which has parts of its own"),
-        ("train.elastic", not train.elastic or not compat.on("core_clip"),
-         "must be off with compat switch core_clip, which divides the batch over its own number of cores"),
-        ("train.batch_size", not compat.on("both_directions") or train.batch_size % 2 == 0,
-         "must be even with compat switch both_directions"),
-        ("compat.cores", compat.cores >= 1 and train.batch_size % compat.cores == 0,
-         f"must divide train.batch_size={train.batch_size}"),
     ]  # fmt: skip

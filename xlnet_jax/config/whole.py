@@ -8,12 +8,13 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from xlnet_jax import compat
+from xlnet_jax.compat import CORRECT, CompatConfig
 from xlnet_jax.config import data as examples
 from xlnet_jax.config import model as architecture
 from xlnet_jax.config import phases, run
-from xlnet_jax.config.keys import mistake, mistyped
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import suggest
+from xlnet_jax.keys import mistake, mistyped
 from xlnet_jax.objectives import OBJECTIVES
 from xlnet_jax.objectives.objective import Objective
 
@@ -32,7 +33,7 @@ class Config:
     evaluation: run.EvaluationConfig = run.EvaluationConfig()
     watchdog: run.WatchdogConfig = run.WatchdogConfig()
     log: run.LogConfig = run.LogConfig()
-    compat: run.CompatConfig = run.CompatConfig()
+    compat: CompatConfig = CORRECT
     finetune: examples.FinetuneConfig = examples.FinetuneConfig()
     seeds: run.SeedsConfig = run.SeedsConfig()
     phases: tuple[dict[str, Any], ...] = ()
@@ -70,8 +71,9 @@ class Config:
 
     def changed(self, **sections: dict[str, Any]) -> Config:
         """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
-        values = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
-        return dataclasses.replace(self, **values)
+        return dataclasses.replace(
+            self, **{name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
+        )
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -113,10 +115,7 @@ def _conflicts(config: Config) -> Iterator[str]:
         phased = [key for key, field in fields().items() if field.metadata["phased"]]
         yield from phases.conflicts(config, phased)
         return
-    for name in config.compat.switches.split(",") if config.compat.switches else ():
-        if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:
-            yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"
-    for section in (architecture, examples, run):
+    for section in (architecture, examples, run, compat):
         for name, holds, what in section.rules(config):
             if not holds:
                 yield f"{name}={values[name]} {what}"
@@ -133,6 +132,6 @@ def _phase_conflicts(config: Config) -> list[str]:
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
     """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved `flat(config)`."""
-    now = flat(config)
-    keys = [name for name, field in fields().items() if field.metadata["resume"] == resume and name in saved]
-    return [f"{name}: {saved[name]!r} -> {now[name]!r}" for name in keys if saved[name] != now[name]]
+    keys = fields()
+    return [f"{name}: {saved[name]!r} -> {now!r}" for name, now in flat(config).items()
+            if keys[name].metadata["resume"] == resume and name in saved and saved[name] != now]  # fmt: skip

@@ -11,8 +11,8 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from xlnet_jax.config.keys import key, mistake
 from xlnet_jax.errors import BadInput
+from xlnet_jax.keys import key, mistake
 
 MOST_ORDERS = 10_000
 """Random orders of a text, or samples of one: far more are a typing error."""

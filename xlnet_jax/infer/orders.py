@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xlnet_jax.compat import hooks
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data import layouts
 from xlnet_jax.data.batches.orders import LAWS
@@ -88,8 +89,8 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
     if isinstance(asked, Decoding) and config.model.member.parts.positions == "per_layer":
         raise BadInput(f"{path} has model.architecture={config.model.architecture}, and no memory that could follow a "
                        "text; train one with model.architecture=transformer_xl")  # fmt: skip
-    if isinstance(asked, Decoding) and config.compat.on("zero_memory"):
-        raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
+    if isinstance(asked, Decoding):
+        hooks.check_cache(config.compat, path)
 
 
 def any_order(config: Config) -> LanguageModel:

@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.compat import hooks
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of_two, program, read_by_host
 from xlnet_jax.infer.options import Score
@@ -154,9 +155,9 @@ class Scorer(TextModel):
         if rounds == 1:
             T = min(T, power_of_two(max(len(segment.token_N) for segment in every), SHORTEST_SEGMENT))
         P = min(T, power_of_two(max(len(segment.position_U) for segment in every), FEWEST_TARGETS))
-        # One segment has no memory; with `zero_memory` it sees the empty slots.
-        whole = rounds > 1 or self.model.transformer.compat.on("zero_memory")
-        memory = empty_memory(self.model.transformer.config, B, None if whole else 0)
+        # One segment has no memory.
+        slots = None if rounds > 1 else hooks.empty_slots(self.model.transformer.compat)
+        memory = empty_memory(self.model.transformer.config, B, slots)
         parts: list[list[np.ndarray]] = [[] for _ in rows]
         for turn in range(rounds):
             batch = padded([row[turn] if turn < len(row) else None for row in rows], B, T, P, turn > 0)

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch
-from xlnet_jax.config import CompatConfig, ModelConfig
+from xlnet_jax.compat import CompatConfig, hooks
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model import positions
@@ -56,8 +57,9 @@ def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
 
 def projections(config: ModelConfig) -> int:
     """Number of the projections: one for each cluster, or for all if their widths are equal, or none."""
-    narrow = config.adaptive and config.d_embed not in (0, config.d_model)
-    return len(clusters(config)) if config.div_val > 1 else int(narrow)
+    if config.div_val > 1:
+        return len(clusters(config))
+    return int(config.adaptive and config.d_embed not in (0, config.d_model))
 
 
 class WordEmbedding(nn.Module):
@@ -137,10 +139,10 @@ class Embedding(nn.Module):
         if config.adaptive:
             h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         else:
-            initializer = without_row(normal(config), member.padding_row)
             table_VD = parameter(
-                self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), "table", 0, initializer
-            )
+                self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), "table", 0,
+                without_row(normal(config), member.padding_row),
+            )  # fmt: skip
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
@@ -162,36 +164,34 @@ class Embedding(nn.Module):
             h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
-            glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-            mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), "vector", 0, glorot)
+            mask_D = parameter(
+                self, "mask_embedding", (config.d_model,), ("embed",), "vector", 0,
+                hooks.mask_initializer(self.compat, config.d_model),
+            )  # fmt: skip
 
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT, deterministic=deterministic)
         if self.parts.projected:
-            project = Dense(config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection")
-            h_BTD = project(h_BTD)
+            h_BTD = Dense(config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection")(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         target_BP = batch.target_positions
         if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
             return h_BTD, None
         g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
-        drop = Dropout(config.dropout, name="query_dropout")
-        return h_BTD, drop(g_BPD, rows_B, target_BP, deterministic=deterministic)
+        g_BPD = Dropout(config.dropout, name="query_dropout")(g_BPD, rows_B, target_BP, deterministic=deterministic)
+        return h_BTD, g_BPD
 
 
 class RelativePositions(nn.Module):
     """The sinusoids of all distances in a segment and its memory; each layer projects them (`positions.project`)."""
 
     config: ModelConfig
-    compat: CompatConfig
 
     @nn.compact
-    def __call__(self, segment_len: int, memory_len: int, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
-        """The table after its dropout, [S, N, D] in at least float32: S is 1, or B if each row has its own mask."""
+    def __call__(self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool) -> jax.Array:
+        """The table after its dropout, [S, N, D] in at least float32, with S masks by their keys."""
         config = self.config
         high = accumulator(jnp.dtype(config.compute_dtype))
         table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
-        # One mask for the whole batch: the table is the same for all its rows.
-        masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
         return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
 
@@ -204,9 +204,3 @@ def unlearned(is_it_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
 def without_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
     """The initialiser with zeros in one row; -1 = as it is."""
     return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)
-
-
-def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """TensorFlow's default for a [1, 1, D] variable, as mask_emb of the original, which sets no initialiser."""
-    bound = (6 / (1 + shape[-1])) ** 0.5
-    return jax.random.uniform(key, shape, dtype, -bound, bound)

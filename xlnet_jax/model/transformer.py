@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
-from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
+from xlnet_jax.compat import CORRECT, CompatConfig, hooks
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.attention import Attention, AttentionInputs, AttentionStream, Biases
 from xlnet_jax.model.cache import Cache, Kept
@@ -196,14 +197,12 @@ class XLNet(nn.Module):
             M = memory.hidden_LBMD.shape[2]
             valid_B = jnp.where(batch.continues, memory.valid_B, 0)
             filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
-            if self.compat.on("zero_memory"):
-                memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
-                filled_BM = jnp.ones_like(filled_BM)
-            rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-            kept, rank_BK = memory.hidden_LBMD, jnp.concatenate([rank_BM, batch.rank], axis=1)
+            kept, seen_BM = hooks.seen_slots(self.compat, memory.hidden_LBMD, filled_BM)
+            rank_BK = jnp.concatenate([jnp.where(seen_BM, MEMORY_RANK, NEVER), batch.rank], axis=1)
             if parts.positions == "relative":
-                positions = RelativePositions(config, self.compat, name="positions")
-                table_SND = positions(T, M, rows_B, deterministic=deterministic)
+                # One mask for the whole batch: the table is the same for all its rows.
+                masks_S = hooks.position_masks(self.compat, rows_B)
+                table_SND = RelativePositions(config, name="positions")(T, M, masks_S, deterministic=deterministic)
             reuse = T if self.reuse_len is None else min(self.reuse_len, T)
             carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         inputs = AttentionInputs(
@@ -225,13 +224,14 @@ class XLNet(nn.Module):
         if P and parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None and parts.output_dropout:
-            drop = Dropout(config.dropout, name="output_dropout")
-            vectors_BPD = drop(vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic)
+            vectors_BPD = Dropout(config.dropout, name="output_dropout")(
+                vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic
+            )
         return Output(hidden_BTD=h_BTD, target_vectors_BPD=vectors_BPD, memory=carried(kept))
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:
     """A memory without valid slots: equal to no memory at all. By default it has `memory_len` slots."""
     slots = config.memory_len if slots is None else slots
-    shape = (config.layers, batch_size, slots, config.d_model)
-    return Memory(jnp.zeros(shape, jnp.dtype(config.compute_dtype)), jnp.zeros(batch_size, jnp.int32))
+    hidden_LBMD = jnp.zeros((config.layers, batch_size, slots, config.d_model), config.compute_dtype)
+    return Memory(hidden_LBMD, jnp.zeros(batch_size, jnp.int32))

@@ -19,23 +19,15 @@ from typing import Any
 from xlnet_jax.objectives.objective import Objective, Rules
 
 
-def as_of_2019(config: Any, where: str, newer: bool) -> Rules:
-    """No switch of it changes examples that are `newer`."""
-    examples = "piece_spans", "fill_functional", "static_targets", "both_directions"
-    on = ", ".join(filter(config.compat.on, examples))
-    return [("compat.switches", not (newer and on), f"must leave out {on} with {where}: 2019 had no such examples")]
-
-
 def whole_text(config: Any, where: str = "") -> Rules:
     """All of a segment, but for CLS and SEP around it, is fresh text that may be predicted."""
-    data, objective, at_input = config.data, config.objective, config.model.member.positions_at_input
-    special, where = 2 * objective.framed[at_input], where or f"data.objective={data.objective}"
+    data, special = config.data, 2 * config.objective.framed[config.model.member.positions_at_input]
+    where = where or f"data.objective={data.objective}"
     fresh, less = data.segment_len - special, f" - {special}" * (special > 0)
     must = f"must be data.segment_len{less} = {fresh} with {where}"
     return [
         ("data.reuse_len", data.reuse_len == fresh, must),
         ("data.num_predict", data.num_predict == fresh, must),
-        *as_of_2019(config, where, at_input or not objective.causal),
     ]
 
 
@@ -84,19 +76,18 @@ def of_plm(config: Any) -> Rules:
 
 def of_mlm(config: Any) -> Rules:
     """With segments A and B, or `data.pairs=none`."""
-    data, at_input = config.data, config.model.member.positions_at_input
-    special, name = 3 - (data.pairs == "none"), f"model.architecture={config.model.architecture}"
+    data, special = config.data, 3 - (config.data.pairs == "none")
     fresh = data.segment_len - special
     return [
         ("data.short_rate", not (special == 2 and data.short_rate),
          "is for whole sentences; use 0 with data.pairs=none"),
-        ("data.spans", data.spans != "pieces" or not at_input, f"is not for {name}; use words or random"),
+        ("data.spans", data.spans != "pieces" or not config.model.member.positions_at_input,
+         f"is not for model.architecture={config.model.architecture}; use words or random"),
         ("data.reuse_len", data.reuse_len == fresh,
          f"must be data.segment_len - {special} = {fresh} with data.objective={data.objective} and "
          f"data.pairs={data.pairs}"),
         *few_targets(config, 1),
         *masked(config),
-        *as_of_2019(config, name, at_input),
     ]  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Rules = list[tuple[str, bool, str]]
-"""See `config.keys.Rule`."""
+from xlnet_jax.keys import Rule
+
+Rules = list[Rule]
 
 
 class Objective(NamedTuple):

@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.progress import Progress
 
 from xlnet_jax.batch import Batch
+from xlnet_jax.compat import hooks
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
@@ -271,9 +272,7 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
     weights; float32 [V]: how often each piece is a target, of `mdm` by its weight.
     """
 
-    # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
-    slots = recipe.config.model.memory_len if recipe.config.compat.on("zero_memory") else 0
-    bare = empty_memory(recipe.config.model, batches.direction.shape[1], slots)
+    bare = empty_memory(recipe.config.model, batches.direction.shape[1], hooks.empty_slots(recipe.config.compat))
 
     def window(memory: Any, batch: Batch) -> tuple[Any, tuple]:
         carried = recipe.model.row_losses(params, batch, memory)
@@ -335,5 +334,5 @@ def best(lines: list[Json]) -> Json | None:
 
 def ends(config: Config, lines: list[Json]) -> bool:
     """Whether a task ends early: its last `finetune.patience` lines have all been no better than the best before."""
-    top, patience = best(lines), config.finetune.patience
-    return top is not None and 0 < patience <= sum(line["step"] > top["step"] for line in lines)
+    top = best(lines)
+    return top is not None and 0 < config.finetune.patience <= sum(line["step"] > top["step"] for line in lines)

@@ -1,4 +1,4 @@
-"""The gradient of a step: of sum(weighted losses) / sum(weights) over the global batch, or as in 2019."""
+"""The gradient of a step: of sum(weighted losses) / sum(weights) over the global batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
+from xlnet_jax.compat import hooks
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.layers import CastAhead, Declared, accumulator
 from xlnet_jax.train.loss import RowLosses, mean_loss
@@ -32,9 +32,6 @@ def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax
 
 
 GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
-
-LossAndGradient = tuple[tuple[jax.Array, RowLosses], Any]
-"""((mean loss, its rows and the next memory), gradient like the parameters)."""
 
 BY_HAND = ("slices", "data", "fsdp")
 """Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
@@ -74,10 +71,12 @@ def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) ->
         x = x.astype(dtype) if rounds else x
         return x if split is None or spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
-    def local(params: Any) -> Any:
-        return jax.tree.map(one, params, boxed, specs, entry)
-
-    return jax.shard_map(local, in_specs=(specs,), out_specs=entry, check_vma=False)(params)
+    return jax.shard_map(
+        lambda params: jax.tree.map(one, params, boxed, specs, entry),
+        in_specs=(specs,),
+        out_specs=entry,
+        check_vma=False,
+    )(params)
 
 
 def _of_rows(spec: PartitionSpec) -> PartitionSpec:
@@ -120,23 +119,22 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
     return jax.shard_map(local, in_specs=(stacked,), out_specs=specs, check_vma=False)(grads)
 
 
-def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> LossAndGradient:
-    """The gradient that the configuration asks for, in float32, of B rows. Requires a mesh (`jax.set_mesh`).
+def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> tuple[tuple, Any]:
+    """((mean loss, its rows and the next memory), gradient like the parameters, in float32) of B rows.
+
+    Requires a mesh (`jax.set_mesh`).
 
     Every device sums the gradients of its own rows over `train.gradient_accumulation_steps` micro-batches, each with
     its share of the memory, and only the sum crosses the network. The compiler would reduce in each layer
     and each micro-batch, and in bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
     """
-    rows_B = jnp.arange(len(jax.tree.leaves(batch)[0]))
-    axes = jax.tree.map(lambda _: 0, batch), recipe.row_axes, 0
-    if recipe.config.compat.on("core_clip"):
-        return _core_clipped(recipe, params, (batch, memory, rows_B), axes, dropout_key)
+    rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
+    if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
+        return clipped
     parts, dtype = recipe.config.train.gradient_accumulation_steps, jnp.dtype(recipe.config.model.compute_dtype)
     high = accumulator(dtype)
     whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
     entered = params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
-    # Of mesh axes that are the compiler's a shard_map says nothing.
-    by_rows = jax.tree.map(_of_rows, entry)
 
     def local(entered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array) -> tuple[RowLosses, Any]:
         receivers = jax.tree.map(
@@ -156,8 +154,8 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
             total, losses = micro(total, rows)
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-            total, losses_A = jax.lax.scan(micro, total, _split(rows, axes, parts, 1))
-            losses = _join(losses_A, recipe.row_axes, 1)
+            total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
+            losses = recipe.joined(losses_A, 1)
         return losses, jax.tree.map(lambda x: x[None], total)
 
     by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
@@ -165,57 +163,12 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
     with meshes.RULES.without(BY_HAND).applied():
         row_losses, total = jax.shard_map(
             local,
-            in_specs=(by_rows, (by_row, carried, by_row), everywhere, everywhere),
+            # Of mesh axes that are the compiler's a shard_map says nothing.
+            in_specs=(jax.tree.map(_of_rows, entry), (by_row, carried, by_row), everywhere, everywhere),
             out_specs=(RowLosses(by_row, carried), by_row),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
             # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
             check_vma=False,
-        )(entered, (batch, memory, rows_B), recipe.model.divisors(batch), dropout_key)
+        )(entered, rows, recipe.model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))
     return (loss, row_losses), grads
-
-
-def _core_clipped(recipe: Recipe, params: Any, rows: tuple, axes: Any, dropout_key: jax.Array) -> LossAndGradient:
-    """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
-
-    Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole bound; then the
-    cores are summed. So a core with fewer targets weighs more per target, and the bound hardly ever acts.
-    """
-    cores, whole = recipe.config.compat.cores, jax.tree.map(lambda _: PartitionSpec(), params)
-
-    def core(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, Any]:
-        batch, memory, rows_B = inputs
-        (loss, losses), grads = GRADIENT(params, params, whole, recipe.model, batch, memory, dropout_key, rows_B)
-        share = jax.tree.map(lambda g: g / cores, grads)
-        norm = optax.tree.norm(share)
-        bound = recipe.config.optimizer.clip or jnp.inf
-        factor = jnp.where(norm > bound, bound / norm, 1)
-        return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, losses)
-
-    inputs = _split(rows, axes, cores, 0)
-    grads, (loss_C, losses_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
-    return (loss_C.mean(), _join(losses_C, recipe.row_axes, 0)), grads
-
-
-def _split(rows: Any, axes: Any, parts: int, which: int) -> Any:
-    """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1).
-    Of each array, `axes` has the axis of its rows.
-    """
-
-    def split(x: jax.Array, axis: int) -> jax.Array:
-        # Not with -1: a memory without slots has no elements.
-        sizes = [parts, x.shape[axis] // parts]
-        x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
-        return jnp.moveaxis(x, axis + which, 0)
-
-    return jax.tree.map(split, rows, axes)
-
-
-def _join(parts: RowLosses, axes: Any, which: int) -> RowLosses:
-    """The inverse of `_split` for the results of all parts; `axes` are those of the memory."""
-
-    def join(x: jax.Array, axis: int = 0) -> jax.Array:
-        x = jnp.moveaxis(x, 0, axis + which)
-        return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-    return RowLosses(jax.tree.map(join, parts.sums), jax.tree.map(join, parts.memory, axes))

@@ -1,8 +1,7 @@
 """Optimizers and schedules, each a row of a table; around them the clip of the gradient and the rates of the layers.
 
 The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear decay this is XLNet's
-(appendix A.4). docs/compat.md describes the differences of the 2019 code (per-core clipping, no bias correction,
-layer-wise decay of gradients).
+(appendix A.4).
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ import numpy as np
 import optax
 from flax.core import meta
 
-from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
+from xlnet_jax.compat import CORRECT, CompatConfig, hooks
+from xlnet_jax.config import OptimizerConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.layers import Declared
 
 
 def polynomial(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Linear, to its minimum."""
-    decay = optax.linear_schedule(config.learning_rate, config.learning_rate * config.min_lr_ratio, steps)
-    return after_warmup(config, decay)
+    peak = config.learning_rate
+    return after_warmup(config, optax.linear_schedule(peak, peak * config.min_lr_ratio, steps))
 
 
 def cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -49,8 +49,8 @@ def after_warmup(config: OptimizerConfig, decay: optax.Schedule) -> optax.Schedu
     """From 0 to the peak in the warm-up, and then `decay`."""
     if not config.warmup_steps:
         return decay
-    warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup_steps)
-    return optax.join_schedules([warmup, decay], [config.warmup_steps])
+    w = config.warmup_steps
+    return optax.join_schedules([optax.linear_schedule(0.0, config.learning_rate, w), decay], [w])
 
 
 def inverse_sqrt(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -76,60 +76,27 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return SCHEDULES[config.schedule](config, steps - config.warmup_steps)
 
 
-OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "segment_embedding"})
-"""Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside `layer_0`."""
+def scale_layers(rate: float, boxed: Any) -> optax.GradientTransformation:
+    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs."""
+    depths = meta.map_axis_meta(operator.attrgetter("depth"), boxed)
+    top = max(filter(math.isfinite, jax.tree.leaves(depths)), default=0)
 
-
-def scale_layers(rate: float, boxed: Any, as_in_2019: bool = False) -> optax.GradientTransformation:
-    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs.
-
-    With `as_in_2019` only what had a layer in its name in the 2019 code: no embeddings, no relative biases.
-    """
-    depths = jax.tree.leaves(meta.map_axis_meta(operator.attrgetter("depth"), boxed))
-    top = max(filter(math.isfinite, depths), default=0)
-
-    def scale(path: tuple, x: jax.Array, box: Declared) -> jax.Array:
-        if as_in_2019 and (not box.stacked or path[-1].key in OUTSIDE_LAYERS):
-            return x
+    def scale(x: jax.Array, box: Declared) -> jax.Array:
         depth = np.asarray(box.depth)
         if box.stacked:
             factor_L = rate ** jnp.asarray(top - depth, x.dtype)
             return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
         return x if depth > top else x * rate ** int(top - depth)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return jax.tree_util.tree_map_with_path(scale, updates, boxed), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)
-
-
-def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are larger.
-
-    Args:
-      corrected: TensorFlow's Adam, which that code used without weight decay: at the t-th update the quotient times
-        sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
-    """
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
-        count = state.count + 1
-        factor = jnp.sqrt(1 - b2**count) / (1 - b1**count) if corrected else jnp.ones(())
-        scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + epsilon), mu, nu)
-        return scaled, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
-
-    return optax.GradientTransformation(optax.scale_by_adam().init, update)
+    return optax.stateless(lambda updates, _: jax.tree.map(scale, updates, boxed))
 
 
 Row = tuple[optax.GradientTransformation, ...]
 
 
-def adamw(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
+def adamw(config: OptimizerConfig, boxed: Any) -> Row:
     """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
-    raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
-    adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
-    return adam, weight_decay(config, boxed)
+    return optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon), weight_decay(config, boxed)
 
 
 def weight_decay(config: OptimizerConfig, boxed: Any) -> optax.GradientTransformation:
@@ -137,9 +104,9 @@ def weight_decay(config: OptimizerConfig, boxed: Any) -> optax.GradientTransform
     return optax.add_decayed_weights(config.weight_decay, meta.map_axis_meta(operator.attrgetter("decays"), boxed))
 
 
-def lamb(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
+def lamb(config: OptimizerConfig, boxed: Any) -> Row:
     """AdamW whose update has the norm of the parameters, layer by layer (You et al. 2019, arXiv 1904.00962)."""
-    return *adamw(config, boxed, compat), trust_ratio(boxed)
+    return *adamw(config, boxed), trust_ratio(boxed)
 
 
 def trust_ratio(boxed: Any) -> optax.GradientTransformation:
@@ -149,8 +116,7 @@ def trust_ratio(boxed: Any) -> optax.GradientTransformation:
     """
 
     def norm(x: jax.Array, box: Declared) -> jax.Array:
-        axes = range(1, x.ndim) if box.stacked else range(x.ndim)
-        return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(axes), keepdims=True))
+        return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(range(box.stacked, x.ndim)), keepdims=True))
 
     def scale(u: jax.Array, w: jax.Array, box: Declared) -> jax.Array:
         if not box.decays:
@@ -158,17 +124,14 @@ def trust_ratio(boxed: Any) -> optax.GradientTransformation:
         of_w, of_u = norm(w, box), norm(u, box)
         return u * jnp.where((of_w > 0) & (of_u > 0), of_w / jnp.where(of_u > 0, of_u, 1), 1)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        return jax.tree.map(scale, updates, params, boxed), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)
+    return optax.stateless(lambda updates, params: jax.tree.map(scale, updates, params, boxed))
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al. 2024)."""
 
 
-def muon(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
+def muon(config: OptimizerConfig, boxed: Any) -> Row:
     """The matrices by momentum, made orthogonal (Jordan et al. 2024, "Muon"); the rest by Adam.
 
     Both have decoupled weight decay, and one rate: an orthogonal update is scaled to the size of one of Adam's, root
@@ -176,13 +139,12 @@ def muon(config: OptimizerConfig, boxed: Any, compat: CompatConfig) -> Row:
     and iteration are one function: under ZeRO-1 it gathers in each iteration.
     """
     matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
-    adam = optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon)
+    adam, decay = adamw(config, boxed)
 
     def label(box: Any) -> str:
         return "matrix" if box.kind == "matrix" else "other"
 
-    both = optax.partition({"matrix": matrices, "other": adam}, meta.map_axis_meta(label, boxed))
-    return both, weight_decay(config, boxed)
+    return optax.partition({"matrix": matrices, "other": adam}, meta.map_axis_meta(label, boxed)), decay
 
 
 def orthogonal(boxed: Any) -> optax.GradientTransformation:
@@ -242,19 +204,18 @@ def exponential_average(decay: float) -> optax.GradientTransformation:
     none. In the long run it is a_n = d a_{n-1} + (1 - d) w_n.
     """
 
-    def init(params: Any) -> Average:
-        return Average(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
-
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Average]:
         n, after = state.updates + 1, optax.apply_updates(params, updates)
         share = (1 - decay) / -jnp.expm1(n * math.log(decay))  # 1 - d^n has few digits in float32
         average = jax.tree.map(lambda a, w: a + share.astype(a.dtype) * (w - a), state.average, after)
         return updates, Average(n, average)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(
+        lambda params: Average(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params)), update
+    )
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Any, CompatConfig], Row]] = {
+OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Any], Row]] = {
     "adamw": adamw,
     "lamb": lamb,
     "muon": muon,
@@ -274,16 +235,13 @@ def make_optimizer(
     With L layers the embeddings learn at layer_decay^L of the rate. What is done with a parameter follows from its box
     (`layers.Declared`) in `boxed`, their tree. Parameters in `unused` stay as they are.
     """
-    on_gradients = compat.on("layer_decay_on_gradients")
-    # With core_clip each core's gradient is clipped already.
-    clip = config.clip and not compat.on("core_clip")
-    decay = config.layer_decay
-    chain = (
-        optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
-        scale_layers(decay, boxed, as_in_2019=True) if on_gradients else optax.identity(),
-        *OPTIMIZERS[config.name](config, boxed, compat),
-        optax.identity() if on_gradients else scale_layers(decay, boxed),
+    chain = [
+        optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
+        optax.identity(),  # checkpoints count it; what scaled gradients by layer in 2019 stands here
+        *OPTIMIZERS[config.name](config, boxed),
+        scale_layers(config.layer_decay, boxed),
         optax.scale_by_learning_rate(schedule(config, steps)),
-    )
+    ]
+    chain = hooks.chain(compat, config, boxed, chain)
     average = [exponential_average(config.average)] if config.average else []
     return optax.chain(*(hold(unused, each) for each in chain), *average)

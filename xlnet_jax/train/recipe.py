@@ -13,6 +13,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import traverse_util
@@ -24,7 +25,7 @@ from xlnet_jax.model import flops
 from xlnet_jax.model.layers import Declared
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.model.vanilla import AuxiliaryHeads
-from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.loss import LanguageModel, RowLosses
 from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 
@@ -91,6 +92,26 @@ class Recipe:
         boxed = jax.eval_shape(lambda: self.model.carried(1))
         return jax.tree.map(lambda box: box.names.index("batch"), boxed, is_leaf=nn.meta.is_axis_metadata)
 
+    def apart(self, rows: tuple[Any, Any, jax.Array], parts: int, which: int) -> tuple[Any, Any, jax.Array]:
+        """A batch, its memory and the numbers of its rows in `parts`, along a new first axis: consecutive rows together
+        (`which` 0), or every parts-th row (1)."""
+
+        def split(x: jax.Array, axis: int = 0) -> jax.Array:
+            # Not with -1: a memory without slots has no elements.
+            sizes = [parts, x.shape[axis] // parts]
+            x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
+            return jnp.moveaxis(x, axis + which, 0)
+
+        batch, memory, rows_B = rows
+        return jax.tree.map(split, batch), jax.tree.map(split, memory, self.row_axes), split(rows_B)
+
+    def joined(self, losses: RowLosses, which: int) -> RowLosses:
+        """The inverse of `apart`, for what all parts have found."""
+        axes = RowLosses(jax.tree.map(lambda _: 0, losses.sums), self.row_axes)
+        return jax.tree.map(
+            lambda x, axis: jax.lax.collapse(jnp.moveaxis(x, 0, axis + which), axis, axis + 2), losses, axes
+        )
+
 
 def make_recipe(config: Config) -> Recipe:
     """The recipe of pretraining; touches no device.
@@ -101,8 +122,7 @@ def make_recipe(config: Config) -> Recipe:
         raise BadInput(
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
         )
-    example = functools.partial(example_batch, config)
-    return assemble(config, language_model(config), example, flops.step_flops(config))
+    return assemble(config, language_model(config), functools.partial(example_batch, config), flops.step_flops(config))
 
 
 def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe) -> list[Recipe]:
@@ -115,28 +135,24 @@ def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_r
 
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
-    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.objective)
-    return LanguageModel(transformer, auxiliary_heads(config), config.data.sentence_loss, config.train.label_smoothing)
+    return LanguageModel(
+        XLNet(config.model, config.data.reuse_len, config.compat, config.objective), auxiliary_heads(config),
+        config.data.sentence_loss, config.train.label_smoothing,
+    )  # fmt: skip
 
 
 def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
     """Adds what all recipes share, the schedule of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
-    return Recipe(
-        config=config,
-        model=model,
-        learning_rate=schedule(config.optimizer, config.train.steps),
-        flops_per_step=flops_per_step,
-        example_batch=example_batch,
-    )
+    return Recipe(config, model, schedule(config.optimizer, config.train.steps), flops_per_step, example_batch)
 
 
 def example_batch(config: Config, batch_size: int) -> Batch:
     """A Batch of zeros with the shapes of the configuration."""
-    T, P, B = config.data.segment_len, config.data.num_predict, batch_size
-    none_BT, none_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)
-    batch = forward_text(none_BT, none_BT, none_BT, none_BP)
+    P, B = config.data.num_predict, batch_size
+    none_BT = np.zeros((B, config.data.segment_len), np.int32)
+    batch = forward_text(none_BT, none_BT, none_BT, np.zeros((B, P), np.int32))
     if not auxiliary_heads(config):
         return batch
     further = config.data.multi_token_prediction - 1

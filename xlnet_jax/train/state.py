@@ -45,8 +45,9 @@ class State:
         carried = counters.pop("memory")
         sizes = [leaf.size for leaf in jax.tree.leaves(carried)]
         if memory and sizes and all(sizes):
-            named = isinstance(carried, Memory)
-            trees["memory"] = {"hidden": carried.hidden_LBMD, "valid": carried.valid_B} if named else carried
+            if isinstance(carried, Memory):
+                carried = {"hidden": carried.hidden_LBMD, "valid": carried.valid_B}
+            trees["memory"] = carried
         return trees | {"counters": counters}
 
     def evaluated(self, averaged: bool) -> Any:
@@ -73,5 +74,5 @@ def init_state(recipe: Recipe, params: Any, rows: int | None = None) -> State:
     """
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)
     # One array each: donated buffers must not be shared.
-    zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
-    return State(params, recipe.optimizer.init(params), memory, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
+    zeros = (jnp.zeros((), dtype) for dtype in [jnp.int32] * 3 + [jnp.float32] * 2)
+    return State(params, recipe.optimizer.init(params), memory, *zeros)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xlnet_jax.compat import hooks
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.run.programs import compiler_options
@@ -22,9 +23,6 @@ from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
-
-COMPAT_MEMORY_STEPS = 1000
-"""The 2019 code's `iterations`: steps of one session call; each call started with a memory of zeros."""
 
 
 class BuiltStep(NamedTuple):
@@ -46,7 +44,7 @@ class BuiltStep(NamedTuple):
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch. Metrics are scalars, except `rows_B`."""
-    config, model = recipe.config, recipe.model
+    config = recipe.config
     memory, dropout_key = _inputs(config, state.memory, state.step)
     (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
@@ -77,7 +75,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         "consecutive_bad": new_state.consecutive_bad,
     }
     if len(sums) > 1:
-        divisors = model.divisors(batch)
+        divisors = recipe.model.divisors(batch)
         means = {name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()}
         # `loss` is everywhere the one that is evaluated.
         metrics |= {"total_loss": loss, "loss": means.pop(recipe.first_loss)}
@@ -118,9 +116,8 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
 
 
 def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Array]:
-    """The memory that a step reads, and its dropout key. Compat switch zero_memory empties it at every 1000th step."""
-    if config.compat.on("zero_memory"):
-        memory = jax.tree.map(lambda x: jnp.where(step % COMPAT_MEMORY_STEPS == 0, 0, x), memory)
+    """The memory that a step reads, and its dropout key."""
+    memory = hooks.before_step(config.compat, memory, step)
     return memory, jax.random.fold_in(jax.random.key(config.seeds.dropout), step)
 
 

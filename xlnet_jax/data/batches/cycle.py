@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xlnet_jax.data.batches import spans
+
 RESOLUTION = 10_000
 """Places of a cycle, before division by the common divisor: weights are exact to one part in ten thousand."""
 
@@ -63,8 +65,7 @@ class Cycle:
         """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
         rounds, rest = divmod(count, self.length)
         order, _, counts = self._tables
-        is_of_corpus = order == np.arange(len(self.counts))[:, None]
-        earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
+        earlier = spans.before(np.tile(order == np.arange(len(self.counts))[:, None], 2))
         in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
         return (rounds * counts + in_rest.max(axis=1)).tolist()
 
@@ -81,5 +82,4 @@ def from_weights(weights: Sequence[float]) -> Cycle:
     # The remaining places go to the largest remainders.
     for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:
         counts[corpus] += 1
-    divisor = math.gcd(*counts.tolist())
-    return Cycle(tuple((counts // divisor).tolist()))
+    return Cycle(tuple((counts // math.gcd(*counts.tolist())).tolist()))

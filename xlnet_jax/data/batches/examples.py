@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax import compat
 from xlnet_jax.batch import NEVER, Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import orders, spans, whole_sentences
@@ -31,9 +32,6 @@ from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
-
-COPIES = 10
-"""Versions of each window under compat switch static_copies (`dupe_factor` of Google's BERT)."""
 
 FURTHER = 0.5
 """Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple Targets")."""
@@ -47,8 +45,8 @@ def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
 
 def check(text: Corpus, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for an example; see `Objective.shortest`."""
-    whole_sentences = config.model.member.positions_at_input and config.objective.masks
-    if whole_sentences and config.data.pairs == "next" and text.documents < 2:
+    pairs = config.model.member.positions_at_input and config.objective.masks and config.data.pairs
+    if pairs == "next" and text.documents < 2:
         raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
     need, what = config.objective.shortest(config)
     if text.tokens < need:
@@ -66,15 +64,12 @@ class ExampleBuilder(NamedTuple):
     step: int
 
     def draws(self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0) -> list[np.ndarray]:
-        """Uniform draws per row: as many as each of `needs`, and `fresh` ones. With static targets or copies all but
-        these depend only on the window, or on which of ten epochs it is too."""
-        seed, compat, fixed = self.config.seeds.data, self.config.compat, sum(needs)
+        """Uniform draws per row: as many as each of `needs`, and `fresh` ones, which an example that comes again has
+        not again."""
+        seed, fixed = self.config.seeds.data, sum(needs)
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
-        if compat.on("static_targets") or compat.on("static_copies"):
-            key = 2 * where.block_B + (where.direction_B < 0)
-            if compat.on("static_copies"):
-                key = COPIES * where.block_B + where.epoch_B % COPIES
-            draws[:, :fixed] = uniforms(seed, "static", where.window, key, fixed)
+        if (again_B := compat.repeated(self.config.compat, where)) is not None:
+            draws[:, :fixed] = uniforms(seed, "static", where.window, again_B, fixed)
         return np.split(draws, np.cumsum(needs, dtype=int), axis=1)
 
     def draws_needed(self, length: int) -> int:
@@ -83,15 +78,15 @@ class ExampleBuilder(NamedTuple):
 
     def targets(self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
-        data, compat = self.config.data, self.config.compat
+        data = self.config.data
         # Words exist in the text's own order only: reversed rows are flipped to find spans, and flipped back after.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
         text_only = _is_text(natural, self.tokenizer.special)
+        covered, kind = compat.spans(self.config.compat, text_only, data.spans)
         mask = spans.sample(
-            self.tokenizer.word_start[natural], text_only | compat.on("fill_functional"), goal, draws_BX,
-            max_span=data.max_span, alpha=data.mask_group_size, beta=data.masks_per_group,
-            kind="pieces" if compat.on("piece_spans") else data.spans,
+            self.tokenizer.word_start[natural], covered, goal, draws_BX,
+            max_span=data.max_span, alpha=data.mask_group_size, beta=data.masks_per_group, kind=kind,
         )  # fmt: skip
         mask &= text_only
         return np.where(turned_B1, mask[:, ::-1], mask)
@@ -113,8 +108,7 @@ def ranks(
     order_BT = np.concatenate(
         [np.argsort(np.argsort(half, axis=1), axis=1) for half in np.split(draws_BT, [reuse_len], axis=1)], axis=1
     )
-    ordered_BT = target_BT | ~_is_text(tokens_BT, special)
-    rank_BT = np.where(ordered_BT, order_BT, -1)
+    rank_BT = np.where(target_BT | ~_is_text(tokens_BT, special), order_BT, -1)
     rank_BT[:, reuse_len:] += reuse_len + 1
     return rank_BT.astype(np.int32)
 
@@ -132,9 +126,10 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         return _ordered(builder, where, rows)
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
-    needs = 4, builder.draws_needed(R), builder.draws_needed(T - R)
-    # With `static_targets` all draws but the factorisation order are static.
-    pair_draws, first_draws, second_draws, order_draws = builder.draws(where, rows, *needs, fresh=T)
+    # The factorisation order is always new.
+    pair_draws, first_draws, second_draws, order_draws = builder.draws(
+        where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
+    )
 
     tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
     pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
@@ -157,8 +152,7 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     T, law = data.segment_len, orders.LAWS[data.factorization_order]
     rank_BT = law.ranks(*builder.draws(where, rows, fresh=1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
-    segments_BT = np.zeros((len(rows), T))
-    return _batch(where, tokens_BT, segments_BT, rank_BT, rank_BT >= 0, data.num_predict, T - 1)
+    return _batch(where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1)
 
 
 def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -222,8 +216,7 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     starts_BT |= data.spans == "random"
     most = 1 if data.spans == "random" else data.max_span
     target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
-    rank_BT = np.where(used_BT, 0, NEVER)
-    batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
+    batch = _batch(where, tokens_BT, of_b_BT, np.where(used_BT, 0, NEVER), target_BT, data.num_predict, 0, pairs)
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
@@ -267,10 +260,9 @@ def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
     """[ A ][SEP][ B ][SEP] and the segment of each position, int [B, budget + 2] both."""
     column = np.arange(budget + 2)[None, :]
     first_sep = pairs.a_len_B[:, None]
-    place = np.clip(column - (column > first_sep), 0, budget - 1)
-    tokens = spans.at(pairs.tokens_BY, place)
-    is_sep = (column == first_sep) | (column == budget + 1)
-    return np.where(is_sep, sep, tokens), (column > first_sep).astype(int)
+    of_b = column > first_sep
+    tokens = spans.at(pairs.tokens_BY, np.clip(column - of_b, 0, budget - 1))
+    return np.where((column == first_sep) | (column == budget + 1), sep, tokens), of_b.astype(int)
 
 
 def _corrupted(batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray) -> Batch:

@@ -9,6 +9,7 @@ import os
 
 import numpy as np
 
+from xlnet_jax import compat
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
@@ -68,11 +69,11 @@ class Mixture:
     def stream(self, config: Config) -> Stream:
         """The training stream."""
         data = config.data
-        static = config.compat.on("static_targets") or config.compat.on("static_copies")
+        static, rows_per_block = compat.blocks(config.compat)
         shape = data.reuse_len, data.windows_per_block, config.seeds.data, static, data.shuffle_len, self.first_window
         blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
-        return Stream(blocks, data.bidirectional, cycle, config.compat.on("both_directions"))
+        return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
         """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each corpus in `streams`
@@ -91,8 +92,8 @@ class Mixture:
             own_rows = np.flatnonzero(where.corpus_B == number)
             if own_rows.size:
                 order.append(own_rows)
-                part, draws = where.take(own_rows), rows[own_rows]
-                parts.append(examples.build(corpus, self.tokenizer, config, part, name=name, step=step, rows=draws))
+                key = {"name": name, "step": step, "rows": rows[own_rows]}
+                parts.append(examples.build(corpus, self.tokenizer, config, where.take(own_rows), **key))
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
@@ -115,9 +116,10 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     if len(set(paths)) < len(paths) or "" in paths:
         raise BadInput(f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different "
                        "folders by commas")  # fmt: skip
-    cache_bytes = PAGE_CACHE_BYTES // len(paths)
-    splits = opened.corpora if opened else [None] * len(paths)
-    corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
+    others = opened.corpora if opened else [None] * len(paths)
+    corpora = tuple(
+        Corpus(path, split, PAGE_CACHE_BYTES // len(paths), other) for path, other in zip(paths, others, strict=True)
+    )
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.pieces:
             raise BadInput(
@@ -138,9 +140,9 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
         if part.weights and len(part.weight_list()) != len(corpora):
             raise BadInput(f"data.weights={part.weights} has {quantity(len(part.weight_list()), 'number')} for "
                            f"{len(corpora)} corpora; give one each")  # fmt: skip
-    equal = len({part.reuse_len * part.windows_per_block for part in parts}) == 1
+    lengths = {part.reuse_len * part.windows_per_block for part in parts}
     cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
-    return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if equal else 0)
+    return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if len(lengths) == 1 else 0)
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:

@@ -60,9 +60,10 @@ def read_in_order(text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, l
     """
     reversed_B1 = direction_B[:, None] < 0
     tokens_BN, starts_BN = text.read(np.where(direction_B < 0, cursor_B - length + 1, cursor_B), length + 1)
-    tokens = np.where(reversed_B1, tokens_BN[:, length - 1 :: -1], tokens_BN[:, :length])
-    starts = np.where(reversed_B1, starts_BN[:, :0:-1], starts_BN[:, :length])
-    return tokens, starts
+    return (
+        np.where(reversed_B1, tokens_BN[:, length - 1 :: -1], tokens_BN[:, :length]),
+        np.where(reversed_B1, starts_BN[:, :0:-1], starts_BN[:, :length]),
+    )
 
 
 def choose_pairs(
@@ -85,8 +86,8 @@ def choose_pairs(
     if kind == "next":
         follows_B &= cuts_B > 0
 
-    nth_B = (draws_B4[:, 1] * cuts_B).astype(int)
-    cut_B = (cut_BX & (np.cumsum(cut_BX, axis=1) == nth_B[:, None] + 1)).argmax(axis=1)
+    nth_B1 = 1 + (draws_B4[:, 1] * cuts_B).astype(int)[:, None]
+    cut_B = (cut_BX & (np.cumsum(cut_BX, axis=1) == nth_B1)).argmax(axis=1)
     a_end_B = np.where(cuts_B > 0, cut_B, end_B)
     b_begin_B, b_end_B = a_end_B.copy(), end_B.copy()
 
@@ -119,8 +120,7 @@ def choose_pairs(
     if kind == "order":
         # Text without a sentence start within the budget is all A, in either order.
         swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
-        swapped_BY = spans.at(following, (place_BY + a_len_B[:, None]) % tot)
-        following = np.where(swapped_B1, swapped_BY, following)
+        following = np.where(swapped_B1, spans.at(following, (place_BY + a_len_B[:, None]) % tot), following)
         a_len_B = np.where(swapped_B1[:, 0], tot - a_len_B, a_len_B)
         return Pairs(a_len_B, following, ~swapped_B1[:, 0], cuts_B > 0)
     elsewhere = spans.at(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1))

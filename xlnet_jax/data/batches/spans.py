@@ -54,8 +54,7 @@ def sample(
 
     # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its goal early and the
     # end of the text would have too few targets.
-    words_in_B1 = np.maximum(before_BN[:, -1:], 1)
-    unit_B1 = N / words_in_B1 if kind == "words" else np.ones((B, 1))
+    unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = np.zeros((B, 1), int)
@@ -91,8 +90,7 @@ def sample(
     # Fill the missing targets with the free positions that have the smallest draws.
     free_BN = eligible_BN & ~chosen_BN
     order_BN = np.argsort(np.where(free_BN, fill_BN, 2.0), axis=1, kind="stable")
-    place_in_order_BN = np.argsort(order_BN, axis=1, kind="stable")
-    return chosen_BN | (free_BN & (place_in_order_BN < goal - done_B1))
+    return chosen_BN | (free_BN & (np.argsort(order_BN, axis=1, kind="stable") < goal - done_B1))
 
 
 def in_random_order(

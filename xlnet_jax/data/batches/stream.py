@@ -127,8 +127,7 @@ class Windows(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Windows:
         """The same for a subset of the rows."""
-        arrays = {name: value[rows] for name, value in self._asdict().items() if name.endswith("_B")}
-        return self._replace(**arrays)
+        return self._replace(**{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")})
 
 
 @functools.lru_cache(1 << 16)
@@ -150,7 +149,7 @@ class ShuffledBlocks(NamedTuple):
     windows_per_block: int
     seed: int
     static: bool = False
-    """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
+    """Every epoch has the same blocks; otherwise each leaves out another part of the text."""
     shuffle_len: int = 0
     """Number of tokens, of whole blocks, that stay together; 0 = a block."""
     first_window: int = 0
@@ -176,8 +175,7 @@ class ShuffledBlocks(NamedTuple):
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
 
         group_B, place_B = np.divmod(index_B, self.together)
-        groups = self.blocks // self.together
-        shuffled_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, group_B, groups)
+        shuffled_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, group_B, self.blocks // self.together)
         block_B = shuffled_B * self.together + place_B
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
@@ -194,18 +192,13 @@ class Stream:
     Attributes:
       corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the epoch.
-      both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
+      rows_per_block: that read the same block at the same time; 2: instead, rows r and r + B/2, the second reversed.
     """
 
     corpora: tuple[ShuffledBlocks, ...]
     bidirectional: bool
     cycle: Cycle = ONE
-    both_directions: bool = False
-
-    @property
-    def rows_per_block(self) -> int:
-        """Number of rows that read the same block at the same time."""
-        return 2 if self.both_directions else 1
+    rows_per_block: int = 1
 
     def check(self, batch_size: int, names: Sequence[str]) -> None:
         """Raises BadInput if one batch needs more blocks of a corpus than its epoch has."""
@@ -258,8 +251,9 @@ class Stream:
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
             epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
-        alternate_B = (block_B + epoch_B) % 2 == 1
-        reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
+        reversed_B = self.bidirectional & ((block_B + epoch_B) % 2 == 1)
+        if self.rows_per_block > 1:
+            reversed_B = rows >= self._width(step, plan)
         ahead, last = window * blocks.window, blocks.block_len - 1
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
@@ -300,8 +294,7 @@ class SinglePass(NamedTuple):
     @classmethod
     def of_blocks(cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0) -> SinglePass:
         """A row is a block, whatever the batch size. The last window wraps around, so that every token is read."""
-        windows = [-(-each // window) for each in tokens]
-        return cls._cut(tokens, window, windows, lambda _: windows_per_block, limit)
+        return cls._cut(tokens, window, [-(-each // window) for each in tokens], lambda _: windows_per_block, limit)
 
     @classmethod
     def of_streams(
