@@ -76,6 +76,7 @@ ACCOUNT = "xlnet_jax/aot/account.py"
 CACHE = "xlnet_jax/model/cache.py"
 SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
+DECLARED = one("train/optimizer", "test_depth_and_kind_of_every_parameter[bert]")
 
 MUTANTS = (
     Mutant("samples_of_before_lost", "xlnet_jax/run/metrics.py", "os.path.join(self._workdir, SAMPLES), self._step)", "os.path.join(self._workdir, SAMPLES), 0)",
@@ -832,6 +833,47 @@ MUTANTS = (
            one("data/unknown", "test_it_begins_at_half_a_percent")),
     Mutant("padding_may_be_any_piece", "xlnet_jax/data/vocabulary.py", "None if row in (-1, pad) else", "None if row else",
            one("commands/configure", "test_a_vocabulary_whose_models_cannot_be_exported_is_told")),
+    # Members, objectives and declarations: what each must say.
+    Mutant("kernels_of_attention_are_no_matrices", ATTENTION, '(config.d_model, *heads), ("embed", "heads", "head_dim"), "matrix"',
+           '(config.d_model, *heads), ("embed", "heads", "head_dim"), "kernel"', DECLARED),
+    Mutant("a_segment_embedding_is_a_matrix", ATTENTION, '(2, *heads), axes, "table"', '(2, *heads), axes, "matrix"',
+           one("train/optimizer", "test_depth_and_kind_of_every_parameter[xlnet]")),
+    Mutant("a_projection_of_the_embedding_is_a_matrix", "xlnet_jax/model/embeddings.py", '(None, "embed"), "kernel", depth, init)',
+           '(None, "embed"), "matrix", depth, init)', one("train/optimizer", "test_depth_and_kind_of_every_parameter[adaptive]")),
+    Mutant("the_word_embedding_is_as_deep_as_a_layer", "xlnet_jax/model/embeddings.py", '("vocab", "embed"), "table", 0, initializer',
+           '("vocab", "embed"), "table", 1, initializer', DECLARED),
+    Mutant("layers_count_from_the_input", LAYERS, "tuple(range(1, config.layers + 1))", "tuple(range(config.layers))", DECLARED),
+    Mutant("heads_are_as_deep_as_the_input", LAYERS, "HEAD_DEPTH = math.inf", "HEAD_DEPTH = 0.0", DECLARED),
+    Mutant("the_bias_of_the_softmax_decays", HEADS,
+           'HEAD_DEPTH, nn.initializers.zeros,\n                decays=False,', 'HEAD_DEPTH, nn.initializers.zeros,',
+           one("train/optimizer", "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model")),
+    Mutant("norms_decay", LAYERS, 'nn.initializers.ones, ("norm",), "vector", depth, decays=False', 'nn.initializers.ones, ("norm",), "vector", depth',
+           one("train/optimizer", "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model")),
+    Mutant("sentences_are_divided_by_targets", OBJECTIVE, 'labels if name == "sentences" else targets', "targets", family("bert")),
+    Mutant("masked_diffusion_has_the_weights_of_mlm", OBJECTIVE, "| {MDM: _of_all}", "| {MDM: lambda *targets: targets}",
+           ("tests/infer/test_masked_diffusion.py",)),
+    Mutant("a_masked_text_has_no_cls", "xlnet_jax/objectives/__init__.py", "framed=(True, True)", "framed=(False, False)",
+           ("tests/test_members.py",)),
+    Mutant("masked_diffusion_is_exact", "xlnet_jax/objectives/__init__.py", 'likelihood="bound"', 'likelihood="exact"', ("tests/infer/test_masked_diffusion.py",)),
+    Mutant("permutations_are_read_from_the_content_stream", "xlnet_jax/objectives/__init__.py", 'stream="query"', 'stream="content"',
+           oracle("plain")),
+    Mutant("cls_of_xlnet_is_first", "xlnet_jax/members/xlnet.py", 'cls="last"', 'cls="first"', ("tests/data/test_layouts.py",)),
+    Mutant("causal_xlnet_has_segments", "xlnet_jax/members/xlnet.py", 'CLM: Parts(segments="none", streams=1)', "CLM: Parts(streams=1)", recurrence("div_4")),
+    Mutant("one_separator_in_roberta", "xlnet_jax/members/roberta.py", "separators=2", "separators=1", ("tests/data/test_layouts.py",)),
+    Mutant("positions_of_roberta_start_at_zero", "xlnet_jax/members/roberta.py", "first_position=2", "first_position=0", family("roberta")),
+    Mutant("padding_of_roberta_is_row_zero", "xlnet_jax/members/roberta.py", "padding_row=1", "padding_row=0", family("roberta")),
+    Mutant("norm_and_kernel_names_of_bert_meet", "xlnet_jax/members/bert.py", '"query": "attention.self.query", "key": "attention.self.key"',
+           '"query": "attention.self.key", "key": "attention.self.query"', family("bert")),
+    Mutant("classes_of_sentences_are_not_swapped", "xlnet_jax/members/bert.py", '"cls.seq_relationship.weight", "swapped"', '"cls.seq_relationship.weight", "transposed"',
+           one("convert/peers", "test_the_order_of_the_two_sentences_is_theirs")),
+    Mutant("the_norm_of_robertas_head_has_another_name", "xlnet_jax/members/roberta.py", "lm_head.layer_norm", "lm_head.LayerNorm", family("roberta")),
+    Mutant("norms_of_albert_change_places", "xlnet_jax/members/albert.py", '"attention/norm": "attention.LayerNorm"', '"attention/norm": "full_layer_norm"', family("albert")),
+    Mutant("norms_of_gpt2_change_places", "xlnet_jax/members/gpt2.py", '"attention/norm": f"{_BLOCK}.ln_1"', '"attention/norm": f"{_BLOCK}.ln_2"', family("gpt2")),
+    Mutant("biases_of_xlnet_change_places", "xlnet_jax/members/xlnet.py", '"content_bias": "r_w_bias", "position_bias": "r_r_bias"',
+           '"content_bias": "r_r_bias", "position_bias": "r_w_bias"', oracle("plain")),
+    Mutant("the_transformer_has_separators", "xlnet_jax/members/transformer.py", "separators=0", "separators=1", ("tests/data/test_layouts.py",)),
+    Mutant("vanilla_has_relative_positions", "xlnet_jax/members/vanilla.py", '(positions="per_layer")', "()", ("tests/model/test_adaptive.py",)),
+    Mutant("transformer_xl_has_more_objectives", "xlnet_jax/members/transformer_xl.py", 'objectives=("clm",)', 'objectives=("clm", "mlm")', ("tests/test_members.py",)),
 )  # fmt: skip
 
 
