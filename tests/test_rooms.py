@@ -35,7 +35,7 @@ LISTED = read_design()
 ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {"": len(LISTED)}
 
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
-SIDEWAYS = {("__main__", "cli"), ("batch", "errors"), ("keys", "errors"), ("messages", "errors")}
+SIDEWAYS = {("__main__", "cli"), ("batch", "errors"), ("keys", "errors"), ("keys", "messages"), ("messages", "errors")}
 
 # Below, and still not to be known: what keeps a run alive works for any model, and folders of other programs have
 # classes and tensors, no tasks.

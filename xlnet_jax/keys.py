@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 from xlnet_jax.errors import LARGEST_INT, BadInput
+from xlnet_jax.messages import suggest
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
@@ -63,7 +64,7 @@ def mistake(field: dataclasses.Field[Any], value: Any) -> str:
     """The end of a message about a value of the right type: `must be at least 1`; "" if it is allowed."""
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
     if choices and value not in choices:
-        return f"is not one of {', '.join(choices)}"
+        return f"is not one of {', '.join(choices)}{suggest(str(value), choices)}"
     if isinstance(value, float) and not math.isfinite(value):
         return "must be finite"
     if value in field.metadata["special"]:

@@ -114,12 +114,12 @@ def model_config(case: Case, dtype: str, attention: str = "auto") -> ModelConfig
 
 
 # Their names and ours. Kernels of dense layers are [out, in] there.
-_WHOLE = {
+WHOLE = {
     "transformer.word_embedding.weight": "word_embedding",
     "transformer.mask_emb": "mask_embedding",
     "lm_loss.bias": "lm_head/bias",
 }
-_PER_LAYER = {
+OF_LAYER = {
     "rel_attn.q": "attention/query",
     "rel_attn.k": "attention/key",
     "rel_attn.v": "attention/value",
@@ -135,7 +135,7 @@ _PER_LAYER = {
     "ff.layer_norm.weight": "feed_forward/norm/scale",
     "ff.layer_norm.bias": "feed_forward/norm/bias",
 }
-_BIASES = {
+BIASES = {
     "rel_attn.r_w_bias": "content_bias",
     "rel_attn.r_r_bias": "position_bias",
     "rel_attn.r_s_bias": "segment_bias",
@@ -147,16 +147,16 @@ def parameters(tensors: Arrays, case: Case, *, gradients: bool = False) -> Array
 
     Tied biases are copies in every layer there: as weights any of them will do, as gradients they add up.
     """
-    ours = {mine: tensors[theirs] for theirs, mine in _WHOLE.items()}
+    ours = {mine: tensors[theirs] for theirs, mine in WHOLE.items()}
     ours["mask_embedding"] = ours["mask_embedding"].reshape(-1)
 
     def stacked(name: str) -> np.ndarray:
         return np.stack([tensors[f"transformer.layer.{i}.{name}"] for i in range(case.layers)])
 
-    for theirs, mine in _PER_LAYER.items():
+    for theirs, mine in OF_LAYER.items():
         array = stacked(theirs)
         ours[f"layers/{mine}"] = array.transpose(0, 2, 1) if mine.endswith("kernel") else array
-    for theirs, mine in _BIASES.items():
+    for theirs, mine in BIASES.items():
         array = stacked(theirs)
         if not case.tied:
             ours[f"layers/attention/{mine}"] = array
