@@ -106,6 +106,8 @@ MUTANTS = (
     Mutant("shift_off_by_one", ATTEND, "flat[:, :, T - 1 : T - 1 + T * (N - 1)]",
            "flat[:, :, T - 2 : T - 2 + T * (N - 1)]",
            one("model/transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
+    Mutant("shift_gradient_off_by_one", ATTEND, "jnp.broadcast_to(T - 1 - jnp.arange(T)", "jnp.broadcast_to(T - 2 - jnp.arange(T)",
+           oracle("plain", "cpu")),
     Mutant("target_window_off_by_one", ATTEND, "last - position, keys", "last - 1 - position, keys",
            one("model/transformer", "test_a_query_row_at_a_position_equals_the_same_row_among_all")),
     Mutant("sine_and_cosine_swapped", POSITIONS, "[jnp.sin(angle), jnp.cos(angle)]", "[jnp.cos(angle), jnp.sin(angle)]",
