@@ -162,7 +162,8 @@ def test_every_parameter_starts_as_its_source_says(name):
         assert keys and found[path] == pytest.approx(STARTS[name][keys[-1]], rel=0.03, abs=1e-3), path
     # The row of padding, as `padding_idx` of transformers' classes: config.json has its id.
     words_VD = jax.jit(lambda: nn.meta.unbox(recipe.init_params())["word_embedding"])()
-    assert np.flatnonzero(~np.any(words_VD, axis=1)).tolist() == {"bert": [0], "roberta": [1], "albert": [0]}.get(name, [])
+    padding = {"bert": [0], "roberta": [1], "albert": [0]}.get(name, [])
+    assert np.flatnonzero(~np.any(words_VD, axis=1)).tolist() == padding
 
 
 def test_normal_is_cut_off_and_projections_are_small_where_asked():

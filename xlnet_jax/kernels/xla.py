@@ -86,10 +86,11 @@ def differentiated(
     return o_BQHE, probability_BHQK, jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, grads)
 
 
-def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
+def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
     """Attention of one stream of one layer: o_BQHE in the dtype of v, and the probabilities before dropout.
 
     These are [B, H, Q, K] in at least float32. A query that sees nothing has zeros in both.
+    `cpu`: the gradient of the shift in the form that is fast on a CPU.
     """
     dtype, high = a.q_BQHE.dtype, jnp.promote_types(a.q_BQHE.dtype, jnp.float32)
     # Once for all products: a CPU copies a factor whose heads are not in front, for every product again.
@@ -102,7 +103,7 @@ def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
     content_BHQE = query("content", dtype)
     score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
     if a.position is not None:
-        score_BHQK += position_scores(query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ)
+        score_BHQK += position_scores(query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ, cpu)
         score_BHQK += segment_scores(query("segment", high), a)
     score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
     visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[:, None, :]
@@ -126,8 +127,9 @@ def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
 
 
 def position_scores(
-    q_BHQE: jax.Array, position: tuple[jax.Array | None, jax.Array, jax.Array], keys: int, position_BQ: jax.Array | None
-) -> jax.Array:
+    q_BHQE: jax.Array, position: tuple[jax.Array | None, jax.Array, jax.Array], keys: int,
+    position_BQ: jax.Array | None, cpu: bool,
+) -> jax.Array:  # fmt: skip
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position
     r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
@@ -136,7 +138,7 @@ def position_scores(
     r_BHNE = r_BHNE.astype(q_BHQE.dtype)
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32))
     if position_BQ is None:
-        return shift(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
+        return (shift_on_cpu if cpu else shift)(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
     return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(0, 2, 1, 3)
 
 
@@ -151,6 +153,18 @@ def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
         return score_BHTN
     flat = score_BHTN.reshape(B, H, T * N)
     return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
+
+
+def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
+    """The gradient of `shift` by copies of rows: on a CPU faster than the transposed reshape, two fused pads."""
+    B, H, T, K = d_BHTK.shape
+    wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
+    rows = wide_BHTN.reshape(B * H, T, 1, -1)
+    return (windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1),)
+
+
+shift_on_cpu = jax.custom_vjp(shift, nondiff_argnums=(1,))
+shift_on_cpu.defvjp(lambda score_BHTN, keys: (shift(score_BHTN, keys), None), _unshift)
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:

@@ -28,7 +28,12 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Depth, Dropout, layer_depths, layer_norm, parameter, product, residual_init
 
-IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "cpu": xla.attend, "fused": fused.attend}
+IMPLEMENTATIONS = {
+    "auto": xla.attend,
+    "xla": xla.attend,
+    "cpu": functools.partial(xla.attend, cpu=True),
+    "fused": fused.attend,
+}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
 runs or compiles the model decides on `auto` before (`choice.decided`)."""
 

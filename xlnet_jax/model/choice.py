@@ -1,7 +1,7 @@
 """On what the model runs: `model.attention=auto` is decided when a command starts, and no part of the model asks later.
 
 The value `cpu` stands for all that is faster on a CPU alone: layers one by one, and other forms of the position keys
-and of the gradients of kernels.
+and of the gradients of kernels and of the shift.
 """
 
 from __future__ import annotations
