@@ -32,5 +32,17 @@ from xlnet_jax.members.transformer_xl import TRANSFORMER_XL
 from xlnet_jax.members.vanilla import VANILLA
 from xlnet_jax.members.xlnet import XLNET
 
-MEMBERS = {member.name: member for member in (XLNET, TRANSFORMER_XL, VANILLA, BERT, ROBERTA, ALBERT, GPT2, TRANSFORMER)}
+MEMBERS = {
+    member.name: member
+    for member in (
+        XLNET,
+        TRANSFORMER_XL,
+        VANILLA,
+        BERT,
+        ROBERTA,
+        ALBERT,
+        GPT2,
+        TRANSFORMER,
+    )
+}
 """By `model.architecture`."""

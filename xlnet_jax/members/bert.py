@@ -78,7 +78,9 @@ The tokenizer pads on the right and puts `$cls` first: the vector of a text is t
 BERT = Member(
     name="bert",
     objectives=("mlm", "mdm"),
-    parts=Parts("input", "input", streams=1, embedding_norm=True, biases=True, output_dropout=False, head="dense"),
+    parts=Parts(
+        positions="input", segments="input", streams=1, embedding_norm=True, biases=True, output_dropout=False,
+        head="dense"),
     segments=2,
     padding_row=0,
     required=REQUIRED,

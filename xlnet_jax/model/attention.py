@@ -65,6 +65,8 @@ class AttentionInputs(NamedTuple):
     positions are learned."""
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
+    tied_biases: dict[str, jax.Array] | None = None
+    """`Biases` that all layers share; None: each layer has its own."""
 
 
 class Biases(nn.Module):
@@ -100,7 +102,6 @@ class Attention(nn.Module):
         x_BSD: jax.Array,
         memory: jax.Array | Kept,
         inputs: AttentionInputs,
-        tied_biases: dict[str, jax.Array] | None,
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
@@ -119,7 +120,7 @@ class Attention(nn.Module):
         if relative:
             own = Biases(config, self.parts, depth, name="biases")
             nn.share_scope(self, own)
-            biases = tied_biases or own()
+            biases = inputs.tied_biases or own()
             if self.parts.segments == "relative":
                 axes = (None, "heads", "head_dim")
                 segment_2HE = parameter(self, "segment_embedding", (2, *heads), axes, "table", depth)

@@ -60,9 +60,7 @@ class Layer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(
-        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple[jax.Array, Any]:
+    def __call__(self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs) -> tuple[jax.Array, Any]:
         """(x, m_l) -> (x, m_l'); with a cache (x, its keys and values) -> (x, those of the new rows)."""
         T, new_memory_BMD = inputs.streams[0].limit_BQ.shape[1], None
         if not isinstance(memory, Kept):
@@ -74,7 +72,7 @@ class Layer(nn.Module):
             new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
         # All of a segment is fresh where positions are learned: R is the length of a segment in training.
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
-        x_BSD, rows = attention(x_BSD, memory, inputs, tied_biases, deterministic=self.deterministic)
+        x_BSD, rows = attention(x_BSD, memory, inputs, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
         # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests both.
@@ -101,9 +99,7 @@ class Stack(nn.Module):
         return self.config.unroll == "on"
 
     @nn.compact
-    def __call__(
-        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple[jax.Array, Any]:
+    def __call__(self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs) -> tuple[jax.Array, Any]:
         """(all streams, memory of all layers) -> (all streams, memory of the next segment); see `Layer`."""
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
@@ -114,12 +110,12 @@ class Stack(nn.Module):
             variable_axes={"intermediates": 0, "layer_outputs": 0, **({} if share else {"params": 0})},
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
+            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
             unroll=self.config.layers if self.unrolled else 1,
         )(self.config, self.parts, self.reuse_len, self.deterministic, name="each")
         nn.share_scope(self, layers)
-        return layers(x_BSD, memory, inputs, tied_biases)
+        return layers(x_BSD, memory, inputs)
 
 
 class XLNet(nn.Module):
@@ -165,8 +161,6 @@ class XLNet(nn.Module):
           limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config, parts = self.config, self.parts
-        # What all layers share is as near the input as the embeddings.
-        tied_biases = None if config.biases_per_layer else Biases(config, parts, 0, name="biases")()
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
@@ -214,10 +208,12 @@ class XLNet(nn.Module):
             position_BS=position_BS,
             table_SND=table_SND,
             slot_BT=slot_BT,
+            # What all layers share is as near the input as the embeddings.
+            tied_biases=None if config.biases_per_layer else Biases(config, parts, 0, name="biases")(),
         )
 
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
-        x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
+        x_BSD, kept = stack(x_BSD, kept, inputs)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
