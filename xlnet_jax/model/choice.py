@@ -27,7 +27,7 @@ def decided(config: Config, processes: Session, absent: Any = None) -> Config:
     the program is compiled for; None: it runs on the local devices. Raises BadInput if `fused` is not possible.
     """
     chosen = processes.collect("\n".join(choose(config.model, absent)))
-    # The largest by the alphabet.
+    # max() prefers xla to fused, so one process that cannot use the kernel decides for all.
     attention, why = processes.broadcast(max(chosen, default="")).split("\n")
     if attention != "cpu":
         log.info("%s", why)
