@@ -94,7 +94,8 @@ def test_two_dispatches_and_a_save_must_fit_into_the_grace(caplog, grace, dispat
     tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
     run = types.SimpleNamespace(
         built=types.SimpleNamespace(recipe=types.SimpleNamespace(config=config)),
-        checkpoints=types.SimpleNamespace(seconds=save), report=types.SimpleNamespace(rates=[tokens / dispatch]), warned=False,
+        checkpoints=types.SimpleNamespace(seconds=save), report=types.SimpleNamespace(rates=[tokens / dispatch]),
+        warned=False,
     )  # fmt: skip
     for _ in range(2):
         Run._check_grace(run)
