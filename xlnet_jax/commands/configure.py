@@ -133,8 +133,9 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
     tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
     found = []
     for size in SIZES:
-        room = max(1.0, tokens / (size.T // 2))
-        windows = max(number for number in (1, 2, 4, 8) if number <= room)
+        data = _laid_out(base, size, 1, 8).data  # a member without a memory has one window
+        room = max(1.0, tokens / data.reuse_len)
+        windows = max(number for number in (1, 2, 4, 8) if number <= min(room, data.windows_per_block))
         rows = max(number for number in (1, 2, 4, 8, 16) if number <= min(size.rows, max(1.0, room / windows)))
         config = _laid_out(base, size, rows, windows)
         try:
