@@ -119,7 +119,7 @@ VERBS = (
             option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
             option("--minutes", "how long training may take (default 30)", 30.0),
             option("--output", "Python file to write (default: config.py)", "config.py"),
-            option("--family", "of the model (default: that of the corpus, or xlnet)",
+            option("--family", "the model to configure (default: the --family of the corpus, or xlnet)",
                     choices=tuple(MEMBERS)),
             option("--objective", "mdm: masked diffusion (default: the usual one of the family)", choices=("mdm",)),
         ), overrides=False),
@@ -219,7 +219,7 @@ VERBS = (
                     "unknown, by order", type=float, metavar="SHARE"),
             count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
             count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
-            option("--sliding", "vanilla: every token from a full window of its own (slow)", False),
+            option("--sliding", "for vanilla: predict every token from the full window before it (slow)", False),
         ), stops=True, meets=True),
     Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
          "xlnet-jax compare --configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "

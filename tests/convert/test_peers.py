@@ -46,7 +46,7 @@ PARAMETERS = {
 
 
 def test_each_member_with_a_class_there_is_compared_with_it():
-    """XLNet has modules of its own for that."""
+    """tests/oracle/replay.py and tests/peers/test_huggingface.py compare XLNet."""
     assert {*families.FAMILIES} == {*families.TASKS_OF} == {*peers.PEERS} - {"xlnet"}
     assert {*families.FAMILIES} == {name.partition("/")[0] for name in PARAMETERS}
 

@@ -156,7 +156,10 @@ def test_a_matrix_is_gathered_in_the_compute_dtype_by_its_layer_and_a_head_befor
 
 
 def test_two_networks_learn_the_same_on_four_devices():
-    """In bfloat16, whose sums differ. The fault: a part that is taken for a whole, or for that of another layer."""
+    """In bfloat16, so the sums differ slightly.
+
+    The fault: a device takes its part of a kernel for the whole kernel, or for the part of another layer.
+    """
     x_BQD = np.random.default_rng(0).normal(size=(1, 8, 3, D)).astype(np.float32)
     losses = []
     for mesh in ({"data": 1}, {"data": 2, "fsdp": 2}):

@@ -61,7 +61,7 @@ def evaluate(
       step, batch_size: None = the newest good checkpoint, and as many rows at a time as configured.
       blocks: score only so many blocks, evenly spread, as `evaluation.blocks` does in training; 0 = the whole split.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
-      sliding: of a model with positions learned at every layer: every token from a window of its own (`train.sliding`).
+      sliding: for positions learned at every layer: predict each token from the window before it (`train.sliding`).
       factorization_order: of a permutation model: the order law of the targets; None = as in training.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
       reach: `memory_len`, `segment_len`, `clamp_len`, `same_length` of a left-to-right model: others than in training.

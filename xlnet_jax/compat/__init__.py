@@ -1,8 +1,10 @@
 """What the code of the originals does differently: XLNet's of 2019, and Google's BERT. docs/compat.md has the reasons.
 
-Here are the switches, what they do not go with, and their hooks in `data/`, all without jax; `hooks` has those of the
-model, the step, the gradient and the optimizer. A hook has the name of what happens at its place. It gets what the
-default is made of, and returns the default unless its switch is on. So nothing else asks for a switch.
+This module has the switches, the rules that refuse some of them together with other keys, and the hooks in `data/`. It
+needs no jax. The module `hooks` has the hooks in the model, the step, the gradient and the optimizer.
+
+A hook has the name of what happens at its place. It gets what the default is made of, and returns the default unless
+its switch is on. So nothing else asks for a switch.
 """
 
 from __future__ import annotations

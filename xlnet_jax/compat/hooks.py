@@ -24,12 +24,10 @@ def mask_initializer(compat: CompatConfig, width: int) -> Any:
     With `glorot_mask_embedding` TensorFlow's default for a [1, 1, D] variable, as mask_emb of the original is one and
     has no initialiser of its own.
     """
+    if not compat.on("glorot_mask_embedding"):
+        return None
     bound = (6 / (1 + width)) ** 0.5
-    return (
-        (lambda *args: jax.random.uniform(*args, minval=-bound, maxval=bound))
-        if compat.on("glorot_mask_embedding")
-        else None
-    )
+    return lambda *args: jax.random.uniform(*args, minval=-bound, maxval=bound)
 
 
 def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
