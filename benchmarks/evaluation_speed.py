@@ -162,7 +162,7 @@ def fastest(name: str, candidates: Sequence[Callable[[], Side]]) -> Side:
 
 def flops_of(sizes: Sizes, length: int, memory: Side) -> float:
     """FLOPs per token of sliding over those with memory."""
-    config = settings(sizes, memory.segment_len, length, "relative")
+    config = settings(sizes, memory.segment_len, length, "transformer_xl")
     D, F, V, L = (sizes.model[name] for name in ("d_model", "d_ff", "vocab_size", "layers"))
     W = sizes.model["heads"] * sizes.model["head_dim"]
     # The table of positions is projected once for all rows.
