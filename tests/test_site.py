@@ -87,7 +87,7 @@ def test_a_page_names_programs_and_targets_that_exist(page):
 
 
 def test_the_python_of_a_page_that_needs_no_model_prints_what_it_shows():
-    sessions = pages.sessions((DOCS / "data_by_step.md").read_text(encoding="utf-8"))
+    sessions = pages.sessions((DOCS / "examples.md").read_text(encoding="utf-8"))
     assert len(sessions) == 1 and [pages.printed(program, {}) for program, _ in sessions] == [sessions[0][1]]
 
 

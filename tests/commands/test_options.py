@@ -9,7 +9,7 @@ from xlnet_jax.cli import make_parser
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Fill, Generate, Score, described
 
-DECLARED = {"fill": (Fill, "any_order"), "generate": (Generate, "generation"), "score": (Score, "any_order")}
+DECLARED = {"fill": (Fill, "any_order"), "generate": (Generate, "any_order"), "score": (Score, "any_order")}
 
 
 @pytest.mark.parametrize("command", DECLARED)
