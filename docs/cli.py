@@ -18,7 +18,7 @@ is one line on stderr; with `--json` it is also an object on stdout, `{"error": 
 
 ## Exit codes
 
-[Signals](resume.md#signals-and-exit-codes) says what a signal does when.
+[Signals](resume.md#signals) says what a signal does when.
 
 | exit code | of every command |
 |---|---|

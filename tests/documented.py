@@ -10,10 +10,11 @@ from xlnet_jax.run.metrics import MetricsWriter
 
 @functools.cache
 def names(heading):
-    """The first column of the tables below a heading, as a pattern: NAME stands for any name."""
+    """The names at the start of the list items below a heading, as a pattern: NAME stands for any name."""
     page = (tiny.ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    cells = re.findall(r"^- (`[^:]+`): ", section, re.MULTILINE)
+    rows = [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
     return "|".join(re.escape(row).replace("NAME", ".+") for row in rows)
 
 

@@ -552,7 +552,7 @@ MUTANTS = (
            one("multiprocess/rendezvous", "test_a_cluster_is_detected")),
     Mutant("a_whole_array_goes_back_into_the_queue", "launch/slurm.sbatch", "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
            "job=$SLURM_ARRAY_JOB_ID", one("launch/launch_jobs", "test_a_slurm_job_goes_back_into_the_queue_on_42")),
-    Mutant("a_page_leaves_a_node_pool_behind", "docs/pods_gke.md", "node-pools delete xlnet-1", "node-pools list # xlnet-1",
+    Mutant("a_page_leaves_a_node_pool_behind", "docs/pods_gke.md", "node-pools delete xlnet-0", "node-pools list # xlnet-0",
            one("launch/pods_page", "test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs")),
     Mutant("an_older_program_makes_the_tables", "tests/launch/reference/make.py", "if numbers(version[0]) < numbers(row[1])",
            "if version[0] < row[1]", one("launch/flag_tables", "test_a_table_is_made_again_from_a_program_that_is_not_older")),

@@ -89,7 +89,7 @@ def test_the_page_has_no_name_that_nothing_writes():
 
 def test_every_file_of_a_run_has_its_line(undisturbed):
     files = [path.name + "/" * path.is_dir() for path in pathlib.Path(undisturbed.workdir).iterdir()]
-    known = documented.names("Files of a work directory")
+    known = documented.names("Work directory")
     assert len(files) > 6 and [file for file in files if not re.fullmatch(known, file)] == []
     for line in read_jsonl(f"{undisturbed.workdir}/runs.jsonl"):
         keys = [key for key in line if not re.fullmatch(documented.names("runs.jsonl"), key)]

@@ -1,7 +1,8 @@
 """All that the fused attention on GPU asks of Pallas on Triton by name; another backend would replace this module.
 
-JAX 0.11 deprecates it (docs/kernels.md has what was tried in its place). Beyond this the kernels use what
-every backend of Pallas has: references, slices, program numbers, loops and elementwise operations.
+JAX 0.11 deprecates it. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by `inline_mgpu`, which interpret mode
+refuses. Beyond this the kernels use what every backend of Pallas has: references, slices, program numbers, loops and
+elementwise operations.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TpuBlocks:
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
     """Queries in order of a unit, forward and backward, powers of 2: larger ones load the matrix unit less often, and
-    keep less in registers."""
+    keep less in registers. 256 backward on v5e and v5p, and 512 on any chip, need more bundles."""
     rows: int = 12_000
     """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less its ends cost."""
     strided: bool = True

@@ -2,7 +2,7 @@
 
 A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the objective needs:
 recomputation (remat) and padding do not count. The backward pass costs twice the forward pass, except that the memory
-gets no gradient; docs/flops.md has the formula.
+gets no gradient; docs/metrics.md has the formula.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ OPTIONS = {
     # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead (axlearn).
     "TPU v5": {"xla_tpu_scoped_vmem_limit_kib": "65472"},
     # The sparse cores run collectives while the chip computes (maxtext). Both also have 98304 KiB of VMEM, with which
-    # XLNet-Large is slower by the account of `compile` (docs/performance.md).
+    # XLNet-Large is slower by the account of `compile`.
     "TPU v6 lite": {
         f"xla_tpu_enable_sparse_core_collective_offload_{name}": "true"
         for name in ("all_gather", "reduce_scatter", "all_reduce")

@@ -108,6 +108,7 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
         *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
+        # Rings of collective-permute hide no more on v5e: libtpu 0.0.51 keeps a permutation around a side synchronous.
         parts = [x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
                  for x, split, done in zip(leaves, splits, by_layers, strict=True) if split]  # fmt: skip
         rest = [axis for axis in present if axis not in next((split[1] for split in splits if split), ())]
