@@ -23,7 +23,7 @@ What may happen to a key when a run is resumed:
 - **elastic**: may change; the data plan and the log take note of it (batch size, mesh);
 - **free**: may change at any start.
 
-Keys with **phase** beside it may differ between the [phases](recipes.md) of a run, `config.phases`.
+Keys with **phase** beside it may differ between the [phases](training.md#phases) of a run, `config.phases`.
 
 Upper bounds of a number are far above any run: a typing error shall not take all memory before it is found.
 """

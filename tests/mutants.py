@@ -740,7 +740,7 @@ MUTANTS = (
            one("commands/texts", "test_scores_from_the_command_line_are_those_of_the_library")),
     Mutant("figure_is_not_drawn_anew", "docs/figures/streams.py", "rank[j] < rank[p]", "rank[j] <= rank[p]",
            one("site", "test_a_figure_is_what_its_script_draws[streams]")),
-    Mutant("page_without_navigation", "mkdocs.yml", "    - Quick start: quickstart.md\n", "",
+    Mutant("page_without_navigation", "mkdocs.yml", "    - Design: design.md\n", "",
            one("site", "test_the_navigation_has_four_groups_and_every_page_once")),
     Mutant("public_name_without_its_page", "docs/api.md", "::: xlnet_jax.predict\n", "",
            one("site", "test_every_public_name_is_on_its_page")),

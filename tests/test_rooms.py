@@ -16,7 +16,7 @@ ROOT = pathlib.Path(xlnet_jax.__file__).parent
 
 def read_design() -> dict[str, list[str]]:
     """Of `docs/design.md`, from top to bottom: the modules of each folder, and those that are in none."""
-    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Rooms\n")[2]
+    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Packages\n")[2]
     listed: dict[str, list[str]] = {}
     for line in text.partition("`launch/`")[0].splitlines():
         if line.startswith("    "):

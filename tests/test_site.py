@@ -47,7 +47,7 @@ def test_the_words_below_a_figure_are_its_numbers():
     start = {name: points[0][1] for name, points in curves["before"].items()}
     ends = [abs(curves[way][name][-1][1] - start[name]) for way in ("reviews alone", "3 to 1 with messages")
             for name in ("domain", "corpus")]  # fmt: skip
-    page = " ".join((DOCS / "domain.md").read_text(encoding="utf-8").split())
+    page = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
     said = re.search(r"gain (\S+) nat and cost general text (\S+); with .* it is (\S+) and (\S+) \(`python", page)
     assert said and [float(number) for number in said.groups()] == pytest.approx(ends, abs=0.006)
     shown = re.search(r"heldout_loss +(\d\.\d+)", (DOCS / "quickstart.md").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ train.jsonl and dev.jsonl have objects with `source` and `target`. TOKENIZER is 
 --vocabulary=bytebpe --vocab_size=37000` makes of both sides together; sacrebleu is in the extra `text`. Published
 (Vaswani et al. 2017, arXiv:1706.03762, sections 5 and 6, table 2): 300,000 steps of about 25,000 source and 25,000
 target tokens, dropout, label smoothing, Adam and its rate, beam 4, length penalty 0.6, for an encoder and a decoder;
-3.5 days on 8 P100; BLEU 28.4 from English to German (WMT 2014). Ours: one stack (docs/text_to_text.md). No complete
+3.5 days on 8 P100; BLEU 28.4 from English to German (WMT 2014). Ours: one stack (docs/finetune.md). No complete
 run yet: no expected result.
 """
 

@@ -4,7 +4,7 @@
     xlnet-jax finetune --config=configs/transformer/messages.py --config.finetune.train=MESSAGES/train.jsonl \
       --config.finetune.dev=MESSAGES/dev.jsonl --config.finetune.tokenizer=MESSAGES/corpus/tokenizer.json --workdir=RUN
 
-The first command runs all of it; docs/text_to_text.md has its result. Published: nothing of this size.
+The first command runs all of it; docs/finetune.md has its result. Published: nothing of this size.
 """
 
 from xlnet_jax import config as base
