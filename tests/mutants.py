@@ -2,7 +2,8 @@
 
     python tests/mutants.py [--json] [--only NAME] [--jobs 2]
 
-Every fault is a text substitution in a temporary copy of the checkout. It is `caught` if an assertion fails or an error
+Every fault is a text substitution in a temporary copy of the checkout; the layout of the source does not matter
+(`spans`). It is `caught` if an assertion fails or an error
 that must come does not, and `escaped` if the tests pass. It is `unfinished` if neither is known: the text is not there,
 a crash, an error in collection, a time-out. Ends with 1 if any escaped or is unfinished.
 """
@@ -14,6 +15,7 @@ import concurrent.futures
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +30,10 @@ SECONDS = 300
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`before`, which stands once in `file`, becomes `after`; `tests` are pytest's words for what must notice."""
+    """`before`, which stands once in `file`, becomes `after`; `tests` are pytest's words for what must notice.
+
+    In Python the text that becomes `after` may be laid out in another way than `before`; see `spans`.
+    """
 
     name: str
     file: str
@@ -823,7 +828,7 @@ MUTANTS = (
     Mutant("log_glued_to_the_bar", "xlnet_jax/messages.py", "property(lambda self: sys.stderr,",
            "property(lambda self: sys.__stderr__,", one("run/progress", "test_lines_of_the_log_and_of_warnings*")),
     Mutant("steps_beside_the_compiler", "xlnet_jax/train/loop.py",
-           "self._report()  # else the dispatch in flight", "pass  # else the dispatch in flight",
+           "self._report()\n                    self.executables[shape] =", "self.executables[shape] =",
            one("finetune/text_to_text", "test_a_run_that_was_stopped_goes_on_with_the_same_bits")),
     Mutant("next_is_training_for_ever", "xlnet_jax/commands/train.py", "    if step < config.train.steps:\n        verb",
            "    if step <= config.train.steps:\n        verb", one("commands/cli", "test_training_ends_with_the_command*")),
@@ -847,7 +852,7 @@ MUTANTS = (
     Mutant("layers_count_from_the_input", LAYERS, "tuple(range(1, config.layers + 1))", "tuple(range(config.layers))", DECLARED),
     Mutant("heads_are_as_deep_as_the_input", LAYERS, "HEAD_DEPTH = math.inf", "HEAD_DEPTH = 0.0", DECLARED),
     Mutant("the_bias_of_the_softmax_decays", HEADS,
-           'HEAD_DEPTH, nn.initializers.zeros,\n                decays=False,', 'HEAD_DEPTH, nn.initializers.zeros,',
+           'HEAD_DEPTH, nn.initializers.zeros, decays=False', 'HEAD_DEPTH, nn.initializers.zeros',
            one("train/optimizer", "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model")),
     Mutant("norms_decay", LAYERS, 'nn.initializers.ones, ("norm",), "vector", depth, decays=False', 'nn.initializers.ones, ("norm",), "vector", depth',
            one("train/optimizer", "test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model")),
@@ -883,6 +888,30 @@ class Verdict:
     reason: str = ""
 
 
+_LAYOUT = re.compile(r"""\s+ | ,(?=\s*[)\]}]) | "\s*\n\s*" """, re.VERBOSE)
+"""What a formatter changes: white space, a comma before a closing bracket, where a string goes on in the next line."""
+
+
+def spans(mutant: Mutant, source: str) -> list[tuple[int, int]]:
+    """Where `before` is in a source, wherever lines end there.
+
+    Characters are compared and not tokens, because a row may begin or end inside one.
+    """
+    layout = _LAYOUT if mutant.file.endswith(".py") else re.compile("$^")
+    ignored = {at for found in layout.finditer(source) for at in range(*found.span())}
+    places = [at for at in range(len(source)) if at not in ignored]
+    text, wanted = "".join(source[at] for at in places), layout.sub("", mutant.before)
+    starts = [found.start() for found in re.finditer(f"(?={re.escape(wanted)})", text)]
+    return [(places[start], places[start + len(wanted) - 1] + 1) for start in starts]
+
+
+def planted(mutant: Mutant, source: str) -> str:
+    """The source with the fault, which must stand once in it. White space around the row stays as it is there."""
+    ((start, end),) = spans(mutant, source)
+    after = mutant.after.lstrip() if mutant.before[0].isspace() else mutant.after
+    return source[:start] + (after.rstrip() if mutant.before[-1].isspace() else after) + source[end:]
+
+
 def plant(mutant: Mutant, folder: str) -> str | None:
     """Copies to `folder` what the tests need, with the fault in it; why that cannot be done."""
     for name in ("xlnet_jax", "tests", "configs", "docs", "launch"):
@@ -892,10 +921,10 @@ def plant(mutant: Mutant, folder: str) -> str | None:
     path = os.path.join(folder, mutant.file)
     with open(path, encoding="utf-8") as file:
         source = file.read()
-    if source.count(mutant.before) != 1:
-        return f"{mutant.before!r} stands {source.count(mutant.before)} times in {mutant.file}"
+    if (count := len(spans(mutant, source))) != 1:
+        return f"{mutant.before!r} stands {count} times in {mutant.file}"
     with open(path, "w", encoding="utf-8") as file:
-        file.write(source.replace(mutant.before, mutant.after))
+        file.write(planted(mutant, source))
     return None
 
 

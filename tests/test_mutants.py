@@ -1,6 +1,7 @@
 """The list of faults is in step with the code, and a fault that was not tried is not called escaped."""
 
 import collections
+import dataclasses
 import subprocess
 import sys
 import types
@@ -14,11 +15,32 @@ def test_every_fault_can_be_planted_and_its_tests_exist():
     assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS) >= 38
     for mutant in mutants.MUTANTS:
         source = (tiny.ROOT / mutant.file).read_text(encoding="utf-8")
-        assert source.count(mutant.before) == 1, f"{mutant.name}: {mutant.before!r} must stand once in {mutant.file}"
+        assert len(mutants.spans(mutant, source)) == 1, (
+            f"{mutant.name}: {mutant.before!r} must stand once in {mutant.file}"
+        )
         for test in mutant.tests:
             file, _, name = test.partition("::")
             name = name.partition("[")[0].rstrip("*")
             assert f"def {name}" in (tiny.ROOT / file).read_text(encoding="utf-8"), f"{mutant.name}: no {test}"
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("x = f(a + b, c)\n", "x = f(a, c)\n"),
+        ("x = f(\n    a\n    + b,\n    c,\n)\n", "x = f(a, c)\n"),
+        ("x = f(a + b, c) + f(\n    a + b, c\n)\n", None),
+        ("x = f(a + b, c, d)\n", None),
+    ],
+)
+def test_a_fault_is_found_however_its_lines_end(source, wanted):
+    row = mutants.Mutant("sum", "xlnet_jax/some.py", "f(a + b, c)", "f(a, c)", ())
+    if wanted:
+        assert mutants.planted(row, source) == wanted
+    else:
+        assert len(mutants.spans(row, source)) != 1
+    # A shell script is compared as it is written.
+    assert not mutants.spans(dataclasses.replace(row, file="launch/some.sh"), source.replace(" ", "  "))
 
 
 def test_a_planted_fault_is_a_program(tmp_path):
@@ -26,7 +48,7 @@ def test_a_planted_fault_is_a_program(tmp_path):
     for mutant in mutants.MUTANTS:
         source = (tiny.ROOT / mutant.file).read_text(encoding="utf-8")
         suffix = mutant.file.rpartition(".")[2]  # ruff reads those in Python, not the shell scripts
-        (tmp_path / f"{mutant.name}.{suffix}").write_text(source.replace(mutant.before, mutant.after), encoding="utf-8")
+        (tmp_path / f"{mutant.name}.{suffix}").write_text(mutants.planted(mutant, source), encoding="utf-8")
     words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", tmp_path]
     found = subprocess.run(words, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr

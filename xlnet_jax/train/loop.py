@@ -155,7 +155,8 @@ class Run:
                 batch = self._next(batches, steps[0], state)
                 shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)  # steps, and the lengths of a task
                 if shape not in self.executables:
-                    self._report()  # else the dispatch in flight runs beside the compiler, and seems to take no time
+                    # Else the dispatch in flight runs beside the compiler, and seems to take no time.
+                    self._report()
                     self.executables[shape] = self._compile(state, batch)
                 if not self.report.clock:
                     goodput.work()
