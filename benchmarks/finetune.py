@@ -1,8 +1,11 @@
 """Does pretraining help? Tasks on real text, from pretrained parameters and from scratch with the same budget.
 
-    python benchmarks/finetune.py [--json] [--folder=runs/finetune_benchmark]      about two hours on two cores
-    python benchmarks/finetune.py --tiny          a tiny model, one task, two steps and no download, to try it
-    python benchmarks/finetune.py --examples_only     only writes FOLDER/TASK_train.jsonl and _dev.jsonl, for `compare`
+    python benchmarks/finetune.py [--json] [--folder=runs/finetune_benchmark]
+        about two hours on two cores
+    python benchmarks/finetune.py --tiny
+        a tiny model, one task, two steps and no download, to try it
+    python benchmarks/finetune.py --examples_only
+        only writes FOLDER/TASK_train.jsonl and _dev.jsonl, for `compare`
 
 One small model is pretrained here on the training texts of the tasks and on speeches, never on a dev text. Each task
 is then trained with `xlnet-jax finetune`, `--seeds` times from these parameters and from scratch: same model, same

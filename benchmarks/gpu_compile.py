@@ -1,10 +1,12 @@
 """Compiles the training step with the fused attention for an H100 or A100 that is not here: what its kernels need.
 
-    pip install --constraint constraints.txt --editable '.[gpu-aot]'    best in an environment of its own
+    pip install --constraint constraints.txt --editable '.[gpu-aot]'
+                                                              best in an environment of its own
     python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two minutes
     python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it; without the
                                                               extra it lowers the kernels alone
-    python benchmarks/gpu_compile.py --json --config.train.batch_size=32 --config.model.attention=xla
+    python benchmarks/gpu_compile.py --json --config.train.batch_size=32
+                                     --config.model.attention=xla
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
 a block, by XLA; the instructions of its loop over tiles for one score, in PTX and in the card's own code (SASS, by
@@ -59,7 +61,7 @@ platform_name: "CUDA" runtime_version {{ major: 12 minor: 9 }} dnn_version_info 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--config", default=ROOT / "configs" / "xlnet_large_512.py", help="config file")
     parser.add_argument("--tiny", action="store_true", help="two small layers")
     parser.add_argument("--card", default="h100", choices=CARDS, help="default: h100")

@@ -1,7 +1,8 @@
 """The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a kernel.
 
     python benchmarks/kernel_schedule.py --tiny               small sizes on one chip, to try it
-    python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
+    python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [--json]
+                                         [T=512 M=384 P=85 B=2 H=16 E=64]
 
 Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
 are not here. A bundle is one cycle, without stalls: a lower bound of the time, to compare changes of a kernel, and what

@@ -1,7 +1,9 @@
 """Optimizers on the text of the quick start: held-out loss of the same model after the same steps, by three seeds.
 
-    python benchmarks/optimizers.py [--json] [--steps=300] [--seeds=3] [--workdir=FOLDER]      a quarter of an hour
-    python benchmarks/optimizers.py --tiny                     two steps of a tiny model, one rate of two, to try it
+    python benchmarks/optimizers.py [--json] [--steps=300] [--seeds=3] [--workdir=FOLDER]
+        a quarter of an hour
+    python benchmarks/optimizers.py --tiny
+        two steps of a tiny model, one rate of two, to try it
 
 The model is that of configs/quickstart.py, with its schedule, batch and weight decay. The rate of each optimizer is the
 best of four, factors of 2, with the first seed; so all had the same search. A run that was made is not made

@@ -1,7 +1,8 @@
 """Which order law for what? The same text, model and FLOPs with each, and questions about held-out windows.
 
-    python benchmarks/order_laws.py [--json] [--seeds=3] [--folder=runs/order_laws] [--picture=FILE.svg]
-    python benchmarks/order_laws.py --tiny                                                   tiny sizes, to try it
+    python benchmarks/order_laws.py [--json] [--seeds=3] [--folder=runs/order_laws]
+                                    [--picture=FILE.svg]
+    python benchmarks/order_laws.py --tiny      tiny sizes, to try it
 
 The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more steps. A seed takes ten
 minutes on two cores, and the same command, started again, continues in `--folder`. The sides read 64 fresh tokens of

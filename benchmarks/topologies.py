@@ -93,7 +93,7 @@ def largest() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--tiny", action="store_true", help="two small layers, smallest slice")
     parser.add_argument("--only", default="", help="topologies that start with this")
     parser.add_argument("--json", action="store_true", help="one JSON line per row")

@@ -1,7 +1,9 @@
 """Translation learned from the messages of programs, which Debian's packages have in many languages.
 
-    python benchmarks/translation.py --output=MESSAGES [--language=es] [--json]      half an hour on two cores
-    python benchmarks/translation.py --tiny                                          made-up messages, to try it
+    python benchmarks/translation.py --output=MESSAGES [--language=es] [--json]
+        half an hour on two cores
+    python benchmarks/translation.py --tiny
+        made-up messages, to try it
 
 A message catalogue (`LOCALE/es/LC_MESSAGES/git.mo`) is parallel text: one message of the program and its translation.
 Whole packages are held out, and no message of theirs is trained on. The run is the one of configs/transformer/

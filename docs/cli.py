@@ -12,9 +12,10 @@ from xlnet_jax.verbs import TOPICS, VERBS
 
 HEAD = """# Command line
 
-Every command as `xlnet-jax COMMAND --help` has it. All take `--json`: one JSON object on stdout, or one for each text,
-and all else on stderr. Where a configuration is read, `--config.KEY=VALUE` changes a [key](configuration.md). An error
-is one line on stderr; with `--json` it is also an object on stdout, `{"error": "...", "exit_code": 2}`.
+Every command as `xlnet-jax COMMAND --help` has it. All take `--json`: one JSON object on stdout, or
+one for each text, and all else on stderr. Where a configuration is read, `--config.KEY=VALUE`
+changes a [key](configuration.md). An error is one line on stderr; with `--json` it is also an
+object on stdout, `{"error": "...", "exit_code": 2}`.
 
 ## Exit codes
 

@@ -12,20 +12,23 @@ from xlnet_jax.keys import allowed
 
 HEAD = """# Configuration
 
-A run is described by a Python file (`configs/`), whose `get_config()` returns a `ConfigDict`; the command line changes
-single keys: `--config.train.steps=10`. A key that does not exist is refused with the nearest one that does, and fields
-that contradict each other are refused before any device is touched. `get_config()` starts from all defaults,
-`config.default()` of `xlnet_jax`, or from another file: `config.start_from(__file__, "xlnet_large.py")`.
+A run is described by a Python file (`configs/`), whose `get_config()` returns a `ConfigDict`; the
+command line changes single keys: `--config.train.steps=10`. A key that does not exist is refused
+with the nearest one that does, and fields that contradict each other are refused before any device
+is touched. `get_config()` starts from all defaults, `config.default()` of `xlnet_jax`, or from
+another file: `config.start_from(__file__, "xlnet_large.py")`.
 
 What may happen to a key when a run is resumed:
 
-- **frozen**: must be as it was (model, objective, data, seeds; also the corpus and tokenizer, by their hash);
+- **frozen**: must be as it was (model, objective, data, seeds; also the corpus and tokenizer, by
+  their hash);
 - **elastic**: may change; the data plan and the log take note of it (batch size, mesh);
 - **free**: may change at any start.
 
 Keys with **phase** beside it may differ between the [phases](training.md#phases) of a run, `config.phases`.
 
-Upper bounds of a number are far above any run: a typing error shall not take all memory before it is found.
+Upper bounds of a number are far above any run: a typing error shall not take all memory before it
+is found.
 """
 
 

@@ -1,7 +1,7 @@
 """Google Cloud Storage in memory, on the loopback: what gcsfs, TensorStore and ArrayRecord ask of it.
 
     with fake_gcs.serve() as server:
-        server.objects["bucket/a"] = b"..."                      # or epath.Path("gs://bucket/a").write_bytes(b"...")
+        server.objects["bucket/a"] = b"..."     # or epath.Path("gs://bucket/a").write_bytes(b"...")
         subprocess.run(..., env=os.environ | server.environment())
 
 Any bucket exists. PyPI has gcp-storage-emulator: it answers one request at a time and cannot be made to fail.

@@ -82,7 +82,10 @@ def test_the_page_has_no_name_that_nothing_writes():
         for name in documented.names(f"{file}.jsonl").replace("\\", "").split("|"):
             # Of those that are put together, what is in the middle.
             part = re.sub(
-                r"^(seconds\.|memory\.|(heldout_)?loss_|bits_per_|(has|no)_answer_|best_)|/.*|_threshold$", "", name
+                r"^(seconds\.|memory\.|(heldout_)?loss_|bits_per_|(has|no)_answer_|best_)"
+                r"|/.*|_threshold$",
+                "",
+                name,
             )
             assert name in texts or part in texts, name
 

@@ -54,7 +54,10 @@ class _Parser(argparse.ArgumentParser):
 def program() -> None:
     """The console script: `main`, then the end of the process."""
     # Closed by the caller.
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    sys.stdout, sys.stderr = (
+        stream or open(os.devnull, "w")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr)
+    )
     _open_many_files()
     # At the end Python's resource tracker removes what is left in shared memory, as it should, and would warn of it.
     sys.warnoptions.append("ignore:resource_tracker:UserWarning")

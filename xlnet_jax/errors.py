@@ -1,9 +1,11 @@
 """One exception class per exit code, for schedulers and scripts.
 
-    0   done                         42   restart me: the same command continues where it stopped
-    1   our bug (traceback)          130  second Ctrl-C: ended at once, the newest checkpoint is good
-    2   bad input or configuration
-    3   the run diverged
+    0    done
+    1    our bug (traceback)
+    2    bad input or configuration
+    3    the run diverged
+    42   restart me: the same command continues where it stopped
+    130  second Ctrl-C: ended at once, the newest checkpoint is good
 
 Every message is one line: the error, its place (file, key, host, step) and the fix.
 """

@@ -1,7 +1,7 @@
 """A trained model as a library: texts in, numpy arrays out.
 
     import xlnet_jax as xj
-    model = xj.load("run")                                # a work directory, or a Hugging Face folder
+    model = xj.load("run")                                # work directory, or Hugging Face folder
     model.encode(["A text.", "Another."])                 # [2, D]
     model.hidden(["A text."])[0]                          # [pieces, D]
     model.logits(["The [MASK] of the union."])[0]         # [1, V]

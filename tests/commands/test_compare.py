@@ -39,7 +39,8 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
-    config.finetune.update(task="classification", columns="text,label", train={path!r}, dev={path!r})
+    config.finetune.update(task="classification", columns="text,label")
+    config.finetune.update(train={path!r}, dev={path!r})
     config.data.segment_len = 16
     config.optimizer.warmup_steps = 0
     config.train.update(steps=2, batch_size=8, steps_per_dispatch=2)

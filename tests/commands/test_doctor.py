@@ -74,7 +74,10 @@ def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
 
 
 def test_versions_that_do_not_fit(monkeypatch):
-    pins = b"# tested\njax==0.0.1 ; python_version >= '3'\njax==0.0.2 ; python_version < '3'\nother==1\n"
+    pins = (
+        b"# tested\njax==0.0.1 ; python_version >= '3'\n"
+        b"jax==0.0.2 ; python_version < '3'\nother==1\n"
+    )
     monkeypatch.setattr(files, "read_if_there", lambda path: pins)
     status, text = examined(doctor.versions)
     assert status == "warning" and "tested with jax==0.0.1: run `pip install" in text

@@ -89,7 +89,9 @@ def test_a_table_is_made_again_from_a_program_that_is_not_older(tmp_path: pathli
         assert done.returncode == 0, done.stderr
         assert table.read_text().split("\n") == [f"# {command}", "words 0-1", *FLAGS[command].split(), ""]
         assert re.fullmatch(
-            rf"\| {program} \| {version} \| 20\d\d-\d\d-\d\d \|\n\| other \| 9.9 \| 2026-01-01 \|\n", sources
+            rf"\| {program} \| {version} \| 20\d\d-\d\d-\d\d \|\n"
+            r"\| other \| 9.9 \| 2026-01-01 \|\n",
+            sources,
         )
 
 

@@ -110,7 +110,7 @@ def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take
 PERSON = """
 case "$*" in
   "projects describe"*) echo 123456; exit;;
-  "compute tpus locations list" | *"managed list "*) exit;;  # without --zone, which the stub wants of scripts
+  "compute tpus locations list" | *"managed list "*) exit;;  # no --zone
   *list-instances*--format=*) ;;
   *list-instances*) exit;;  # the person looked while there were some
 esac

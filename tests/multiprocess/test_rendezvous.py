@@ -130,7 +130,10 @@ def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(monkeypa
 
     if to_itself:
         monkeypatch.setattr(socket, "create_connection", itself)
-    told = lambda: "waiting for process 0 of 2 (localhost:" in caplog.text and len(tries) >= 2 * to_itself  # noqa: E731
+
+    def told():
+        return "waiting for process 0 of 2 (localhost:" in caplog.text and len(tries) >= 2 * to_itself
+
     settings = dataclasses.replace(SOON, report_seconds=0.1)
     (error,) = after(told, watch(1, {}, hosts.free_port(), settings=settings))
     assert isinstance(error, RestartMe) and "process 0 did not come within 60 s (localhost:" in str(error)

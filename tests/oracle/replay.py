@@ -6,11 +6,13 @@ Arrays of a file, S = 3 segments; outputs and gradients are those of the last se
 
     tokens, segments, rank        [S, B, T]       as our Batch has them
     padding                       [S, B, T]       bool
-    hidden                        [S, B, T, T]    bool, i may not see j: what the other side was given instead of ranks
+    hidden                        [S, B, T, T]    bool, i may not see j: what the other side was
+                                                  given instead of ranks
     target_positions, _weights    [S, B, P]
     direction                     [B]
     content, query                [L, B, T or P, D]    after every layer
-    attention_content, _query     [L, B, H, P, K]      rows of the targets; K counts filled memory slots only
+    attention_content, _query     [L, B, H, P, K]      rows of the targets; K counts filled memory
+                                                       slots only
     logits, loss                  [B, P, V], []
     memory_0, memory_1, memory_2  [L, B, filled slots, D]   after each segment
     gradient                      all gradients, flattened, in the order of the weights' file

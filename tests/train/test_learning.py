@@ -4,7 +4,7 @@ A row is a shuffled sequence of units; x, y, z are drawn uniformly from V values
 
     [left_x  x]      the target x is fixed by its left neighbour, which is context
     [y  right_y]     the target y is fixed by its right neighbour, which is context
-    [z  copy  z]     each z is fixed by the other one, if that comes earlier in the factorisation order
+    [z  copy  z]     each z is fixed by the other one, if that comes earlier in the order
 
 All other tokens are independent of a target, so its entropy is 0 where what fixes it has a lower rank and log V where
 not: the floor of a batch is exact, from its ranks alone. Half of the rows are reversed text, with direction -1.

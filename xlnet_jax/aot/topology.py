@@ -57,14 +57,20 @@ class Chip:
 # or v6e of 16 x 16, and a shorter side is a part of it without the ends; slices of v4, v5p and TPU7x are made of cubes
 # of 4 x 4 x 4 chips, whose ends optical switches join.
 CHIPS = {
-    "v3": Chip("TPU v3", 2, 32 * GIB, 123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),
-    "v4": Chip("TPU v4", 1, 32 * GIB, 275e12, 1200e9, 600e9, 6, 4, None, 1.05e9, "v4:8x8x4"),
+    "v3": Chip("TPU v3", 2, 32 * GIB,
+               123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),
+    "v4": Chip("TPU v4", 1, 32 * GIB,
+               275e12, 1200e9, 600e9, 6, 4, None, 1.05e9, "v4:8x8x4"),
     # 6.4 Tbit/s to the data centre for a pod of 256 chips.
-    "v5e": Chip("TPU v5 lite", 1, 16 * GIB, 197e12, 819e9, 400e9, 4, 16, 6.4e12 / 8 / 256, 1.5e9, "v5e:16x16"),
-    "v5p": Chip("TPU v5", 1, 95 * GIB, 459e12, 2765e9, 1200e9, 6, 4, 50e9 / 8, 1.75e9, "v5p:8x8x8", (0, 12)),
+    "v5e": Chip("TPU v5 lite", 1, 16 * GIB,
+                197e12, 819e9, 400e9, 4, 16, 6.4e12 / 8 / 256, 1.5e9, "v5e:16x16"),
+    "v5p": Chip("TPU v5", 1, 95 * GIB,
+                459e12, 2765e9, 1200e9, 6, 4, 50e9 / 8, 1.75e9, "v5p:8x8x8", (0, 12)),
     # From the pages of v6e and of TPU7x.
-    "v6e": Chip("TPU v6 lite", 1, 32 * GIB, 918e12, 1638e9, 800e9, 4, 16, 100e9 / 8, 1.75e9, "v6e:16x16", (0, 12)),
-    "tpu7x": Chip("TPU7x", 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 6, 4, 100e9 / 8, 2.2e9, "tpu7x:4x4x4", (0, 12)),
+    "v6e": Chip("TPU v6 lite", 1, 32 * GIB,
+                918e12, 1638e9, 800e9, 4, 16, 100e9 / 8, 1.75e9, "v6e:16x16", (0, 12)),
+    "tpu7x": Chip("TPU7x", 2, 192 * GIB,
+                  2307e12, 7380e9, 1200e9, 6, 4, 100e9 / 8, 2.2e9, "tpu7x:4x4x4", (0, 12)),
 }  # fmt: skip
 
 

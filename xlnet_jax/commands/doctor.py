@@ -36,7 +36,10 @@ LIMIT = 120.0  # seconds for a check: the first use of TPUs takes up to a minute
 _DEVICE_SECONDS, _CLUSTER_SECONDS = 100.0, 60.0
 _LITTLE_SPACE, _TOO_LITTLE_SPACE = 20 * 10**9, 10**9  # bytes
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint")
-_PROBE = """import json; from xlnet_jax.distributed.mesh import available_devices; found = available_devices()
+_PROBE = """import json
+from xlnet_jax.distributed.mesh import available_devices
+
+found = available_devices()
 print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"""
 
 

@@ -1,6 +1,7 @@
 """Differences between systems, paired by seed, with intervals that hold for all pairs together.
 
-    d_s = a_s - b_s of seed s            mean +- t * sd / sqrt(S), Student's t with S - 1 degrees of freedom
+    d_s = a_s - b_s of seed s
+    mean +- t * sd / sqrt(S), Student's t with S - 1 degrees of freedom
 
 Two systems have the same order of the data under one seed, so what it does to both is gone from d_s. Of m pairs Holm
 (1979) tests the smallest p at alpha / m, the next at alpha / (m - 1), and so on to the first that fails, and with it

@@ -31,14 +31,17 @@ EXPLAINED = {
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 STYLE = """
 :root {color-scheme: light dark; --text: #222; --back: #fff; --line: #ddd; --faint: #6a6a6a}
-@media (prefers-color-scheme: dark) {:root {--text: #ddd; --back: #16181c; --line: #3a3d42; --faint: #9a9a9a}
+@media (prefers-color-scheme: dark) {
+  :root {--text: #ddd; --back: #16181c; --line: #3a3d42; --faint: #9a9a9a}
   polyline, circle, .colour {filter: brightness(1.4)}}
 body {font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem}
 body {color: var(--text); background: var(--back); overflow-wrap: break-word}
-.wide {overflow-x: auto} table {border-collapse: collapse; margin: 1rem 0} caption {text-align: left; font-weight: 600}
+.wide {overflow-x: auto} table {border-collapse: collapse; margin: 1rem 0}
+caption {text-align: left; font-weight: 600}
 th, td {padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right}
 th:first-child {text-align: left} th, td, .key {white-space: nowrap}
-figure {display: inline-block; margin: 0 .5rem .5rem 0; max-width: 100%} figcaption {font-weight: 600}
+figure {display: inline-block; margin: 0 .5rem .5rem 0; max-width: 100%}
+figcaption {font-weight: 600}
 svg {max-width: 100%; height: auto} svg text {font: 12px system-ui, sans-serif; fill: currentColor}
 .no {color: var(--faint)} .key {display: inline-block; margin-right: 1em}
 .bar {display: flex; height: 1.2em; margin: .3rem 0}

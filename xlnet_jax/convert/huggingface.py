@@ -4,7 +4,9 @@ The library itself is not needed. Its XLNet is the original graph with three dif
 are transposed, biases are always per layer, and its "gelu" is the erf form, where the original has tanh. The
 fine-tuning heads of that library load from the same folder.
 
-    names     our parameters there        fields    our configuration there        tokenizer_json  the tokenizer
+    names             our parameters there
+    fields            our configuration there
+    tokenizer_json    the tokenizer
 """
 
 from __future__ import annotations
@@ -137,7 +139,10 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
             path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
             try:
                 with safe_open(path, "numpy") as file:
-                    stored |= {name: (path, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+                    stored |= {
+                        name: (path, file.get_slice(name))
+                        for name in file.keys()  # noqa: SIM118
+                    }
             except (SafetensorError, KeyError) as error:
                 raise BadInput(f"{folder}/{shard}: not a safetensors file ({error}); copy it again") from error
         for name, (path, array) in stored.items():

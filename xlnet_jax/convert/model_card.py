@@ -51,7 +51,8 @@ _LOAD = """\
 import torch
 from transformers import AutoTokenizer, $architecture
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), $architecture.from_pretrained("FOLDER").eval()
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = $architecture.from_pretrained("FOLDER").eval()
 """
 _WORDS = """\
 words = "A sentence in words .".split()
@@ -97,8 +98,8 @@ first, last = divmod(int(scores.argmax()), len(end))
 print(context[places[first][0] : places[last][1]], float(scores.max()))
 ```
 
-That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts are read in
-windows: `stride` and `return_overflowing_tokens=True`.
+That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer
+contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """
 _ANSWER_OF_XLNET = """\
@@ -116,9 +117,9 @@ first, last = int(starts[place % len(starts)]), int(ends.flatten()[place])
 print(context[places[first][0] : places[last][1]])
 ```
 
-The context is the first text. What speaks against any answer is `out.cls_logits`, with `p_mask[0, -1] = 0`
-as in training. `AutoModelForQuestionAnswering` is another head, which is not here. Longer contexts are read in
-windows: `stride` and `return_overflowing_tokens=True`.
+The context is the first text. What speaks against any answer is `out.cls_logits`, with
+`p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` is another head, which is not
+here. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """
 
@@ -152,10 +153,11 @@ with torch.no_grad():
 print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 ```
 
-Both arguments are needed. XLNet predicts from its query stream, which knows a position and not the piece there, and
-without `target_mapping` transformers does not compute it: a plain call `model(**given)` and `pipeline("fill-mask")`
-give logits of the content stream, which has read `<mask>` as a piece of the text and never learned to predict. Their
-answer for `<mask>` is often `<mask>`.
+Both arguments are needed. XLNet predicts from its query stream, which knows a position and not the
+piece there, and without `target_mapping` transformers does not compute it: a plain call
+`model(**given)` and `pipeline("fill-mask")` give logits of the content stream, which has read
+`<mask>` as a piece of the text and never learned to predict. Their answer for `<mask>` is often
+`<mask>`.
 """
 _OF_CONTENT_STREAM = """\
 with torch.no_grad():
@@ -171,7 +173,8 @@ _GENERATE = """
 ```python
 from transformers import AutoTokenizer, $architecture
 
-tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), $architecture.from_pretrained("FOLDER").eval()
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = $architecture.from_pretrained("FOLDER").eval()
 given = tokenizer("A sentence", ${prompt}return_tensors="pt")
 print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
 ```

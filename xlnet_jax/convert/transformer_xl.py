@@ -4,7 +4,9 @@ No file beside such a checkpoint holds the sizes of the model: they are read fro
 special pieces, ours has nine. So every row of a table changes its place, by the symbols, and every special piece that
 is not among them gets, in the shortlist of n words with vectors W and biases b,
 
-    W_s = mean(W)      b_s = mean(b) - 20      and so      p_s = e^-20 exp(mean(logits)) / Z <= e^-20 / n
+    W_s = mean(W)      b_s = mean(b) - 20
+
+    and so      p_s = e^-20 exp(mean(logits)) / Z <= e^-20 / n
 
 for any text, by Jensen's inequality: Z is at least the sum of n exponentials, n times their mean. Nine of them take
 less than 2e-8 of the probability: the loss of any other word is the original's to the precision of float32. A special

@@ -1,8 +1,10 @@
 """WordPiece and byte-level BPE, by the `tokenizers` library: the vocabularies of BERT, RoBERTa and GPT-2.
 
-    level       a piece                                     special pieces
-    wordpiece   `word`, or `##part` that continues one      [PAD] [UNK] [CLS] [SEP] [MASK], wherever they are
-    bytebpe     bytes, a space as `Ġ` before its word       <s> <pad> </s> <unk> <mask>, or <|endoftext|> alone
+    level      a piece                                special pieces
+    wordpiece  `word`, or `##part` that continues one [PAD] [UNK] [CLS] [SEP] [MASK], wherever
+                                                      they are
+    bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or
+                                                      <|endoftext|> alone
 
 A `tokenizer.json` says everything: how a text is normalised and cut, and the pieces. In a corpus and in a work
 directory it is the file of any program that uses that library, without padding, truncation and the special pieces

@@ -69,9 +69,9 @@ _WORD = "▁"  # SentencePiece's mark for a space
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 # Unicode names of the characters of scripts that put no space between words. Hangul does.
 _WITHOUT_SPACES = (
-    "CJK ", "IDEOGRAPHIC ", "KANGXI ", "BOPOMOFO ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "YI ", "NUSHU ",
-    "TANGUT ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ", "NEW TAI LUE ", "AHOM ", "JAVANESE ",
-    "BALINESE ",
+    "CJK ", "IDEOGRAPHIC ", "KANGXI ", "BOPOMOFO ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ",
+    "YI ", "NUSHU ", "TANGUT ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ",
+    "NEW TAI LUE ", "AHOM ", "JAVANESE ", "BALINESE ",
 )  # fmt: skip
 _FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')

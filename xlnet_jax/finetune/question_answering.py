@@ -1,13 +1,14 @@
 """Answers that are spans of a paragraph: SQuAD 1.1 and 2.0.
 
     p(start) = softmax_l( W h_l )
-    p(end | start) = softmax_l( W1 LN(tanh(W0 [h_l ; h_start])) )              positions l of the paragraph, and CLS
+    p(end | start) = softmax_l( W1 LN(tanh(W0 [h_l ; h_start])) )
     no answer: logit W3 Drop(tanh(W2 [sum_l p(start = l) h_l ; h_CLS]))
     loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
 
-This is XLNet's. All other members have one dense layer, whose start and end do not know of each other, over all
-positions with padding, as in Google's code and in transformers. Their score is the sum of both logits, and `no_answer`
-the sum of those of CLS less that of the best answer:
+over the positions l of the paragraph, and CLS. This is XLNet's. All other members have one dense
+layer, whose start and end do not know of each other, over all positions with padding, as in
+Google's code and in transformers. Their score is the sum of both logits, and `no_answer` the sum of
+those of CLS less that of the best answer:
 
     [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
 

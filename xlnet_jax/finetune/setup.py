@@ -5,7 +5,9 @@ later of the work directory itself; a run from scratch takes them from the confi
 
 The rows of a task in batches are a function of the step:
 
-    row number = permutation_epoch(n % N)     n = first + (step - start) * B + row of the batch     epoch = n // N
+    row number = permutation_epoch(n % N)
+    n = first + (step - start) * B + row of the batch
+    epoch = n // N
 
 This is the stream of pretraining with windows of one "token" (a row) and one window per block: (start, first, B) is an
 entry of its data plan. So the batch size may change, and a resumed run reads what an undisturbed one would have read.

@@ -1,7 +1,8 @@
 """A task: examples with labels, their rows of token pieces, a head, its loss, and scores.
 
-    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> its losses       in a training step
-                                                                            -> its predictions  -> Task.outputs, .score
+    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden
+    Hidden -> its losses, in a training step
+    Hidden -> its predictions -> Task.outputs, .score
 
 A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It says four things:
 `sequences` lay an example out, `target` is its label, `head` reads the vectors, `output` is what `predict` gives.

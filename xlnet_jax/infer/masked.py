@@ -1,7 +1,7 @@
 """What a masked language model (`mlm`) says: of one unknown token, given all others.
 
-    conditional          p(x_i | all but x_i)                    one pass, in which position i is MASK
-    pseudo-likelihood    sum_i log p(x_i | all but x_i)          a pass for each token
+    conditional          p(x_i | all but x_i)              one pass, in which position i is MASK
+    pseudo-likelihood    sum_i log p(x_i | all but x_i)    a pass for each token
 
 The sum is no likelihood: its terms are of no joint distribution. So it has a name of its own (Salazar et al. 2020,
 arXiv:1910.14659). Of several unknown tokens each would be predicted without knowing of the others; only one is filled.

@@ -1,8 +1,8 @@
 """A trained model, opened to be read: the one way from a path to parameters on devices.
 
-find             what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device is used
-opened           a context with its parameters on all devices of all processes
-on_one_device    its parameters on the first device of this process alone: for the library, and for an export
+- `find`: what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device is used.
+- `opened`: a context with its parameters on all devices of all processes.
+- `on_one_device`: its parameters on the first device of this process alone: for the library, and for an export.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ unknown ones of its own and of later segments: what is right of a segment is not
 Masked diffusion (`mdm`) has p(x_i | what is not masked) for every set of masks, in one pass for each set. For U unknown
 tokens, of which n are masked, n uniform from 1 to U and the set uniform,
 
-    elbo = E[ U / n sum_masked log p(x_i | x_C, what is not masked) ] = E_z[ log p(x_S | x_C) in the order z ]
+    elbo = E[ U / n sum_masked log p(x_i | x_C, what is not masked) ]
+         = E_z[ log p(x_S | x_C) in the order z ]
 
 the mean over all orders of the chain rule, below log E_z[p(x_S | x_C)], which is a distribution (`Scorer.elbo`). The
 chain rule itself, of one order, needs a pass for each token, in which all that is later in the order is masked;

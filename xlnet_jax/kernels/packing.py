@@ -2,18 +2,23 @@
 
 Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
 
-    a_i = q_i + u    b_i = q_i + v    c_i = q_i + w    row n_ij = T - 1 - t_i + j    r = even + direction odd
-    s_ij = E^(-1/2) [ a_i . k_j + b_i . r[n_ij] + c_i . S[g_ij] ]      g_ij = 0 in the same segment, 1 in another one
-    p_ij = exp(s_ij) / sum of exp(s_ij') over the visible j'           0 for hidden keys and for rows that see nothing
-    o_i  = sum_j p_ij z_ij v_j                                         z: dropout, 0 or 1 / share kept
+    a_i = q_i + u    b_i = q_i + v    c_i = q_i + w
+    row n_ij = T - 1 - t_i + j    r = even + direction odd
+    s_ij = E^(-1/2) [ a_i . k_j + b_i . r[n_ij] + c_i . S[g_ij] ]
+    p_ij = exp(s_ij) / sum of exp(s_ij') over the visible j'
+    o_i  = sum_j p_ij z_ij v_j
+
+where g_ij = 0 in the same segment and 1 in another one; p_ij = 0 for hidden keys and for rows that
+see nothing; and z is dropout, 0 or 1 / share kept.
 
 Backward, from the gradient do of o; a sum over the rows of the batch where an input has no row:
 
     dv_j = sum_i p_ij z_ij do_i
-    ds_ij = E^(-1/2) p_ij (z_ij do_i . v_j - do_i . o_i)               do_i . o_i = sum_j p_ij z_ij do_i . v_j
+    ds_ij = E^(-1/2) p_ij (z_ij do_i . v_j - do_i . o_i)    do_i . o_i = sum_j p_ij z_ij do_i . v_j
     da_i = sum_j ds_ij k_j    db_i = sum_j ds_ij r[n_ij]    dc_i = sum_j ds_ij S[g_ij]
     dq_i = da_i + db_i + dc_i    du = sum_i da_i    dv = sum_i db_i (the bias)    dw = sum_i dc_i
-    dk_j = sum_i ds_ij a_i    dr[n] = sum of ds_ij b_i where n_ij = n    dS[g] = sum of ds_ij c_i where g_ij = g
+    dk_j = sum_i ds_ij a_i
+    dr[n] = sum of ds_ij b_i where n_ij = n    dS[g] = sum of ds_ij c_i where g_ij = g
     deven = dr    dodd = direction dr
 """
 

@@ -1,8 +1,10 @@
 """-log p(target) under the softmax over the vocabulary, without the array of all logits, and its gradient.
 
     z_nv = x_n . W_v + b_v        nll_n = log sum_v exp z_nv - z_n,target(n)
-    dz_nv = g_n (p_nv - [v = target(n)])        p_nv = exp z_nv / sum_v exp z_nv        g_n: gradient of nll_n
+    dz_nv = g_n (p_nv - [v = target(n)])        p_nv = exp z_nv / sum_v exp z_nv
     dx_n = sum_v dz_nv W_v        dW_v = sum_n dz_nv x_n        db_v = sum_n dz_nv
+
+where g_n is the gradient of nll_n.
 
 With label smoothing e the target is q_nv = (1 - e) [v = target(n)] + e / V in place of [v = target(n)], and the loss is
 log sum_v exp z_nv - sum_v q_nv z_nv (Szegedy et al. 2016, arXiv 1512.00567, section 7).

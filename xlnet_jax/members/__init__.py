@@ -11,8 +11,8 @@
 
                       bert       roberta      albert      gpt2     transformer
     objectives        mlm mdm    mlm mdm      mlm mdm     clm      clm
-    an example        CLS A SEP B SEP         (as bert)   A B      A B                  padded on the right
-                                 SEP SEP
+    an example        CLS A SEP B SEP         (as bert)   A B      A B
+                                 SEP SEP                           all padded on the right
     positions         input      input        input       input    sinusoids
     segments          input      input        input       none     none
     embedding_norm    yes        yes          narrow      no       no

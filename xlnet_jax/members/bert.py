@@ -70,8 +70,9 @@ PEER = Peer(
     twins={"classifier_dropout": Twin(
         "hidden_dropout_prob", None, ("ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"))},
     card="""\
-The tokenizer pads on the right and puts `$cls` first: the vector of a text is the first one. Long texts are cut with
-`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
+The tokenizer pads on the right and puts `$cls` first: the vector of a text is the first one. Long
+texts are cut with `truncation=True` at $max_length tokens, the length of an example in training;
+positions end at $longest.
 """,
 )  # fmt: skip
 

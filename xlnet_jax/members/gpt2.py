@@ -46,8 +46,9 @@ GPT2 = TRANSFORMER._replace(
         idle=frozenset({"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
                         "summary_first_dropout"}),
         card="""\
-Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut with
-`truncation=True` at $max_length tokens, the length of an example in training; positions end at $longest.
+Every vector has read the text up to its piece; that of a text is the last one. Long texts are cut
+with `truncation=True` at $max_length tokens, the length of an example in training; positions end at
+$longest.
 """,
     ),
 )  # fmt: skip

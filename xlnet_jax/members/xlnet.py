@@ -86,8 +86,9 @@ XLNET = Member(
         always={"biases_per_layer": True},  # one set is copied to each layer
         summary={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"},
         card="""\
-The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last one. Long texts are
-cut with `truncation=True` at $max_length tokens, the length of a segment in training; the model itself has no limit.
+The tokenizer pads on the left and puts `<sep><cls>` at the end: the vector of a text is the last
+one. Long texts are cut with `truncation=True` at $max_length tokens, the length of a segment in
+training; the model itself has no limit.
 """,
         why_filled="""this model learned to predict masked pieces from the content stream, as BERT
 does, and needs neither `perm_mask` nor `target_mapping`.""",

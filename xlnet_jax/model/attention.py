@@ -2,7 +2,7 @@
 
 For query i and key j of one head of width E, with the parts `positions=relative` and `segments=relative`,
 
-    s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . W_r R(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
+    s_ij = E^(-1/2) [ (q_i + u) . k_j + (q_i + v) . W_r R(d_ij) + (q_i + w) . S[seg_i != seg_j] ]
 
 where u, v, w are the content, position and segment bias. Where positions are in the vectors already, with
 `positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`, s_ij = E^(-1/2) q_i . k_j. Streams share all

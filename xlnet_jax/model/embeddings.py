@@ -4,8 +4,9 @@ Words x have vectors of width D, or narrow ones that are projected. A clustered 
 frequency, into clusters, and rare words have narrower vectors (Grave et al. 2017, Baevski and Auli 2019;
 Transformer-XL, section 4.1); a factorised one is a single cluster (ALBERT):
 
-    cut-offs 0 < c_1 < .. < c_K < V      cluster i: words c_i .. c_(i+1) - 1      width E_i = d_embed / div_val^i
-    vector of word x of cluster i        P_i^T W_i[x]        W_i [size, E_i], P_i [E_i, D]
+    cut-offs                         0 < c_1 < .. < c_K < V
+    cluster i                        words c_i .. c_(i+1) - 1, width E_i = d_embed / div_val^i
+    vector of word x of cluster i    P_i^T W_i[x], with W_i [size, E_i] and P_i [E_i, D]
 """
 
 from __future__ import annotations

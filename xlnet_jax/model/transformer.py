@@ -1,8 +1,8 @@
 """The transformer: embeddings, L layers of one or two streams, and their memory for the next segment.
 
-    content stream   h_0 = Drop(embedding of the tokens)        knows its own token
-    query stream     g_0 = Drop(one learned vector)             knows its position, not its token; targets only
-    memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient     (Transformer-XL, section 3.2)
+    content stream   h_0 = Drop(embedding of the tokens); knows its own token
+    query stream     g_0 = Drop(one learned vector); knows its position, not its token; targets only
+    memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient (Transformer-XL, section 3.2)
 
 `XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of a
 member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.

@@ -1,13 +1,13 @@
 """The objectives, one object for each value of `data.objective`: data alone, without jax.
 
-                          plm                  clm        mlm                  mdm
-    predicts from         query stream         content    content              content
-    a token sees          what is earlier      the past   all                  all
-                          in any order
-    an example is         A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
-                          or text; see LAWS               or CLS text SEP      the input CLS text SEP
-    likelihood            exact, any order,    exact      pseudo, a call       bound, and exact with
-                          in one call                     for each token       a call for each token
+                     plm                  clm        mlm                  mdm
+    predicts from    query stream         content    content              content
+    a token sees     what is earlier      the past   all                  all
+                     in any order
+    an example is    A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
+                     or text; see LAWS               or CLS text SEP      the input CLS text SEP
+    likelihood       exact, any order,    exact      pseudo, a call       bound, and exact with
+                     in one call                     for each token       a call for each token
 
 A module asks an objective (`Config.objective`) for what it needs, never for its name. So a new one is an object here:
 one of these with some fields changed, or, if its examples are of a new kind, with a row of

@@ -1,9 +1,9 @@
 """Retries of disk and bucket operations, with growing pauses, until a deadline.
 
-    may be temporary    an I/O error, a network disk or a bucket that does not answer     exit code 42 at the deadline
-    needs a repair      full, over quota, read only, no permission, too many open files   exit code 2 at the deadline
+    may be temporary    an I/O error, a network disk or a bucket that does not answer
+    needs a repair      full, over quota, read only, no permission, too many open files
 
-If it is repaired before the deadline, nothing is lost.
+At the deadline the run ends, with exit code 42 or 2. If it is repaired before, nothing is lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds."""
 
 REPAIR = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
-    errno.EMFILE, errno.ENFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+    errno.ENOENT, errno.ENOTDIR, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 PASSES = (
-    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ECONNRESET, errno.ENETUNREACH,
-    errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ECONNRESET,
+    errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
 )  # fmt: skip
 _AGAIN = "rerun the same command to resume from the newest checkpoint"
 ADVICE: dict[type[XLNetError], str] = {BadInput: f"; fix this and {_AGAIN}", RestartMe: f"; {_AGAIN}"}

@@ -4,7 +4,7 @@
                      (targets, orders, segments) are keyed by (window, block)
     left to right    the split is cut into contiguous streams, and each carries its memory from its first segment to its
                      last (Transformer-XL, section 3.2); the number of streams says how many segments start without one
-    masked diffusion an upper bound on -log p, estimated without bias: each window has one random set of masks, keyed in
+    diffusion        an upper bound on -log p, estimated without bias: each window has one random set of masks, keyed in
                      the same way; perplexity and bits are of the bound
 
 The host sums losses per row in float64: neither the batch size nor the devices change the result beyond the rounding

@@ -8,10 +8,14 @@ softmax have one row per window.
 How far back left-to-right models look, by windows of growing length: the relative effective context length
 (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
 
-    l_i(c, t)                                              loss of model i on token t, given exactly the c tokens before
-    b(c, t) = min_i l_i(c, t)                              the baseline: the best model with the short context
-    f_i(c, c') = mean_{t in T} min(b(c, t), l_i(c', t))    T: the share r of the tokens with the largest b(c, t)
-    g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))           the relative gain in perplexity of the longer context c'
+    l_i(c, t)
+        loss of model i on token t, given exactly the c tokens before
+    b(c, t) = min_i l_i(c, t)
+        the baseline: the best model with the short context
+    f_i(c, c') = mean_{t in T} min(b(c, t), l_i(c', t))
+        T: the share r of the tokens with the largest b(c, t)
+    g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))
+        the relative gain in perplexity of the longer context c'
 
 The effective context length of model i is the first c whose gain is below 1 %. The paper lengthens c by a constant;
 here every c' is 2c, so the result is a power of two.

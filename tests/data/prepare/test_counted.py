@@ -91,7 +91,8 @@ def test_an_unseen_character_is_one_line_with_its_file(tmp_path, capsys):
 
 def enwik8(path):
     """70 bytes that are cut in a character at byte 40 and in a line at byte 56; `é` occurs in the test split only."""
-    text = b"''A''  [[b]] &amp; \t\n\n &lt;c&gt; = d. e...\xe2\x82\xac x\ny z 0 1 2  3\n'' \xc3\xa9 end"
+    text = b"''A''  [[b]] &amp; \t\n\n &lt;c&gt; = d. e...\xe2\x82\xac x\ny z 0 1 2  3\n"
+    text += b"'' \xc3\xa9 end"
     path.write_bytes(text.ljust(70, b"."))
     return path.read_bytes()
 

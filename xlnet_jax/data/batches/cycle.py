@@ -19,7 +19,8 @@ RESOLUTION = 10_000
 class Cycle:
     """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
 
-        number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p]
+        number n  ->  place p = n mod L of round n // L
+                  ->  corpus c = order[p], its block (n // L) k_c + before[p]
 
     Nothing is random: after any n blocks every corpus has had its share of them, within one or two blocks. `counts[c]`
     is k_c, the number of places of corpus c, at least one; L is their sum.

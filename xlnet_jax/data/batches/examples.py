@@ -1,14 +1,16 @@
 """Builds the Batch from positions in the corpus, by `data.objective`.
 
-    plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
-           segment 0                 0    0    1    1    2
-         [ R = T tokens ]                                        with other factorization orders; see `orders`
-    clm  [ R = T tokens ]                                        each predicts the one after it, or several
-    mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
-         [CLS][ A ][SEP][ B ][SEP][padding]                      bert, albert: whole sentences; see `whole_sentences`
-         [CLS][ R = T - 2 tokens ][SEP]                          data.pairs=none (roberta): across sentences, documents
-    mdm  [ R = T tokens ]                                        any number of them is masked
-         [CLS][ R = T - 2 tokens ][SEP]                          bert, albert, roberta
+    plm  [ reuse, R tokens ][ A ][SEP][ B ][SEP][CLS]  T tokens in all, some of them targets
+           segment 0          0    0    1    1    2
+         [ R = T tokens ]                              with other factorization orders; see `orders`
+    clm  [ R = T tokens ]                              each predicts the one after it, or several
+    mlm  [CLS][ A ][SEP][ B ][SEP]                     R = T - 3 tokens; the targets are corrupted
+         [CLS][ A ][SEP][ B ][SEP][padding]            bert, albert: whole sentences; see
+                                                       `whole_sentences`
+         [CLS][ R = T - 2 tokens ][SEP]                data.pairs=none (roberta): across sentences,
+                                                       documents
+    mdm  [ R = T tokens ]                              any number of them is masked
+         [CLS][ R = T - 2 tokens ][SEP]                bert, albert, roberta
 
 In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
 factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network A and B are the window

@@ -2,7 +2,9 @@
 
 A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
 
-    number = first + ((step - start) // W) * B + row        epoch = number // N        window = (step - start) % W
+    number = first + ((step - start) // W) * B + row
+    epoch  = number // N
+    window = (step - start) % W
 
 where N blocks are an epoch and (start, first, B) is the newest entry of the *data plan* at or before the step. The plan
 is a list because the batch size may change; it is saved in the checkpoint. With several corpora a `Cycle` assigns the

@@ -7,7 +7,10 @@ request for exactly its bytes. ArrayRecord reads them, and checks their hashes, 
 The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of the chunks of
 Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of 24 bytes at every 64 KiB that are skipped:
 
-    pages | index: place, decoded size and records of each page, compressed | zeros | 64 KiB with the place of the index
+    pages
+    index: place, decoded size and records of each page, compressed
+    zeros
+    64 KiB with the place of the index
 """
 
 from __future__ import annotations

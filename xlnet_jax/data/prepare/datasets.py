@@ -1,9 +1,11 @@
 """The files of enwik8, text8 and WikiText-103 as their sites publish them: read as they are, in the published splits.
 
-    --dataset     vocabulary   --input                           train         valid       test
-    enwik8        bytes        the unpacked file                 90 million    5 million   5 million bytes
-    text8         characters   the unpacked file                 90 million    5 million   5 million bytes
-    wikitext103   words        wiki.{train,valid,test}.tokens    103,227,021   217,646     245,569 words and line ends
+    --dataset    vocabulary  --input                         train        valid      test
+    enwik8       bytes       the unpacked file               90 million   5 million  5 million
+    text8        characters  the unpacked file               90 million   5 million  5 million
+    wikitext103  words       wiki.{train,valid,test}.tokens  103,227,021  217,646    245,569
+
+The sizes are bytes, and of WikiText-103 words and line ends.
 
 Every space and line end counts, so nothing is normalised. The held-out split is `valid`, or `test` with `NAME:test`.
 The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1), which count an end per line.

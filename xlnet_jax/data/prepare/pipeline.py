@@ -1,6 +1,7 @@
 """Text to a corpus: `prepare`.
 
-    find files -> cut into work units -> (train a tokenizer, or count a vocabulary) -> every unit on its own -> assemble
+    find files -> cut into work units -> (train a tokenizer, or count a vocabulary)
+               -> every unit on its own -> assemble
 
 A unit's files depend only on the request, the text and the unit's number (see `work_unit`). So any number of processes
 or machines may work (see `engine`), a killed run resumes with the missing units, and the corpus is the same byte for

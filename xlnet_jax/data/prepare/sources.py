@@ -5,7 +5,7 @@
     *.parquet                          parquet    row groups
     tfds:FOLDER:SPLIT                  tfds       examples
     any other                          text       bytes, and is cut between documents
-    .gz or .zst after json or text     the same   bytes of the compressed file, which is always one part
+    .gz or .zst after json or text     the same   bytes of the compressed file, always one part
 
 A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is a run of parts,
 which depend on the files alone, never on the engine or its workers.

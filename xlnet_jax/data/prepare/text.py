@@ -1,10 +1,12 @@
 """Text to documents: what a document, a paragraph and a sentence are.
 
-    document   blank_line   a blank line ends a document, and so does the end of a file (the original's rule)
+    document   blank_line   a blank line ends a document, and so does the end of a file (the
+                            original's rule)
                file         a file is one document
                line         every line is a document
     sentences  line         every line that is not blank is a sentence (the original's rule)
-               punctuation  lines are cut further, after what ends a sentence in Unicode (Sentence_Terminal) or `…`
+               punctuation  lines are cut further, after what ends a sentence in Unicode
+                            (Sentence_Terminal) or `…`
 
 Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always one document. Inside
 a document a blank line ends a paragraph.
