@@ -1,4 +1,6 @@
-"""Both streams of one layer's attention, forward and backward: shapes, function, and memory on a TPU."""
+"""Both streams of one layer's attention, forward and backward: shapes, function, and memory on a
+TPU.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def sizes_of(T: int) -> Sizes:
 
 
 def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[Arguments]:
-    """Shapes of the arguments of content and query stream; directions and segments differ between rows."""
+    """Shapes of the arguments of content and query stream; directions and segments differ between
+    rows.
+    """
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
 
@@ -46,13 +50,22 @@ def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[Arguments]:
 
     def stream(Q: int, chosen: bool) -> Arguments:
         return Arguments(
-            q_BQHE=array(dtype, B, Q, H, E), k_BKHE=array(dtype, B, K, H, E), v_BKHE=array(dtype, B, K, H, E),
+            q_BQHE=array(dtype, B, Q, H, E),
+            k_BKHE=array(dtype, B, K, H, E),
+            v_BKHE=array(dtype, B, K, H, E),
             position=(*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
-            biases={f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")},
-            segment_2HE=array(jnp.float32, 2, H, E), limit_BQ=array(jnp.int32, B, Q), rank_BK=array(jnp.int32, B, K),
-            segment_BQ=array(jnp.int32, B, Q), segment_BK=array(jnp.int32, B, K),
-            query_position_BQ=array(jnp.int32, B, Q) if chosen else None, rows_B=array(jnp.int32, B),
-        )  # fmt: skip
+            biases={
+                f"{name}_bias": array(jnp.float32, H, E)
+                for name in ("content", "position", "segment")
+            },
+            segment_2HE=array(jnp.float32, 2, H, E),
+            limit_BQ=array(jnp.int32, B, Q),
+            rank_BK=array(jnp.int32, B, K),
+            segment_BQ=array(jnp.int32, B, Q),
+            segment_BK=array(jnp.int32, B, K),
+            query_position_BQ=array(jnp.int32, B, Q) if chosen else None,
+            rows_B=array(jnp.int32, B),
+        )
 
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
 
@@ -64,7 +77,9 @@ def train(attend: Callable[..., Any]) -> Callable[[list[Arguments], jax.Array], 
         results = []
         for number, stream in enumerate(both):
             dropout = AttentionDropout(key, RATE, number)
-            results.append(differentiated(attend, dataclasses.replace(stream, dropout=dropout))[::2])
+            results.append(
+                differentiated(attend, dataclasses.replace(stream, dropout=dropout))[::2]
+            )
         return results
 
     return run
@@ -77,22 +92,26 @@ def lowered(attend: Callable[..., Any], sizes: Sizes, device: Any) -> Any:
     key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
     with jax.set_mesh(mesh):
         # A kernel is not for the compiler to split.
-        run = jax.shard_map(train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+        run = jax.shard_map(
+            train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
+        )
         return jax.jit(run).lower(streams(sizes, jnp.bfloat16, here), key)
 
 
 def temporaries(attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: bool = False) -> int:
     """Bytes of temporaries on one device, also if they do not fit into its HBM.
 
-    The compiler keeps some temporaries of a small program in the chip's vector memory, as many as it has room for, and
-    counts only those in HBM.
+    The compiler keeps some temporaries of a small program in the chip's vector memory, as many as
+    it has room for, and counts only those in HBM.
 
     Args:
       vmem: allows it to.
     """
     options = {} if vmem else {"xla_vf_vmem_memory_space_assignment": False}
     try:
-        compiled = lowered(attend, sizes, describe(topology).devices[0]).compile(compiler_options=options)
+        compiled = lowered(attend, sizes, describe(topology).devices[0]).compile(
+            compiler_options=options
+        )
     except jax.errors.JaxRuntimeError as error:
         # The message has the bytes.
         return out_of_memory(str(error))[0]

@@ -1,4 +1,6 @@
-"""Groups of bars as an SVG file: the pictures of docs/any_order.md. Equal figures give equal files."""
+"""Groups of bars as an SVG file: the pictures of docs/any_order.md. Equal figures give equal
+files.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ def draw(
 
     Args:
       heights: of each series, by its name: one for each group.
-      errors: the length of each bar's error line on both sides, or a pair of sequences: below and above.
+      errors: the length of each bar's error line on both sides, or a pair of sequences: below and
+        above.
       label: of the vertical axis.
       lines: levels across all bars of a group, by their name; None in a group: no line there.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    inks = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+    inks = dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    )
     papers = dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none")
     known = {"svg.hashsalt": "xlnet_jax", "svg.fonttype": "none", "font.size": 10}
     with matplotlib.rc_context(known | inks | papers):
@@ -49,8 +54,14 @@ def draw(
             )
         for name, levels in (lines or {}).items():
             there = [(group, level) for group, level in enumerate(levels) if level is not None]
-            axes.hlines([level for _, level in there], [group - 0.45 for group, _ in there],
-                        [group + 0.45 for group, _ in there], colors=INK, linestyles=":", label=name)  # fmt: skip
+            axes.hlines(
+                [level for _, level in there],
+                [group - 0.45 for group, _ in there],
+                [group + 0.45 for group, _ in there],
+                colors=INK,
+                linestyles=":",
+                label=name,
+            )
         axes.set_xticks(range(len(groups)), groups)
         axes.set(ylabel=label, title=title)
         axes.spines[["top", "right"]].set_visible(False)

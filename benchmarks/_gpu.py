@@ -1,10 +1,13 @@
-"""What `gpu.sh` asks of a card itself: is fused attention right there, and does a resumed run go on as it was.
+"""What `gpu.sh` asks of a card itself: is fused attention right there, and does a resumed run go on
+as it was.
 
-    python benchmarks/_gpu.py check             fused against XLA: output, all gradients, dropout bits
+    python benchmarks/_gpu.py check             fused against XLA: output, all gradients, dropout
+                                                bits
     python benchmarks/_gpu.py resume CORPUS WORKDIR [--config.KEY=VALUE ...]
 
-`check` compares with float32 products on the same device, relative to the largest element. `resume` trains the quick
-start's model once undisturbed and once with SIGTERM and a second call, and compares the losses of all steps.
+`check` compares with float32 products on the same device, relative to the largest element. `resume`
+trains the quick start's model once undisturbed and once with SIGTERM and a second call, and
+compares the losses of all steps.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMITS = {"float32": 1e-4, "bfloat16": 4 * 2.0**-7}
-"""As in tests/kernels; the sum of three products of TF32 is a few roundoffs from that of float32."""
+"""As in tests/kernels; the sum of three products of TF32 is a few roundoffs from that of
+float32.
+"""
 
 
 def check() -> int:
@@ -52,42 +57,75 @@ def check() -> int:
         for first in range(0, K, E):
             v_BKHE = np.zeros(a.v_BKHE.shape, np.float32)
             v_BKHE[:, first : first + E] = units[: K - first]
-            found.append(np.asarray(forward(dataclasses.replace(a, v_BKHE=v_BKHE.astype(a.v_BKHE.dtype)))) != 0)
+            found.append(
+                np.asarray(forward(dataclasses.replace(a, v_BKHE=v_BKHE.astype(a.v_BKHE.dtype))))
+                != 0
+            )
         return np.concatenate(found, axis=-1)
 
     large, small = dict(T=512, M=384, H=4, E=64), dict(T=130, M=20, H=3, E=100, tables=2)
     for sizes, dtype, chosen in [
-        *((large, dtype, chosen) for dtype in LIMITS for chosen in (None, 85)), (small, "float32", None),
+        *((large, dtype, chosen) for dtype in LIMITS for chosen in (None, 85)),
+        (small, "float32", None),
         (small, "float32", 37),
-    ]:  # fmt: skip
+    ]:
         arguments = cast(draw(**sizes, chosen=chosen), jnp.dtype(dtype))
         dropout = AttentionDropout(jnp.uint32(4), 0.1, 1)
-        arguments = dataclasses.replace(arguments, dropout=dropout, max_distance=50 if sizes is small else None)
+        arguments = dataclasses.replace(
+            arguments, dropout=dropout, max_distance=50 if sizes is small else None
+        )
         began = time.perf_counter()
         ours, theirs = jax.device_get(run(kernel, arguments)), jax.device_get(exact(arguments))
         errors = {}
-        for (path, x), y in zip(jax.tree.leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        for (path, x), y in zip(
+            jax.tree.leaves_with_path(ours), jax.tree.leaves(theirs), strict=True
+        ):
             x, y = np.float32(x), np.float32(y)
-            errors[jax.tree_util.keystr(path)] = float(np.abs(x - y).max() / max(np.abs(y).max(), 1))
+            errors[jax.tree_util.keystr(path)] = float(
+                np.abs(x - y).max() / max(np.abs(y).max(), 1)
+            )
         # Scores of 0: every visible key of a query has the same probability, which does not vanish.
-        flat = dataclasses.replace(arguments, q_BQHE=0 * arguments.q_BQHE, k_BKHE=0 * arguments.k_BKHE,
-                                   biases={name: 0 * x for name, x in arguments.biases.items()})  # fmt: skip
+        flat = dataclasses.replace(
+            arguments,
+            q_BQHE=0 * arguments.q_BQHE,
+            k_BKHE=0 * arguments.k_BKHE,
+            biases={name: 0 * x for name, x in arguments.biases.items()},
+        )
         kept, expected = bits(kernel, flat), bits(xla.attend, flat)
         good = max(errors.values()) <= LIMITS[dtype] and bool(np.array_equal(kept, expected))
         wrong += not good
-        print(json.dumps({
-            "sizes": sizes, "dtype": dtype, "targets": chosen, "ok": good, "limit": LIMITS[dtype],
-            "largest": max(errors.values()), "keys_kept": int(expected.sum()),
-            "keys_that_differ": int((kept != expected).sum()), "seconds": round(time.perf_counter() - began, 1),
-            "errors": {name: float(f"{error:.2e}") for name, error in errors.items()},
-        }), flush=True)  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "sizes": sizes,
+                    "dtype": dtype,
+                    "targets": chosen,
+                    "ok": good,
+                    "limit": LIMITS[dtype],
+                    "largest": max(errors.values()),
+                    "keys_kept": int(expected.sum()),
+                    "keys_that_differ": int((kept != expected).sum()),
+                    "seconds": round(time.perf_counter() - began, 1),
+                    "errors": {name: float(f"{error:.2e}") for name, error in errors.items()},
+                }
+            ),
+            flush=True,
+        )
     print(f"{device.device_kind}, jax {jax.__version__}: {wrong} of 6 cases are wrong")
     return wrong
 
 
 def resume(corpus: str, workdir: str, *words: str) -> int:
     config = os.path.join(ROOT, "configs", "quickstart.py")
-    train = [sys.executable, "-m", "xlnet_jax", "train", f"--config={config}", f"--config.data.corpus={corpus}", *words]
+    train = [
+        sys.executable,
+        "-m",
+        "xlnet_jax",
+        "train",
+        f"--config={config}",
+        f"--config.data.corpus={corpus}",
+        *words,
+    ]
     whole, parts = (os.path.join(workdir, name) for name in ("undisturbed", "stopped"))
     subprocess.run([*train, f"--workdir={whole}"], check=True)
     stopped = subprocess.Popen([*train, f"--workdir={parts}"])
@@ -101,12 +139,18 @@ def resume(corpus: str, workdir: str, *words: str) -> int:
     one, two = losses(whole), losses(parts)
     different = [step for step in one if one[step] != two.get(step)]
     result = {
-        "words": words, "exit_code": code, "stopped_at": max(at, default=0), "steps": len(one),
+        "words": words,
+        "exit_code": code,
+        "stopped_at": max(at, default=0),
+        "steps": len(one),
         "steps_resumed": len(two),
-        "different": len(different), "first_different": different[0] if different else None,
-        "largest_difference": max((abs(one[step] - two[step]) for step in one if step in two), default=None),
+        "different": len(different),
+        "first_different": different[0] if different else None,
+        "largest_difference": max(
+            (abs(one[step] - two[step]) for step in one if step in two), default=None
+        ),
         "last_losses": [one[max(one)], two[max(two)]],
-    }  # fmt: skip
+    }
     print(json.dumps(result))
     return len(different)
 

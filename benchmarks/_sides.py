@@ -1,4 +1,5 @@
-"""The two sides of `step.py`: a trainer of this package and one of `transformers`, on the same batches.
+"""The two sides of `step.py`: a trainer of this package and one of `transformers`, on the same
+batches.
 
 JAX and torch are imported by the side that needs them: each has a process of its own.
 """
@@ -28,7 +29,9 @@ class Made(NamedTuple):
 
 
 def batches(config):
-    """STEPS stacked Batches, numpy: random tokens, targets and factorisation orders; every row goes on."""
+    """STEPS stacked Batches, numpy: random tokens, targets and factorisation orders; every row goes
+    on.
+    """
     import numpy as np
 
     from xlnet_jax.batch import Batch
@@ -87,7 +90,9 @@ class Ours:
         )
 
     def steps(self, loaded=None) -> float:
-        """STEPS steps, with the next dispatch of `loaded` or always the same; the loss of the last."""
+        """STEPS steps, with the next dispatch of `loaded` or always the same; the loss of the
+        last.
+        """
         import jax
 
         from xlnet_jax.distributed.mesh import place
@@ -108,24 +113,43 @@ class Peer:
 
         torch.set_num_threads(threads)
         torch.manual_seed(0)
-        self.torch, self.config, self.device = torch, config, torch.device({"gpu": "cuda"}.get(device, device))
+        self.torch, self.config, self.device = (
+            torch,
+            config,
+            torch.device({"gpu": "cuda"}.get(device, device)),
+        )
         model, optimizer = config.model, config.optimizer
-        self.model = transformers.XLNetLMHeadModel(
-            transformers.XLNetConfig(
-                vocab_size=model.vocab_size, n_layer=model.layers, d_model=model.d_model, n_head=model.heads,
-                d_inner=model.d_ff, mem_len=model.memory_len, reuse_len=config.data.reuse_len, dropout=model.dropout,
-                # `gelu_new`, which exports name, is the same function in eight operations instead of one.
-                ff_activation="gelu_pytorch_tanh",
+        self.model = (
+            transformers.XLNetLMHeadModel(
+                transformers.XLNetConfig(
+                    vocab_size=model.vocab_size,
+                    n_layer=model.layers,
+                    d_model=model.d_model,
+                    n_head=model.heads,
+                    d_inner=model.d_ff,
+                    mem_len=model.memory_len,
+                    reuse_len=config.data.reuse_len,
+                    dropout=model.dropout,
+                    # `gelu_new`, which exports name, is the same function in eight operations
+                    # instead of one.
+                    ff_activation="gelu_pytorch_tanh",
+                )
             )
-        ).to(self.device).train()  # fmt: skip
+            .to(self.device)
+            .train()
+        )
         self.made = Made(sum(x.numel() for x in self.model.parameters()))
         low = config.model.compute_dtype == "bfloat16"
         self.precision = torch.autocast(self.device.type, torch.bfloat16, enabled=low)
         self.forward = torch.compile(self.model) if compiled else self.model
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=optimizer.learning_rate, betas=(optimizer.adam_b1, optimizer.adam_b2),
-            eps=optimizer.adam_epsilon, weight_decay=optimizer.weight_decay, fused=True,
-        )  # fmt: skip
+            self.model.parameters(),
+            lr=optimizer.learning_rate,
+            betas=(optimizer.adam_b1, optimizer.adam_b2),
+            eps=optimizer.adam_epsilon,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
         # A full memory from the start: another length would be another compilation.
         shape = (model.memory_len, config.train.batch_size, model.d_model)
         self.memory = [torch.zeros(shape, device=self.device) for _ in range(model.layers)]
@@ -137,7 +161,9 @@ class Peer:
 
         for step in range(STEPS):
             given = jax.tree.map(operator.itemgetter(step), stacked).for_transformers()
-            yield {name: self.torch.tensor(value, device=self.device) for name, value in given.items()}
+            yield {
+                name: self.torch.tensor(value, device=self.device) for name, value in given.items()
+            }
 
     def steps(self) -> float:
         """As of ours."""

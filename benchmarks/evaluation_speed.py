@@ -1,15 +1,18 @@
-"""How fast a language model with memory is evaluated, beside a Vanilla Transformer that slides, in one run.
+"""How fast a language model with memory is evaluated, beside a Vanilla Transformer that slides, in
+one run.
 
     python benchmarks/evaluation_speed.py [--json] [--lengths=800,1800,2800,3800]
     python benchmarks/evaluation_speed.py --tiny             tiny sizes, to try it
 
-To predict a token from A tokens of context, a model without memory computes a window of A tokens for this one token. A
-model with A slots of memory computes it once, with a whole segment (Transformer-XL, section 4.5 and table 9). Both
-sides have the same layers, widths and vocabulary; they differ in the parameters of their positions. Each takes the
-batch that is fastest for it, the memory side also the segment length. The sliding side is jitted, and computes the
-logits for the last position only (`train.sliding`). The memory side sees at least as much: A slots, and
-the tokens before in its segment. It is the pass with memory of `xlnet-jax evaluate` alone, without
-`loss_without_memory`. Both forward passes only; compilation is not in the figures; the sides take turns.
+To predict a token from A tokens of context, a model without memory computes a window of A tokens
+for this one token. A model with A slots of memory computes it once, with a whole segment
+(Transformer-XL, section 4.5 and table 9). Both sides have the same layers, widths and vocabulary;
+they differ in the parameters of their positions. Each takes the batch that is fastest for it, the
+memory side also the segment length. The sliding side is jitted, and computes the logits for the
+last position only (`train.sliding`). The memory side sees at least as much: A slots, and the tokens
+before in its segment. It is the pass with memory of `xlnet-jax evaluate` alone, without
+`loss_without_memory`. Both forward passes only; compilation is not in the figures; the sides take
+turns.
 
 Figures, by attention length:
 
@@ -19,8 +22,8 @@ Figures, by attention length:
   published           the ratio of table 9 of the paper
   memory, sliding     tokens_per_second, and the batch and the segment_len that were chosen
 
-An accelerator has the sizes of the paper's 12-layer enwik8 model in bfloat16; a CPU a small model in float32, as
-otherwise one window takes half a minute: `sizes` says which.
+An accelerator has the sizes of the paper's 12-layer enwik8 model in bfloat16; a CPU a small model
+in float32, as otherwise one window takes half a minute: `sizes` says which.
 """
 
 from __future__ import annotations
@@ -64,17 +67,41 @@ class Sizes(NamedTuple):
 
 
 CPU = Sizes(
-    dict(vocab_size=205, layers=4, d_model=64, heads=2, head_dim=32, d_ff=256, compute_dtype="float32"),
-    segments=(512,), rows=(1, 4), windows=(1, 4),
-)  # fmt: skip
+    dict(
+        vocab_size=205,
+        layers=4,
+        d_model=64,
+        heads=2,
+        head_dim=32,
+        d_ff=256,
+        compute_dtype="float32",
+    ),
+    segments=(512,),
+    rows=(1, 4),
+    windows=(1, 4),
+)
 ACCELERATOR = Sizes(
-    dict(vocab_size=205, layers=12, d_model=512, heads=8, head_dim=64, d_ff=2048, compute_dtype="bfloat16"),
-    segments=(512, 1024), rows=(8, 32), windows=(4, 16, 64),
-)  # fmt: skip
+    dict(
+        vocab_size=205,
+        layers=12,
+        d_model=512,
+        heads=8,
+        head_dim=64,
+        d_ff=2048,
+        compute_dtype="bfloat16",
+    ),
+    segments=(512, 1024),
+    rows=(8, 32),
+    windows=(4, 16, 64),
+)
 TINY = Sizes(
-    dict(vocab_size=50, layers=2, d_model=16, heads=2, head_dim=8, d_ff=32, compute_dtype="float32"),
-    segments=(32,), rows=(2,), windows=(2,),
-)  # fmt: skip
+    dict(
+        vocab_size=50, layers=2, d_model=16, heads=2, head_dim=8, d_ff=32, compute_dtype="float32"
+    ),
+    segments=(32,),
+    rows=(2,),
+    windows=(2,),
+)
 
 
 class Side(NamedTuple):
@@ -89,14 +116,20 @@ class Side(NamedTuple):
         """Tokens per second, and per second of this process's CPU time."""
         began, cpu_began = time.perf_counter(), time.process_time()
         jax.block_until_ready(self.call())
-        return self.tokens / (time.perf_counter() - began), self.tokens / (time.process_time() - cpu_began)
+        return self.tokens / (time.perf_counter() - began), self.tokens / (
+            time.process_time() - cpu_began
+        )
 
 
 def settings(sizes: Sizes, segment_len: int, memory_len: int, member: str) -> Config:
     """A left-to-right model without dropout, with the attention that this device has."""
-    model = ModelConfig(member, **sizes.model, memory_len=memory_len, dropout=0, attention_dropout=0)
+    model = ModelConfig(
+        member, **sizes.model, memory_len=memory_len, dropout=0, attention_dropout=0
+    )
     model = dataclasses.replace(model, attention=choice.choose(model)[0])
-    data = DataConfig(objective="clm", segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len)
+    data = DataConfig(
+        objective="clm", segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len
+    )
     return Config(model=model, data=data)
 
 
@@ -117,11 +150,17 @@ def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
     text = random_tokens(sizes, SEGMENTS, rows, segment_len + 1)
     place = np.broadcast_to(np.arange(segment_len, dtype=np.int32), (rows, segment_len))
     segment = dataclasses.replace(
-        example_batch(config, rows), rank=place, target_positions=place, direction=np.ones(rows, np.int32),
-        continues=np.ones(rows, bool), target_weights=np.ones((rows, segment_len), np.float32),
-    )  # fmt: skip
+        example_batch(config, rows),
+        rank=place,
+        target_positions=place,
+        direction=np.ones(rows, np.int32),
+        continues=np.ones(rows, bool),
+        target_weights=np.ones((rows, segment_len), np.float32),
+    )
     batches = jax.tree.map(lambda x: np.broadcast_to(x, (SEGMENTS, *x.shape)), segment)
-    batches = jax.device_put(dataclasses.replace(batches, tokens=text[..., :-1], target_tokens=text[..., 1:]))
+    batches = jax.device_put(
+        dataclasses.replace(batches, tokens=text[..., :-1], target_tokens=text[..., 1:])
+    )
     full = Memory(recipe.empty_memory(rows).hidden_LBMD, jnp.full(rows, length, jnp.int32))
 
     def run(params: Any, memory: Memory, batches: Any) -> jax.Array:
@@ -140,7 +179,11 @@ def by_sliding(sizes: Sizes, length: int, windows: int) -> Side:
     """A window of `length` tokens with absolute positions for every token."""
     recipe = make_recipe(settings(sizes, length, 0, "vanilla"))
     given = (initial(recipe), jax.device_put(random_tokens(sizes, windows, length + 1)))
-    compiled = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1)).lower(*given).compile()
+    compiled = (
+        jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1))
+        .lower(*given)
+        .compile()
+    )
     return Side(lambda: compiled(*given), windows, windows, length)
 
 
@@ -156,7 +199,10 @@ def fastest(name: str, candidates: Sequence[Callable[[], Side]]) -> Side:
                 raise
             print(f"{name}: a batch does not fit into the memory of the device", file=sys.stderr)
     rate, side = max(found, key=lambda pair: pair[0])
-    print(f"{name}: {rate:,.1f} tokens/s, batch {side.batch}, segment {side.segment_len}", file=sys.stderr)
+    print(
+        f"{name}: {rate:,.1f} tokens/s, batch {side.batch}, segment {side.segment_len}",
+        file=sys.stderr,
+    )
     return side
 
 
@@ -176,7 +222,9 @@ def flops_of(sizes: Sizes, length: int, memory: Side) -> float:
 
 def main() -> None:
     """Prints a table, and one JSON line with --json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--lengths", default="")
@@ -184,13 +232,18 @@ def main() -> None:
     args = parser.parse_args()
     device = jax.devices()[0]
     sizes = TINY if args.tiny else CPU if device.platform == "cpu" else ACCELERATOR
-    lengths = [int(word) for word in args.lengths.split(",") if word] or ([64, 128] if args.tiny else list(PUBLISHED))
+    lengths = [int(word) for word in args.lengths.split(",") if word] or (
+        [64, 128] if args.tiny else list(PUBLISHED)
+    )
     result: dict[str, Any] = {
         name: {} for name in ("lengths", "cpu_seconds", "flops", "published", "memory", "sliding")
     }
     for length in lengths:
         tried = itertools.product(sizes.segments, sizes.rows)
-        ours = fastest(f"memory {length}", [functools.partial(with_memory, sizes, length, *each) for each in tried])
+        ours = fastest(
+            f"memory {length}",
+            [functools.partial(with_memory, sizes, length, *each) for each in tried],
+        )
         windows = [functools.partial(by_sliding, sizes, length, batch) for batch in sizes.windows]
         theirs = fastest(f"sliding {length}", windows)
         # Each round: tokens per second and per CPU second, of both sides.
@@ -203,13 +256,23 @@ def main() -> None:
         result["published"][key] = PUBLISHED.get(length)
         for name, side, turns in (("memory", ours, 0), ("sliding", theirs, 1)):
             rate = statistics.median(pair[turns][0] for pair in rounds)
-            result[name][key] = {"tokens_per_second": rate, "batch": side.batch, "segment_len": side.segment_len}
+            result[name][key] = {
+                "tokens_per_second": rate,
+                "batch": side.batch,
+                "segment_len": side.segment_len,
+            }
     result |= {"device": device.device_kind, "sizes": sizes.model, "jax": jax.__version__}
-    print(f"{'attention':>9} {'memory tok/s':>13} {'sliding tok/s':>13} {'ratio':>8} {'FLOPs':>8} {'published':>9}")
+    print(
+        f"{'attention':>9} {'memory tok/s':>13} {'sliding tok/s':>13} {'ratio':>8} "
+        f"{'FLOPs':>8} {'published':>9}"
+    )
     for key, ratio in result["lengths"].items():
         rates = [result[name][key]["tokens_per_second"] for name in ("memory", "sliding")]
         published = result["published"][key] or "-"
-        print(f"{key:>9} {rates[0]:13,.0f} {rates[1]:13,.3g} {ratio:8,.0f} {result['flops'][key]:8,.0f} {published:>9}")
+        print(
+            f"{key:>9} {rates[0]:13,.0f} {rates[1]:13,.3g} {ratio:8,.0f} "
+            f"{result['flops'][key]:8,.0f} {published:>9}"
+        )
     print(f"on {device.device_kind}, segments of {list(sizes.segments)} tokens, {sizes.model}")
     if args.json:
         print(json.dumps(result))

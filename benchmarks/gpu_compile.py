@@ -1,17 +1,19 @@
-"""Compiles the training step with the fused attention for an H100 or A100 that is not here: what its kernels need.
+"""Compiles the training step with the fused attention for an H100 or A100 that is not here: what
+its kernels need.
 
     pip install --constraint constraints.txt --editable '.[gpu-aot]'
                                                               best in an environment of its own
-    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two minutes
-    python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it; without the
-                                                              extra it lowers the kernels alone
+    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two
+                                                              minutes
+    python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it; without
+                                                              the extra it lowers the kernels alone
     python benchmarks/gpu_compile.py --json --config.train.batch_size=32
                                      --config.model.attention=xla
 
-For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
-a block, by XLA; the instructions of its loop over tiles for one score, in PTX and in the card's own code (SASS, by
-nvdisasm). A loop inside, whose length depends on data, counts once. Spills cost loads and stores of local memory.
-Nothing is executed.
+For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and
+the shared memory of a block, by XLA; the instructions of its loop over tiles for one score, in PTX
+and in the card's own code (SASS, by nvdisasm). A loop inside, whose length depends on data, counts
+once. Spills cost loads and stores of local memory. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -32,20 +34,34 @@ PACKAGES = "jax_cuda12_plugin", "nvidia"
 # A label, a branch and an instruction.
 PTX = r"(\$\w+):", r"bra\S*\s+(\$\w+);", r"\s+(@!?%p\d+ )?[a-z].*;"
 SASS = r"(\.L_\w+):", r"BRA\b.*`\((\.L_\w+)\)", r"\s+/\*[0-9a-f]{4,}\*/\s"
-# From https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs: h100_sxm and a100_sxm_40.
+# From https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs: h100_sxm and
+# a100_sxm_40.
 CARDS = {
     "h100": {
-        "name": "NVIDIA H100 80GB HBM3", "capability": "major: 9 feature_extension: ACCELERATED_FEATURES",
-        "core_count": 132, "fpus_per_core": 128, "shared_memory_per_core": 233472, "l2_cache_size": 52428800,
-        "shared_memory_per_block_optin": 232448, "clock_rate_ghz": 1.98, "memory_bandwidth": 3352320000000,
+        "name": "NVIDIA H100 80GB HBM3",
+        "capability": "major: 9 feature_extension: ACCELERATED_FEATURES",
+        "core_count": 132,
+        "fpus_per_core": 128,
+        "shared_memory_per_core": 233472,
+        "l2_cache_size": 52428800,
+        "shared_memory_per_block_optin": 232448,
+        "clock_rate_ghz": 1.98,
+        "memory_bandwidth": 3352320000000,
         "device_memory_size": 84942979072,
     },
     "a100": {
-        "name": "NVIDIA A100-SXM4-40GB", "capability": "major: 8", "core_count": 108, "fpus_per_core": 64,
-        "shared_memory_per_core": 167936, "l2_cache_size": 41943040, "shared_memory_per_block_optin": 166912,
-        "clock_rate_ghz": 1.41, "memory_bandwidth": 1555200000000, "device_memory_size": 42331013120,
+        "name": "NVIDIA A100-SXM4-40GB",
+        "capability": "major: 8",
+        "core_count": 108,
+        "fpus_per_core": 64,
+        "shared_memory_per_core": 167936,
+        "l2_cache_size": 41943040,
+        "shared_memory_per_block_optin": 166912,
+        "clock_rate_ghz": 1.41,
+        "memory_bandwidth": 1555200000000,
+        "device_memory_size": 42331013120,
     },
-}  # fmt: skip
+}
 COMMON = """
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 shared_memory_per_block: 49152
@@ -57,12 +73,14 @@ gpu_device_info {{
 }}
 device_description_str: "{name}"
 platform_name: "CUDA" runtime_version {{ major: 12 minor: 9 }} dnn_version_info {{ major: 9 minor: 10 }}
-"""
+"""  # noqa: E501
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--config", default=ROOT / "configs" / "xlnet_large_512.py", help="config file")
+    parser.add_argument(
+        "--config", default=ROOT / "configs" / "xlnet_large_512.py", help="config file"
+    )
     parser.add_argument("--tiny", action="store_true", help="two small layers")
     parser.add_argument("--card", default="h100", choices=CARDS, help="default: h100")
     parser.add_argument("--json", action="store_true", help="one JSON line")
@@ -76,7 +94,11 @@ def main() -> None:
         print(json.dumps({"not_compiled": missing, "lowered_bytes": lowered_bytes()}))
         return
     if not args.tiny:
-        overrides = ["--config.train.batch_size=16", "--config.train.steps_per_dispatch=1", *overrides]
+        overrides = [
+            "--config.train.batch_size=16",
+            "--config.train.steps_per_dispatch=1",
+            *overrides,
+        ]
     result = compiled(str(args.config), args.card, overrides)
     if args.json:
         print(json.dumps(result))
@@ -85,36 +107,52 @@ def main() -> None:
         if number == 0:
             print(f"| {' | '.join(one)} |\n|{'---|' * len(one)}")
         print(f"| {' | '.join(map(str, one.values()))} |")
-    print(f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments {result['argument_bytes'] / 2**30:.2f} GiB")
+    print(
+        f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments "
+        f"{result['argument_bytes'] / 2**30:.2f} GiB"
+    )
 
 
 def why_not() -> str | None:
     """What is missing to compile for a GPU, in one line."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is None]
+    missing = [
+        name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is None
+    ]
     return f"no {' and no '.join(missing)}: install the extra gpu-aot" if missing else None
 
 
 def lowered_bytes() -> int:
-    """Of the kernels of both streams, forward and backward, as they are before a compiler of GPUs gets them."""
+    """Of the kernels of both streams, forward and backward, as they are before a compiler of GPUs
+    gets them.
+    """
     import jax
     import jax.numpy as jnp
     from _attention import Sizes, streams, train
 
     from xlnet_jax.kernels import gpu
 
-    given = streams(Sizes(B=1, T=64, M=32, P=11, H=1), jnp.bfloat16), jax.ShapeDtypeStruct((), jnp.uint32)
-    return len(jax.jit(train(gpu.attend)).trace(*given).lower(lowering_platforms=("cuda",)).as_text())
+    given = (
+        streams(Sizes(B=1, T=64, M=32, P=11, H=1), jnp.bfloat16),
+        jax.ShapeDtypeStruct((), jnp.uint32),
+    )
+    return len(
+        jax.jit(train(gpu.attend)).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    )
 
 
 def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
-    """The kernels of attention in the step of a configuration, and the memory of the step, in bytes."""
+    """The kernels of attention in the step of a configuration, and the memory of the step, in
+    bytes.
+    """
     folders = importlib.util.find_spec("nvidia").submodule_search_locations
     tools = {path.name: path for folder in folders for path in pathlib.Path(folder).glob("*/bin/*")}
     toolkit = tools["ptxas"].parents[1]
     os.environ.update(
-        JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", PATH=f"{toolkit}/bin:{os.environ['PATH']}",
+        JAX_PLATFORMS="cpu",
+        JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1",
+        PATH=f"{toolkit}/bin:{os.environ['PATH']}",
         XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={toolkit}",
-    )  # fmt: skip
+    )
     import jax
     from jax._src import xla_bridge
     from jax.experimental import topologies
@@ -127,26 +165,52 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
 
     # Without a GPU, JAX does not know that `gpu` means `cuda` (its issue 23971).
     canonical = xla_bridge.canonicalize_platform
-    xla_bridge.canonicalize_platform = lambda name: "cuda" if name in ("gpu", "cuda") else canonical(name)
+    xla_bridge.canonicalize_platform = lambda name: (
+        "cuda" if name in ("gpu", "cuda") else canonical(name)
+    )
     fields = dict(CARDS[card])
     names = {name: fields.pop(name) for name in ("name", "capability")}
-    target = COMMON.format(**names, rest=" ".join(f"{name}: {value}" for name, value in fields.items()))
-    device = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target).devices[0]
+    target = COMMON.format(
+        **names, rest=" ".join(f"{name}: {value}" for name, value in fields.items())
+    )
+    device = topologies.get_topology_desc(
+        platform="cuda", topology="1x1x1", target_config=target
+    ).devices[0]
     words = ["--config.model.attention=fused", *overrides]
     recipe = make_recipe(configs.override(configs.load(config), words))
-    mesh, dtype = meshes.make_mesh(recipe.config.mesh, [device]), jax.numpy.dtype(recipe.config.model.compute_dtype)
+    mesh, dtype = (
+        meshes.make_mesh(recipe.config.mesh, [device]),
+        jax.numpy.dtype(recipe.config.model.compute_dtype),
+    )
     with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder:
         built = build_step(recipe, mesh)
         traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
-        # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they are cuBLAS's.
-        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx", "xla_gpu_enable_triton_gemm": False}
+        # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they
+        # are cuBLAS's.
+        options = {
+            "xla_dump_to": folder,
+            "xla_dump_emitter_re": "ptx",
+            "xla_gpu_enable_triton_gemm": False,
+        }
         step = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=options)
-        kernels = list(read(pathlib.Path(folder), tools, card, gpu.blocks_of(recipe.config.model.head_dim, dtype)))
+        kernels = list(
+            read(
+                pathlib.Path(folder),
+                tools,
+                card,
+                gpu.blocks_of(recipe.config.model.head_dim, dtype),
+            )
+        )
     memory = step.memory_analysis()
     return {
-        "config": config, "overrides": words, "device": device.device_kind, "jax": jax.__version__, "kernels": kernels,
-        "temp_bytes": memory.temp_size_in_bytes, "argument_bytes": memory.argument_size_in_bytes,
-    }  # fmt: skip
+        "config": config,
+        "overrides": words,
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "kernels": kernels,
+        "temp_bytes": memory.temp_size_in_bytes,
+        "argument_bytes": memory.argument_size_in_bytes,
+    }
 
 
 def read(folder: pathlib.Path, tools: dict[str, pathlib.Path], card: str, blocks: Any) -> Any:
@@ -156,27 +220,40 @@ def read(folder: pathlib.Path, tools: dict[str, pathlib.Path], card: str, blocks
         ptx = path.read_text()
         if name := re.search(r"\.entry (xlnet_attention\w*)", ptx):
             report = output(tools["ptxas"], "-v", f"-arch={arch}", path, "-o", machine_code)
-            found = re.search(r"(\d+) bytes spill stores, (\d+) bytes.*?Used (\d+) registers", report, re.DOTALL)
+            found = re.search(
+                r"(\d+) bytes spill stores, (\d+) bytes.*?Used (\d+) registers", report, re.DOTALL
+            )
             sass = output(tools["nvdisasm"], "-c", machine_code)
             usage[name[1]] = *map(int, found.groups()), in_loop(ptx, *PTX), in_loop(sass, *SASS)
     launches = re.findall(
-        r"(xlnet_attention\w*) grid: \[(\d+), (\d+), (\d+)\] threads: \[(\d+).*?shared_memory: (\d+)",
+        r"(xlnet_attention\w*) grid: \[(\d+), (\d+), (\d+)\] threads: "
+        r"\[(\d+).*?shared_memory: (\d+)",
         "".join(path.read_text() for path in folder.glob("*thunk_sequence.txt")),
     )
     for name, *sizes in sorted(set(launches)):
         x, y, z, threads, shared = map(int, sizes)
         stores, loads, registers, ptx, sass = usage[name]
-        scores = (blocks.chosen if name.endswith("chosen") else blocks.queries) * blocks.keys / threads
+        scores = (
+            (blocks.chosen if name.endswith("chosen") else blocks.queries) * blocks.keys / threads
+        )
         yield {
-            "name": name, "blocks": x * y * z, "threads": threads, "registers": registers, "spill_store_bytes": stores,
-            "spill_load_bytes": loads, "shared_bytes": shared, "ptx_per_score": round(ptx / scores, 1),
+            "name": name,
+            "blocks": x * y * z,
+            "threads": threads,
+            "registers": registers,
+            "spill_store_bytes": stores,
+            "spill_load_bytes": loads,
+            "shared_bytes": shared,
+            "ptx_per_score": round(ptx / scores, 1),
             "sass_per_score": round(sass / scores, 1),
-        }  # fmt: skip
+        }
 
 
 def output(*command: Any) -> str:
     """What a program prints."""
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+    ).stdout
 
 
 def in_loop(code: str, label: str, branch: str, instruction: str) -> int:

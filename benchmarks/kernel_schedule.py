@@ -1,14 +1,16 @@
-"""The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a kernel.
+"""The fused attention by the static schedule of libtpu: cycles and units, for every TPU with a
+kernel.
 
     python benchmarks/kernel_schedule.py --tiny               small sizes on one chip, to try it
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [--saved] [--json]
                                          [T=512 M=384 P=85 B=2 H=16 E=64]
 
-Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
-are not here. A bundle is one cycle, without stalls: a lower bound of the time, to compare changes of a kernel, and what
-the account of `compile` counts. A loop whose length depends on data counts once. Parts that run once per batch count in
-every row. The figures are of one row and one layer on one device; on v4 and v5p its two cores share the work, and
-bundles are those of one of them. Shares are of all slots of a unit.
+Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run
+takes, for devices that are not here. A bundle is one cycle, without stalls: a lower bound of the
+time, to compare changes of a kernel, and what the account of `compile` counts. A loop whose length
+depends on data counts once. Parts that run once per batch count in every row. The figures are of
+one row and one layer on one device; on v4 and v5p its two cores share the work, and bundles are
+those of one of them. Shares are of all slots of a unit.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ from xlnet_jax.kernels.xla import Arguments  # noqa: E402
 
 PARTS = ("forward", "backward")
 UNITS = ("MATMUL", "MATPUSH", "XLU", "VALU", "VLOAD", "VSTORE")
-TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
+TOPOLOGIES = {
+    "v4": "v4:2x2x1",
+    "v5e": "v5e:2x2",
+    "v5p": "v5p:2x2x1",
+    "v6e": "v6e:2x2",
+    "tpu7x": "tpu7x:2x2x1",
+}
 
 
 def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
@@ -52,15 +60,21 @@ def measure(chip: str, sizes: Sizes, saved: bool) -> dict[str, Any]:
     with schedule.collected() as found:
         lowered(attend, sizes, device).compile()
     kernels = {name: each for name, each in found.items() if "xlnet_" in name}
-    bundles = {part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS}
+    bundles = {
+        part: sum(each.bundles for name, each in kernels.items() if part in name) for part in PARTS
+    }
     total = sum(bundles.values())
     return {
         **{f"{name}_bundles": n // sizes.B for name, n in bundles.items()},
         "microseconds_per_row_and_layer": round(total / CHIPS[chip].clock / sizes.B * 1e6, 1),
-        "units": {unit: round(sum(each.units[unit] * each.bundles for each in kernels.values()) / total, 3)
-                  for unit in UNITS},
+        "units": {
+            unit: round(
+                sum(each.units[unit] * each.bundles for each in kernels.values()) / total, 3
+            )
+            for unit in UNITS
+        },
         "clock": CHIPS[chip].clock,
-    }  # fmt: skip
+    }
 
 
 def libtpu_version() -> str | None:
@@ -72,11 +86,17 @@ def libtpu_version() -> str | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sizes", nargs="*", metavar="NAME=NUMBER", help="T, M, P, B, H or E")
     parser.add_argument("--chips", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
     parser.add_argument("--tiny", action="store_true", help="one row and head of 128 tokens on v5e")
-    parser.add_argument("--saved", action="store_true", help="probabilities are kept for the backward pass, as on pods")
+    parser.add_argument(
+        "--saved",
+        action="store_true",
+        help="probabilities are kept for the backward pass, as on pods",
+    )
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     args = parser.parse_args()
     if args.tiny:
@@ -93,9 +113,13 @@ def main() -> None:
         if "not_compiled" in one:
             cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * (2 + len(UNITS))
         else:
-            cells = [chip, f"{one['forward_bundles']:,}", f"{one['backward_bundles']:,}",
-                     f"{one['microseconds_per_row_and_layer']:.1f}",
-                     *(f"{share:.0%}" for share in one["units"].values())]  # fmt: skip
+            cells = [
+                chip,
+                f"{one['forward_bundles']:,}",
+                f"{one['backward_bundles']:,}",
+                f"{one['microseconds_per_row_and_layer']:.1f}",
+                *(f"{share:.0%}" for share in one["units"].values()),
+            ]
         if not args.json:
             print(f"| {' | '.join(cells)} |", flush=True)
     how = {"dropout": RATE, "saved": args.saved, "jax": jax.__version__, "libtpu": libtpu_version()}

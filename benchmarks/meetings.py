@@ -1,11 +1,14 @@
-"""What the processes of a run say to each other at its start, by their number: messages, bytes, seconds.
+"""What the processes of a run say to each other at its start, by their number: messages, bytes,
+seconds.
 
     python benchmarks/meetings.py [--processes=64] [--json]
-    python benchmarks/meetings.py --tiny                       two processes and four threads, to try it
+    python benchmarks/meetings.py --tiny                       two processes and four threads, to
+                                                               try it
 
-Each of `--processes` real ones joins JAX's coordination service over loopback and goes through the meetings of a start.
-Then threads play up to 8,000 with a service in memory, which shows what is said, and not how long it takes. Messages
-are requests to the service and their answers count as one; bytes are those of names, texts and answers.
+Each of `--processes` real ones joins JAX's coordination service over loopback and goes through the
+meetings of a start. Then threads play up to 8,000 with a service in memory, which shows what is
+said, and not how long it takes. Messages are requests to the service and their answers count as
+one; bytes are those of names, texts and answers.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ STEPS = "[3000, 2000, 1000]"
 
 def start(session: Any) -> None:
     """The meetings of a run that resumes, from `choice.decided` to the first dispatch."""
-    session.broadcast(max(session.collect("fused\nattention: fused, the kernel for TPU v5 lite"), default=""))
+    session.broadcast(
+        max(session.collect("fused\nattention: fused, the kernel for TPU v5 lite"), default="")
+    )
     session.broadcast("0" * 32, "marking the work directory")
     session.barrier("reading the work directory")
     session.broadcast(STEPS)
@@ -58,7 +63,10 @@ class Service:
     def __init__(self, count: int) -> None:
         barrier, self._texts = threading.Barrier(count), dict[str, str]()
         self.wait_at_barrier = lambda name, milliseconds: barrier.wait() and None
-        self.key_value_set, self.key_value_try_get = self._texts.__setitem__, self._texts.__getitem__
+        self.key_value_set, self.key_value_try_get = (
+            self._texts.__setitem__,
+            self._texts.__getitem__,
+        )
 
     def key_value_dir_get(self, folder: str) -> list[tuple[str, str]]:
         return [item for item in list(self._texts.items()) if item[0].startswith(f"{folder}/")]
@@ -91,11 +99,16 @@ def simulated(count: int) -> dict[str, int]:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"messages": sum(one.messages for one in clients), "bytes": sum(one.bytes for one in clients)}
+    return {
+        "messages": sum(one.messages for one in clients),
+        "bytes": sum(one.bytes for one in clients),
+    }
 
 
 def real(process: int, count: int, address: str, results: Any) -> None:
-    """One process: its messages and bytes, and seconds on the clock and of its processor from all there to the end."""
+    """One process: its messages and bytes, and seconds on the clock and of its processor from all
+    there to the end.
+    """
     from jax._src.lib import _jax
 
     from xlnet_jax.distributed import processes
@@ -118,26 +131,39 @@ def measured(count: int) -> dict[str, float]:
     """Forks them, so that all have the same modules at once."""
     import xlnet_jax.distributed.processes  # noqa: F401
 
-    warnings.filterwarnings("ignore", "os.fork")  # no device is used before, so there are no threads
+    # No device is used before, so there are no threads.
+    warnings.filterwarnings("ignore", "os.fork")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     forks = multiprocessing.get_context("fork")
     results = forks.SimpleQueue()
-    running = [forks.Process(target=real, args=(process, count, address, results)) for process in range(count)]
+    running = [
+        forks.Process(target=real, args=(process, count, address, results))
+        for process in range(count)
+    ]
     for one in running:
         one.start()
     rows = sorted(results.get() for _ in running)
     for one in running:
         one.join()
     _, messages, size, seconds, cpu = zip(*rows, strict=True)
-    return {"messages": sum(messages), "bytes": sum(size), "seconds": max(seconds), "cpu_seconds_of_process_0": cpu[0]}
+    return {
+        "messages": sum(messages),
+        "bytes": sum(size),
+        "seconds": max(seconds),
+        "cpu_seconds_of_process_0": cpu[0],
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=64, help="real ones (default 64)")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.tiny:
@@ -145,15 +171,22 @@ def main() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     rows = [{"processes": args.processes, "kind": "real"} | measured(args.processes)]
     rows += [
-        {"processes": count, "kind": "simulated"} | simulated(count) for count in (TINY if args.tiny else SIMULATED)
+        {"processes": count, "kind": "simulated"} | simulated(count)
+        for count in (TINY if args.tiny else SIMULATED)
     ]
     for row in rows:
         row |= {f"{name}_each": row[name] / row["processes"] for name in ("messages", "bytes")}
         if args.json:
             print(json.dumps(row))
             continue
-        each = "{processes:6} {kind:10} {messages_each:.2f} messages and {bytes_each:.0f} bytes each"
-        more = "; {seconds:.2f} s, process 0 {cpu_seconds_of_process_0:.2f} CPU s" if row["kind"] == "real" else ""
+        each = (
+            "{processes:6} {kind:10} {messages_each:.2f} messages and {bytes_each:.0f} bytes each"
+        )
+        more = (
+            "; {seconds:.2f} s, process 0 {cpu_seconds_of_process_0:.2f} CPU s"
+            if row["kind"] == "real"
+            else ""
+        )
         print((each + more).format(**row))
 
 

@@ -1,17 +1,19 @@
-"""Optimizers on the text of the quick start: held-out loss of the same model after the same steps, by three seeds.
+"""Optimizers on the text of the quick start: held-out loss of the same model after the same steps,
+by three seeds.
 
     python benchmarks/optimizers.py [--json] [--steps=300] [--seeds=3] [--workdir=FOLDER]
         a quarter of an hour
     python benchmarks/optimizers.py --tiny
         two steps of a tiny model, one rate of two, to try it
 
-The model is that of configs/quickstart.py, with its schedule, batch and weight decay. The rate of each optimizer is the
-best of four, factors of 2, with the first seed; so all had the same search. A run that was made is not made
-again in the same FOLDER.
+The model is that of configs/quickstart.py, with its schedule, batch and weight decay. The rate of
+each optimizer is the best of four, factors of 2, with the first seed; so all had the same search. A
+run that was made is not made again in the same FOLDER.
 
 Figures:
 
-  heldout_loss   nats per target, by optimizer: of each seed, their mean, and the largest minus the smallest
+  heldout_loss   nats per target, by optimizer: of each seed, their mean, and the largest minus the
+                 smallest
   rates          with the first seed, by rate
   unigram        the cross-entropy of the same targets by how often each piece occurs
 """
@@ -43,9 +45,13 @@ RATES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workdir", help="by default a temporary folder")
@@ -69,16 +75,28 @@ def main() -> None:
 
 def corpus_of(folder: str, vocab_size: int) -> str:
     corpus = os.path.join(folder, "corpus")
-    prepare([speeches()], corpus, document="file", sentences="punctuation", heldout=HELDOUT,
-            vocab_size=vocab_size, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    prepare(
+        [speeches()],
+        corpus,
+        document="file",
+        sentences="punctuation",
+        heldout=HELDOUT,
+        vocab_size=vocab_size,
+        sample_bytes=TOKENIZER_SAMPLE_BYTES,
+    )
     return corpus
 
 
 def compare(folder: str, steps: int, seeds: int, tiny: bool) -> dict[str, Any]:
     config = configs.load(str(CONFIG), _tiny.WORDS if tiny else [])
     corpus = _tiny.corpus(folder) if tiny else corpus_of(folder, config.model.vocab_size)
-    config = config.changed(data={"corpus": corpus}, train={"steps": steps}, log={"tensorboard": False},
-                            checkpoint={"every": steps}, evaluation={"final": True})  # fmt: skip
+    config = config.changed(
+        data={"corpus": corpus},
+        train={"steps": steps},
+        log={"tensorboard": False},
+        checkpoint={"every": steps},
+        evaluation={"final": True},
+    )
     baselines = []
 
     def loss(name: str, rate: float, seed: int) -> float:
@@ -98,9 +116,12 @@ def compare(folder: str, steps: int, seeds: int, tiny: bool) -> dict[str, Any]:
         best = min(by_rate, key=lambda rate: by_rate[rate])
         losses = [by_rate[best], *(loss(name, best, seed) for seed in range(1, seeds))]
         optimizers[name] = {
-            "rate": best, "rates": by_rate, "heldout_loss": losses, "mean": statistics.fmean(losses),
+            "rate": best,
+            "rates": by_rate,
+            "heldout_loss": losses,
+            "mean": statistics.fmean(losses),
             "spread": max(losses) - min(losses),
-        }  # fmt: skip
+        }
     return {"steps": steps, "unigram": baselines[0], "optimizers": optimizers}
 
 

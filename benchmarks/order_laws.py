@@ -1,19 +1,22 @@
-"""Which order law for what? The same text, model and FLOPs with each, and questions about held-out windows.
+"""Which order law for what? The same text, model and FLOPs with each, and questions about held-out
+windows.
 
     python benchmarks/order_laws.py [--json] [--seeds=3] [--folder=runs/order_laws]
                                     [--picture=FILE.svg]
     python benchmarks/order_laws.py --tiny      tiny sizes, to try it
 
-The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more steps. A seed takes ten
-minutes on two cores, and the same command, started again, continues in `--folder`. The sides read 64 fresh tokens of
-each row and step, with the 64 before them as memory:
+The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more
+steps. A seed takes ten minutes on two cores, and the same command, started again, continues in
+`--folder`. The sides read 64 fresh tokens of each row and step, with the 64 before them as memory:
 
-  spans        XLNet's law: segments of 128, of which 64 tokens are read a second time, with 21 targets in short spans
-  uniform      segments of 64: any number of unknowns from one to all, at random places, in a random order
+  spans        XLNet's law: segments of 128, of which 64 tokens are read a second time, with 21
+               targets in short spans
+  uniform      segments of 64: any number of unknowns from one to all, at random places, in a random
+               order
   left_within  the same unknowns in reading order; every other row is read reversed
 
-A step of the last two predicts more and costs more, so they get fewer steps: the budget is FLOPs, which is what a user
-pays. Fresh tokens differ by as much as the steps.
+A step of the last two predicts more and costs more, so they get fewer steps: the budget is FLOPs,
+which is what a user pays. Fresh tokens differ by as much as the steps.
 
 The questions are about windows of 64 tokens, without memory:
 
@@ -22,15 +25,18 @@ The questions are about windows of 64 tokens, without memory:
   rest       the second half is unknown: the first one is continued
   all        everything is unknown
 
-Figures, for each side, question and order (left, reversed, random: the mean of K random orders, best: the best of
-these K for each window):
+Figures, for each side, question and order (left, reversed, random: the mean of K random orders,
+best: the best of these K for each window):
 
-  nats                 per unknown token, of the joint likelihood; the mean over the windows and seeds
+  nats                 per unknown token, of the joint likelihood; the mean over the windows and
+                       seeds
   bits_per_character   of the unknown characters
   error                standard error of `nats` over the windows
-  gain                 nats per unknown token by which a side is better than `spans` in the same windows, for each seed
+  gain                 nats per unknown token by which a side is better than `spans` in the same
+                       windows, for each seed
   gain_error           standard error of the mean gain over the windows
-  order_spread         standard deviation over the K random orders, nats per unknown token; the mean over the windows
+  order_spread         standard deviation over the K random orders, nats per unknown token; the mean
+                       over the windows
   budget               steps, FLOPs, fresh tokens, and seconds of the training of each side
 """
 
@@ -58,11 +64,20 @@ LAWS: dict[str, dict[str, Any]] = {
 """Changes of the section `data`."""
 QUESTIONS = ["sixth", "half", "rest", "all"]
 ORDERS = ("left", "reversed", "random", "best")
-TINY = {"layers": 1, "d_model": 32, "heads": 2, "head_dim": 16, "d_ff": 64, "vocab_size": _tiny.VOCABULARY}
+TINY = {
+    "layers": 1,
+    "d_model": 32,
+    "heads": 2,
+    "head_dim": 16,
+    "d_ff": 64,
+    "vocab_size": _tiny.VOCABULARY,
+}
 
 
 def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> Any:
-    """The configuration of a side; `steps` are those of `spans`, and the others have as many FLOPs."""
+    """The configuration of a side; `steps` are those of `spans`, and the others have as many
+    FLOPs.
+    """
     from xlnet_jax import config as configs
     from xlnet_jax.model.flops import step_flops
 
@@ -82,7 +97,9 @@ def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> A
     equal = round(steps * step_flops(of("spans")) / step_flops(found))
     size = math.gcd(equal, steps) if tiny else base.train.steps_per_dispatch
     equal = max(size, round(equal / size) * size)
-    result = found.changed(train={"steps": equal, "steps_per_dispatch": size}, checkpoint={"every": equal, "keep": 1})
+    result = found.changed(
+        train={"steps": equal, "steps_per_dispatch": size}, checkpoint={"every": equal, "keep": 1}
+    )
     configs.check(result)
     return result
 
@@ -94,15 +111,27 @@ def known_of(question: str, word_start_BN: np.ndarray, data: Any) -> np.ndarray:
     B, N = word_start_BN.shape
     rng = np.random.default_rng(0)
     if question == "sixth":
-        draws_BX = rng.random((B, spans.draws_needed(N, data.mask_group_size, data.masks_per_group)))
-        return ~spans.sample(word_start_BN, np.ones((B, N), bool), round(N / 6), draws_BX, max_span=data.max_span,
-                             alpha=data.mask_group_size, beta=data.masks_per_group, kind=data.spans)  # fmt: skip
+        draws_BX = rng.random(
+            (B, spans.draws_needed(N, data.mask_group_size, data.masks_per_group))
+        )
+        return ~spans.sample(
+            word_start_BN,
+            np.ones((B, N), bool),
+            round(N / 6),
+            draws_BX,
+            max_span=data.max_span,
+            alpha=data.mask_group_size,
+            beta=data.masks_per_group,
+            kind=data.spans,
+        )
     if question == "half":
         return np.argsort(rng.random((B, N)), axis=1) < N // 2
     return np.broadcast_to(np.arange(N) < (N // 2 if question == "rest" else 0), (B, N))
 
 
-def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: int) -> dict[str, np.ndarray]:
+def answers(
+    model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: int
+) -> dict[str, np.ndarray]:
     """The joint log-likelihood of each window, nats [B], under each of ORDERS.
 
     `spread` is the standard deviation over the random orders, nats per unknown token.
@@ -115,11 +144,19 @@ def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: in
     score = Scorer(scored, model.params, model.tokenizer.special, T, batch_size=64)
     texts = checked(scored, T, windows_BN, known_BN)
     found = {
-        name: np.array([each.joint_K[0] for each in score.log_prob(texts, Score(order=name))]) for name in ORDERS[:2]
+        name: np.array([each.joint_K[0] for each in score.log_prob(texts, Score(order=name))])
+        for name in ORDERS[:2]
     }
-    random_KB = np.array([each.joint_K for each in score.log_prob(texts, Score(order="random", orders=orders))]).T
+    random_KB = np.array(
+        [each.joint_K for each in score.log_prob(texts, Score(order="random", orders=orders))]
+    ).T
     spread_B = random_KB.std(axis=0) / (~known_BN).sum(axis=1)
-    return {**found, "random": random_KB.mean(axis=0), "best": random_KB.max(axis=0), "spread": spread_B}
+    return {
+        **found,
+        "random": random_KB.mean(axis=0),
+        "best": random_KB.max(axis=0),
+        "spread": spread_B,
+    }
 
 
 def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool) -> dict[str, Any]:
@@ -135,8 +172,15 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
     if tiny:
         _tiny.corpus(folder)
     else:
-        prepare([speeches()], corpus, vocab_size=2000, document="file", sentences="punctuation", heldout=HELDOUT,
-                sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+        prepare(
+            [speeches()],
+            corpus,
+            vocab_size=2000,
+            document="file",
+            sentences="punctuation",
+            heldout=HELDOUT,
+            sample_bytes=TOKENIZER_SAMPLE_BYTES,
+        )
     heldout = Corpus(corpus, "heldout")
     starts = np.linspace(0, heldout.tokens - WINDOW, count).astype(int)
     windows_BN, _ = heldout.read(starts, WINDOW)
@@ -148,16 +192,25 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
         config = config_of(law, corpus, steps, tiny, seed)
         workdir = os.path.join(folder, f"{law}_{steps}_{seed}")
         trained = train(config, workdir)
-        budget.setdefault(law, {
-            "steps": config.train.steps,
-            "flops": config.train.steps * step_flops(config),
-            "fresh_tokens": config.train.steps * config.train.batch_size * config.data.reuse_len,
-            "seconds": [],
-        })["seconds"].append(trained["seconds"]["steps"])  # fmt: skip
+        budget.setdefault(
+            law,
+            {
+                "steps": config.train.steps,
+                "flops": config.train.steps * step_flops(config),
+                "fresh_tokens": config.train.steps
+                * config.train.batch_size
+                * config.data.reuse_len,
+                "seconds": [],
+            },
+        )["seconds"].append(trained["seconds"]["steps"])
         model = xlnet_jax.load(workdir)
         for question in QUESTIONS:
-            known[question] = known_of(question, heldout.tokenizer.word_start[windows_BN], config.data)
-            joint.setdefault((law, question), []).append(answers(model, windows_BN, known[question], orders))
+            known[question] = known_of(
+                question, heldout.tokenizer.word_start[windows_BN], config.data
+            )
+            joint.setdefault((law, question), []).append(
+                answers(model, windows_BN, known[question], orders)
+            )
     characters_V, _ = heldout.tokenizer.text_lengths()
     rows = []
     for question, order in itertools.product(QUESTIONS, ORDERS):
@@ -165,22 +218,30 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
         characters = characters_V[windows_BN][unknown_BN].sum()
         nats = {law: -np.stack([each[order] for each in joint[law, question]]) for law in LAWS}
         per_token = {law: nats_SB / unknown_BN.sum(axis=1) for law, nats_SB in nats.items()}
-        gains = {law: per_token["spans"] - per_SB for law, per_SB in per_token.items() if law != "spans"}
-        rows.append({
-            "question": question,
-            "order": order,
-            "nats": {law: float(per_SB.mean()) for law, per_SB in per_token.items()},
-            "error": {law: error(per_SB) for law, per_SB in per_token.items()},
-            "bits_per_character": {
-                law: float(nats_SB.mean(axis=0).sum() / math.log(2) / characters) for law, nats_SB in nats.items()
-            },
-            "gain": {law: gain_SB.mean(axis=1).tolist() for law, gain_SB in gains.items()},
-            "gain_error": {law: error(gain_SB) for law, gain_SB in gains.items()},
-        })  # fmt: skip
+        gains = {
+            law: per_token["spans"] - per_SB for law, per_SB in per_token.items() if law != "spans"
+        }
+        rows.append(
+            {
+                "question": question,
+                "order": order,
+                "nats": {law: float(per_SB.mean()) for law, per_SB in per_token.items()},
+                "error": {law: error(per_SB) for law, per_SB in per_token.items()},
+                "bits_per_character": {
+                    law: float(nats_SB.mean(axis=0).sum() / math.log(2) / characters)
+                    for law, nats_SB in nats.items()
+                },
+                "gain": {law: gain_SB.mean(axis=1).tolist() for law, gain_SB in gains.items()},
+                "gain_error": {law: error(gain_SB) for law, gain_SB in gains.items()},
+            }
+        )
     return {
         "rows": rows,
         "order_spread": {
-            question: {law: float(np.mean([each["spread"] for each in joint[law, question]])) for law in LAWS}
+            question: {
+                law: float(np.mean([each["spread"] for each in joint[law, question]]))
+                for law in LAWS
+            }
             for question in QUESTIONS
         },
         "budget": budget,
@@ -196,27 +257,49 @@ def error(values_SB: np.ndarray) -> float:
 
 
 def table(found: dict[str, Any]) -> str:
-    lines = ["nats per unknown token (bits per character), and by how much a law is better than spans with each seed"]
-    lines.append(f"{'unknown':8}{'order':10}" + "".join(f"{law:>16}" for law in LAWS)
-                 + "".join(f"{law + ' better by':>32}" for law in list(LAWS)[1:]))  # fmt: skip
+    lines = [
+        (
+            "nats per unknown token (bits per character), "
+            "and by how much a law is better than spans with each seed"
+        )
+    ]
+    lines.append(
+        f"{'unknown':8}{'order':10}"
+        + "".join(f"{law:>16}" for law in LAWS)
+        + "".join(f"{law + ' better by':>32}" for law in list(LAWS)[1:])
+    )
     for row in found["rows"]:
         sides = [f"{row['nats'][law]:.3f} ({row['bits_per_character'][law]:.3f})" for law in LAWS]
-        gains = [" ".join(f"{gain:+.3f}" for gain in each) + f" +- {row['gain_error'][law]:.3f}"
-                 for law, each in row["gain"].items()]  # fmt: skip
-        lines.append(f"{row['question']:8}{row['order']:10}" + "".join(f"{side:>16}" for side in sides)
-                     + "".join(f"{gain:>32}" for gain in gains))  # fmt: skip
+        gains = [
+            " ".join(f"{gain:+.3f}" for gain in each) + f" +- {row['gain_error'][law]:.3f}"
+            for law, each in row["gain"].items()
+        ]
+        lines.append(
+            f"{row['question']:8}{row['order']:10}"
+            + "".join(f"{side:>16}" for side in sides)
+            + "".join(f"{gain:>32}" for gain in gains)
+        )
     for law, each in found["budget"].items():
-        lines.append(f"{law}: {each['steps']} steps, {each['flops']:.3g} FLOPs, {each['fresh_tokens']:,} fresh tokens, "
-                     + ", ".join(f"{seconds:.0f} s" for seconds in each["seconds"]))  # fmt: skip
+        lines.append(
+            f"{law}: {each['steps']} steps, {each['flops']:.3g} FLOPs, "
+            f"{each['fresh_tokens']:,} fresh tokens, "
+            + ", ".join(f"{seconds:.0f} s" for seconds in each["seconds"])
+        )
     spreads = ", ".join(
-        f"{question} " + "/".join(f"{by[law]:.3f}" for law in LAWS) for question, by in found["order_spread"].items()
+        f"{question} " + "/".join(f"{by[law]:.3f}" for law in LAWS)
+        for question, by in found["order_spread"].items()
     )
-    lines.append(f"standard deviation over random orders, nats per unknown token ({'/'.join(LAWS)}): {spreads}")
+    lines.append(
+        "standard deviation over random orders, "
+        f"nats per unknown token ({'/'.join(LAWS)}): {spreads}"
+    )
     return "\n".join(lines)
 
 
 def picture(found: dict[str, Any], path: str) -> None:
-    """By how much each law is better than spans, in two orders; error lines are standard errors over the windows."""
+    """By how much each law is better than spans, in two orders; error lines are standard errors
+    over the windows.
+    """
     import _bars
 
     heights, errors = {}, {}
@@ -224,15 +307,25 @@ def picture(found: dict[str, Any], path: str) -> None:
         rows = [row for row in found["rows"] if row["order"] == order]
         heights[f"{law}, {order}"] = [float(np.mean(row["gain"][law])) for row in rows]
         errors[f"{law}, {order}"] = [row["gain_error"][law] for row in rows]
-    _bars.draw(path, QUESTIONS, heights, errors, "nats per unknown token",
-               "Gain over the law spans, by what is unknown")  # fmt: skip
+    _bars.draw(
+        path,
+        QUESTIONS,
+        heights,
+        errors,
+        "nats per unknown token",
+        "Gain over the law spans, by what is unknown",
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print only the line of JSON")
     parser.add_argument(
-        "--tiny", action="store_true", help="two laws and one question, with a tiny model for 4 steps, to try it"
+        "--tiny",
+        action="store_true",
+        help="two laws and one question, with a tiny model for 4 steps, to try it",
     )
     parser.add_argument("--folder", help="of corpus and runs (default: a temporary one)")
     parser.add_argument("--steps", type=int, default=2000, help="of `spans`")

@@ -1,27 +1,32 @@
-"""Does it matter in which order a text is filled? Puzzles with easy and hard orders, solved in each.
+"""Does it matter in which order a text is filled? Puzzles with easy and hard orders, solved in
+each.
 
     python benchmarks/order_toy.py [--json] [--seeds=3] [--picture=FILE.svg]
         minutes on two cores
     python benchmarks/order_toy.py --tiny
         tiny sizes, to try it
 
-A small permutation language model is trained on generated puzzles with any of their cells unknown: a uniform number of
-them, from one to all, at random places and in a random order. Then the most probable token is filled in, cell by cell.
+A small permutation language model is trained on generated puzzles with any of their cells unknown:
+a uniform number of them, from one to all, at random places and in a random order. Then the most
+probable token is filled in, cell by cell.
 
-  sums      x_1 .. x_6 below 5 are given, and after them stand y_6 .. y_1 with y_i = (x_1 + .. + x_i) mod 5, unknown.
-            From left to right the sum of all comes first, which is hard; from right to left each y is the last one and
-            an x. Who guesses the first sum and errs nowhere else solves one of 5.
-  sudoku    4x4: each of 4 values once in each row, column and quarter. 6 of 16 cells are given, and only one grid fits
-            them. No fixed order is easy: the easy cells depend on the puzzle. 48 of the 288 grids are never trained on,
-            and all puzzles are of these.
+  sums      x_1 .. x_6 below 5 are given, and after them stand y_6 .. y_1 with
+            y_i = (x_1 + .. + x_i) mod 5, unknown. From left to right the sum of all comes first,
+            which is hard; from right to left each y is the last one and an x. Who guesses the first
+            sum and errs nowhere else solves one of 5.
+  sudoku    4x4: each of 4 values once in each row, column and quarter. 6 of 16 cells are given, and
+            only one grid fits them. No fixed order is easy: the easy cells depend on the puzzle. 48
+            of the 288 grids are never trained on, and all puzzles are of these.
 
 Figures:
 
-  solved                   share of the puzzles without a wrong cell, by puzzle and order, for each seed. A seed changes
-                           parameters and data, and the random orders; the puzzles to solve are the same.
+  solved                   share of the puzzles without a wrong cell, by puzzle and order, for each
+                           seed. A seed changes parameters and data, and the random orders; the
+                           puzzles to solve are the same.
   mean, spread             over the seeds; the spread is the largest minus the smallest
   chance                   the share that guessing every cell would solve
-  confidence_solves_more   whether order `confidence` solves more than `left` with every seed of both puzzles
+  confidence_solves_more   whether order `confidence` solves more than `left` with every seed of
+                           both puzzles
   loss                     nats per unknown token of the last training steps, mean over the seeds
 """
 
@@ -50,7 +55,9 @@ CLUES, HELDOUT_GRIDS = 6, 48
 
 @dataclasses.dataclass(frozen=True)
 class Puzzle:
-    """A kind of puzzles. B of them are ids, int [B, T], and which cells may be unknown, bool [B, T]."""
+    """A kind of puzzles. B of them are ids, int [B, T], and which cells may be unknown, bool [B,
+    T].
+    """
 
     length: int
     values: int
@@ -77,8 +84,10 @@ def grids() -> np.ndarray:
     rows = np.array(list(itertools.permutations(range(4))))
     all_G44 = rows[np.array(list(itertools.product(range(len(rows)), repeat=4)))]
     quarters_G44 = all_G44.reshape(-1, 2, 2, 2, 2).swapaxes(2, 3).reshape(-1, 4, 4)
-    whole_G = [(np.sort(each, axis=2) == np.arange(4)).all(axis=(1, 2))
-               for each in (all_G44.swapaxes(1, 2), quarters_G44)]  # fmt: skip
+    whole_G = [
+        (np.sort(each, axis=2) == np.arange(4)).all(axis=(1, 2))
+        for each in (all_G44.swapaxes(1, 2), quarters_G44)
+    ]
     found = all_G44[whole_G[0] & whole_G[1]].reshape(-1, 16)
     return FIRST + np.random.default_rng(0).permutation(found)
 
@@ -107,7 +116,9 @@ PUZZLES = {
 
 
 def uniform(rng: np.random.Generator, cells_BT: np.ndarray, free_BT: np.ndarray) -> Any:
-    """A Batch that predicts some of the free cells: a uniform number, at random places and in a random order."""
+    """A Batch that predicts some of the free cells: a uniform number, at random places and in a
+    random order.
+    """
     from xlnet_jax.batch import forward_text
 
     # The free cells come first, in a random order; the first U of them are unknown.
@@ -119,8 +130,13 @@ def uniform(rng: np.random.Generator, cells_BT: np.ndarray, free_BT: np.ndarray)
     used_BP = np.arange(slots) < unknown_B1
     position_BP = np.where(used_BP, np.argsort(rank_BT < 0, axis=1, kind="stable")[:, :slots], 0)
     target_BP = np.where(used_BP, np.take_along_axis(cells_BT, position_BP, axis=1), 0)
-    batch = forward_text(cells_BT.astype(np.int32), rank_BT, np.zeros_like(rank_BT), position_BP.astype(np.int32),
-                         target_BP.astype(np.int32))  # fmt: skip
+    batch = forward_text(
+        cells_BT.astype(np.int32),
+        rank_BT,
+        np.zeros_like(rank_BT),
+        position_BP.astype(np.int32),
+        target_BP.astype(np.int32),
+    )
     return dataclasses.replace(batch, target_weights=used_BP.astype(np.float32))
 
 
@@ -129,16 +145,28 @@ def config_of(puzzle: Puzzle, slots: int, steps: int, seed: int) -> Any:
 
     return dataclasses.replace(
         configs.Config(),
-        model=configs.ModelConfig(vocab_size=FIRST + puzzle.values, layers=puzzle.layers, d_model=64, heads=4,
-                                  head_dim=16, d_ff=256, memory_len=0, init_std=0.1, dropout=0.0,
-                                  attention_dropout=0.0, compute_dtype="float32"),
-        data=configs.DataConfig(objective="plm", segment_len=puzzle.length, reuse_len=puzzle.length,
-                                num_predict=slots),
-        optimizer=configs.OptimizerConfig(learning_rate=puzzle.learning_rate, warmup_steps=min(100, steps // 2),
-                                          schedule="cosine"),
+        model=configs.ModelConfig(
+            vocab_size=FIRST + puzzle.values,
+            layers=puzzle.layers,
+            d_model=64,
+            heads=4,
+            head_dim=16,
+            d_ff=256,
+            memory_len=0,
+            init_std=0.1,
+            dropout=0.0,
+            attention_dropout=0.0,
+            compute_dtype="float32",
+        ),
+        data=configs.DataConfig(
+            objective="plm", segment_len=puzzle.length, reuse_len=puzzle.length, num_predict=slots
+        ),
+        optimizer=configs.OptimizerConfig(
+            learning_rate=puzzle.learning_rate, warmup_steps=min(100, steps // 2), schedule="cosine"
+        ),
         train=configs.TrainConfig(steps=steps, batch_size=64, steps_per_dispatch=DISPATCH),
         seeds=configs.SeedsConfig(init=seed),
-    )  # fmt: skip
+    )
 
 
 def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
@@ -174,7 +202,9 @@ def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]
     from xlnet_jax.infer.options import Decoding
 
     cells_BT, unknown_BT = puzzle.ask(np.random.default_rng(0), count)
-    texts = list(zip(np.where(unknown_BT, FIRST, cells_BT).astype(np.int32), ~unknown_BT, strict=True))
+    texts = list(
+        zip(np.where(unknown_BT, FIRST, cells_BT).astype(np.int32), ~unknown_BT, strict=True)
+    )
     shares = {}
     for order in ORDERS:
         filled = fill(texts, Decoding(order=order, seed=seed))
@@ -185,21 +215,35 @@ def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]
 
 def run(seeds: int, count: int) -> dict[str, Any]:
     began = time.monotonic()
-    shares: dict[str, dict[str, list[float]]] = {name: {order: [] for order in ORDERS} for name in PUZZLES}
+    shares: dict[str, dict[str, list[float]]] = {
+        name: {order: [] for order in ORDERS} for name in PUZZLES
+    }
     losses: dict[str, list[float]] = {name: [] for name in PUZZLES}
     for (name, puzzle), seed in itertools.product(PUZZLES.items(), range(seeds)):
         fill, loss = trained(puzzle, puzzle.steps, seed)
         losses[name].append(loss)
         for order, share in solved(fill, puzzle, count, seed).items():
             shares[name][order].append(share)
-    asked = {name: puzzle.ask(np.random.default_rng(0), count)[1] for name, puzzle in PUZZLES.items()}
+    asked = {
+        name: puzzle.ask(np.random.default_rng(0), count)[1] for name, puzzle in PUZZLES.items()
+    }
     return {
         "solved": shares,
-        "mean": {name: {order: statistics.mean(each) for order, each in by.items()} for name, by in shares.items()},
-        "spread": {name: {order: max(each) - min(each) for order, each in by.items()} for name, by in shares.items()},
-        "chance": {name: float(PUZZLES[name].values ** -float(asked[name][0].sum())) for name in PUZZLES},
+        "mean": {
+            name: {order: statistics.mean(each) for order, each in by.items()}
+            for name, by in shares.items()
+        },
+        "spread": {
+            name: {order: max(each) - min(each) for order, each in by.items()}
+            for name, by in shares.items()
+        },
+        "chance": {
+            name: float(PUZZLES[name].values ** -float(asked[name][0].sum())) for name in PUZZLES
+        },
         "confidence_solves_more": all(
-            best > left for by in shares.values() for best, left in zip(by["confidence"], by["left"], strict=True)
+            best > left
+            for by in shares.values()
+            for best, left in zip(by["confidence"], by["left"], strict=True)
         ),
         "loss": {name: statistics.mean(each) for name, each in losses.items()},
         "puzzles": count,
@@ -211,8 +255,14 @@ def run(seeds: int, count: int) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     lines = [f"{'solved':10}" + "".join(f"{order:>22}" for order in ORDERS) + f"{'chance':>10}"]
     for name, mean in found["mean"].items():
-        shares = [f"{mean[order]:.3f} (spread {found['spread'][name][order]:.3f})" for order in ORDERS]
-        lines.append(f"{name:10}" + "".join(f"{share:>22}" for share in shares) + f"{found['chance'][name]:10.0e}")
+        shares = [
+            f"{mean[order]:.3f} (spread {found['spread'][name][order]:.3f})" for order in ORDERS
+        ]
+        lines.append(
+            f"{name:10}"
+            + "".join(f"{share:>22}" for share in shares)
+            + f"{found['chance'][name]:10.0e}"
+        )
     lines.append(f"confidence solves more than left: {found['confidence_solves_more']}")
     return "\n".join(lines)
 
@@ -224,19 +274,32 @@ def picture(found: dict[str, Any], path: str) -> None:
     by = found["solved"]
     mean = {order: [found["mean"][name][order] for name in by] for order in ORDERS}
     ends = {
-        order: [[mean[order][i] - min(by[name][order]) for i, name in enumerate(by)],
-                [max(by[name][order]) - mean[order][i] for i, name in enumerate(by)]]
+        order: [
+            [mean[order][i] - min(by[name][order]) for i, name in enumerate(by)],
+            [max(by[name][order]) - mean[order][i] for i, name in enumerate(by)],
+        ]
         for order in ORDERS
-    }  # fmt: skip
+    }
     hard = [1 / MODULUS if name == "sums" else None for name in by]
-    _bars.draw(path, list(by), mean, ends, "share solved", "Puzzles solved by the order of filling",
-               {"first sum guessed": hard})  # fmt: skip
+    _bars.draw(
+        path,
+        list(by),
+        mean,
+        ends,
+        "share solved",
+        "Puzzles solved by the order of filling",
+        {"first sum guessed": hard},
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print only the line of JSON")
-    parser.add_argument("--tiny", action="store_true", help="one kind of puzzle, 50 steps and one seed, to try it")
+    parser.add_argument(
+        "--tiny", action="store_true", help="one kind of puzzle, 50 steps and one seed, to try it"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--puzzles", type=int, default=512, help="of each kind, to be solved")
     parser.add_argument("--picture", help="an SVG file to write")

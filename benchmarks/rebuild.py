@@ -1,13 +1,15 @@
 """What checkpoints without the memory cost, on the quick start: held-out loss, bytes and seconds.
 
     python benchmarks/rebuild.py --json
-    python benchmarks/rebuild.py --tiny                        a tiny model, 6 steps and two runs, to try it
+    python benchmarks/rebuild.py --tiny                        a tiny model, 6 steps and two runs,
+                                                               to try it
 
 Runs of `--steps` steps: one undisturbed; one that stops and resumes every `--every` steps with
-`checkpoint.memory=rebuild`; and one that resumes with an empty memory instead. A second undisturbed run, with another
-seed of the data and the memory in its checkpoints, shows how much two runs differ anyway. The learning rate decays to 0
-at `--steps`, and the whole held-out split is scored. A resume from the last checkpoint but one compares the same
-parameters with the same batch: `after_a_resume` are the training losses of the next step.
+`checkpoint.memory=rebuild`; and one that resumes with an empty memory instead. A second undisturbed
+run, with another seed of the data and the memory in its checkpoints, shows how much two runs differ
+anyway. The learning rate decays to 0 at `--steps`, and the whole held-out split is scored. A resume
+from the last checkpoint but one compares the same parameters with the same batch: `after_a_resume`
+are the training losses of the next step.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Rebuilds(logging.Handler):
 
 
 def trained(workdir: str, words: Iterable[str], stops: Iterable[int]) -> dict[str, Any]:
-    """The evaluation of a run that stops at these steps and is started again, and `checkpoint_bytes`."""
+    """The evaluation of a run that stops at these steps and is started again, and
+    `checkpoint_bytes`.
+    """
     from xlnet_jax.commands.evaluate import evaluate
     from xlnet_jax.commands.train import train
     from xlnet_jax.config import load
@@ -82,18 +86,28 @@ def after_a_resume(undisturbed: str, words: list[str], step: int) -> dict[str, f
 
 
 def nothing_rebuilt() -> contextlib.AbstractContextManager[Any]:
-    """A resume without a saved memory starts with an empty one: as if no earlier segment had an effect."""
+    """A resume without a saved memory starts with an empty one: as if no earlier segment had an
+    effect.
+    """
     from xlnet_jax.train import launch
 
     return mock.patch.object(launch, "_first_in_memory", lambda config, plan, step: step)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
-    parser.add_argument("--steps", type=int, default=300, help="of each run (default 300; the quick start has 800)")
-    parser.add_argument("--every", type=int, default=25, help="steps between two starts (default 25)")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=300, help="of each run (default 300; the quick start has 800)"
+    )
+    parser.add_argument(
+        "--every", type=int, default=25, help="steps between two starts (default 25)"
+    )
     args = parser.parse_args()
     if args.tiny:
         args.steps, args.every = 6, 2
@@ -108,10 +122,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         words = [
             f"--config.data.corpus={corpus_of(folder, load(PATH).model.vocab_size, args.tiny)}",
-            f"--config.log.compilation_cache={folder}/cache", f"--config.train.steps={args.steps}",
-            f"--config.checkpoint.every={args.every}", "--config.evaluation.final=false",
-            f"--config.train.steps_per_dispatch={DISPATCH}", *(_tiny.WORDS if args.tiny else ()),
-        ]  # fmt: skip
+            f"--config.log.compilation_cache={folder}/cache",
+            f"--config.train.steps={args.steps}",
+            f"--config.checkpoint.every={args.every}",
+            "--config.evaluation.final=false",
+            f"--config.train.steps_per_dispatch={DISPATCH}",
+            *(_tiny.WORDS if args.tiny else ()),
+        ]
         rebuild = [*words, "--config.checkpoint.memory=rebuild"]
         runs = {
             "undisturbed": trained(f"{folder}/undisturbed", rebuild, once),
@@ -119,7 +136,9 @@ def main() -> None:
         }
         first, *later = rebuilds.seconds
         if not args.tiny:
-            runs["other_seed"] = trained(f"{folder}/other_seed", [*words, "--config.seeds.data=2"], once)
+            runs["other_seed"] = trained(
+                f"{folder}/other_seed", [*words, "--config.seeds.data=2"], once
+            )
             with nothing_rebuilt():
                 runs["empty"] = trained(f"{folder}/empty", rebuild, often)
         losses = after_a_resume(f"{folder}/undisturbed", rebuild, often[-2])

@@ -1,11 +1,14 @@
-"""Bytes that each process reads when a run resumes: 1, 2 and 4 processes with the same parameters (data parallelism).
+"""Bytes that each process reads when a run resumes: 1, 2 and 4 processes with the same parameters
+(data parallelism).
 
     python benchmarks/restores.py --json
-    python benchmarks/restores.py --tiny                       a tiny model and two processes, to try it
+    python benchmarks/restores.py --tiny                       a tiny model and two processes, to
+                                                               try it
 
-The state of a model of 18 million parameters without its memory, filled with random numbers, is saved by some
-processes and read by others, each with one CPU device, on one disk. The bytes are those of the process's own read calls
-(`rchar` of /proc/self/io) during `Checkpoints.read`. The arrays are compared with their checksums afterwards.
+The state of a model of 18 million parameters without its memory, filled with random numbers, is
+saved by some processes and read by others, each with one CPU device, on one disk. The bytes are
+those of the process's own read calls (`rchar` of /proc/self/io) during `Checkpoints.read`. The
+arrays are compared with their checksums afterwards.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def host(process: int, processes: int, port: int, workdir: str, save: bool, tiny
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
-    words = _tiny.WORDS if tiny else [f"--config.model.{key}={value}" for key, value in MODEL.items()]
+    words = (
+        _tiny.WORDS if tiny else [f"--config.model.{key}={value}" for key, value in MODEL.items()]
+    )
     config = load(os.path.join(REPOSITORY, "configs", "quickstart.py"), words)
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh):
@@ -54,8 +59,12 @@ def host(process: int, processes: int, port: int, workdir: str, save: bool, tiny
         del trees["memory"]
 
         def filled(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-            values = np.random.default_rng(0).standard_normal(leaf.shape, np.float32).astype(leaf.dtype)
-            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
+            values = (
+                np.random.default_rng(0).standard_normal(leaf.shape, np.float32).astype(leaf.dtype)
+            )
+            return jax.make_array_from_callback(
+                leaf.shape, leaf.sharding, lambda index: values[index]
+            )
 
         if save:
             with Checkpoints(workdir, CheckpointConfig(keep=1)) as checkpoints:
@@ -76,22 +85,37 @@ def start(processes: int, workdir: str, *options: str) -> list[dict[str, float]]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": REPOSITORY, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": REPOSITORY,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
     words = [sys.executable, __file__, f"--workdir={workdir}", f"--host={processes}", *options]
     running = [
-        subprocess.Popen([*words, f"--process={i}", f"--port={port}"], stdout=subprocess.PIPE, env=environment)
+        subprocess.Popen(
+            [*words, f"--process={i}", f"--port={port}"], stdout=subprocess.PIPE, env=environment
+        )
         for i in range(processes)
     ]
     printed = [process.communicate()[0] for process in running]
-    assert not any(process.returncode for process in running), "a process failed; its error is above"
+    assert not any(process.returncode for process in running), (
+        "a process failed; its error is above"
+    )
     # Gloo prints, too.
-    return [json.loads(line) for out in printed for line in out.splitlines() if line.startswith(b"{")]
+    return [
+        json.loads(line) for out in printed for line in out.splitlines() if line.startswith(b"{")
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
     for name, kind in {"workdir": str, "host": int, "process": int, "port": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     parser.add_argument("--save", action="store_true", help=argparse.SUPPRESS)
@@ -118,7 +142,10 @@ def main() -> None:
     print("saved by  read by  MB read by each process      of all  seconds")
     for row in rows:
         each = " ".join(f"{count / 1e6:.1f}" for count in row["bytes"])
-        print(f"{row['saved_by']:8} {row['read_by']:8}  {each:26} {row['share']:7.0%} {max(row['seconds']):8.2f}")
+        print(
+            f"{row['saved_by']:8} {row['read_by']:8}  {each:26} {row['share']:7.0%} "
+            f"{max(row['seconds']):8.2f}"
+        )
 
 
 if __name__ == "__main__":

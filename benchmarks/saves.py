@@ -3,10 +3,10 @@
     python benchmarks/saves.py --json
     python benchmarks/saves.py --tiny                          a tiny model for 4 steps, to try it
 
-A run of `--steps` steps on the text of the quick start. The seconds come from the run's own accounting
-(`run/goodput.py`): the time in which the loop copies the state to the host, flushes metrics, and waits for the writer
-of the previous save. The CPU seconds of the writer are measured separately, with nothing else running: the CPU time of
-the process over some saves and waits.
+A run of `--steps` steps on the text of the quick start. The seconds come from the run's own
+accounting (`run/goodput.py`): the time in which the loop copies the state to the host, flushes
+metrics, and waits for the writer of the previous save. The CPU seconds of the writer are measured
+separately, with nothing else running: the CPU time of the process over some saves and waits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,14 @@ def corpus_of(folder: str, vocab_size: int, tiny: bool = False) -> str:
 
     corpus = os.path.join(folder, "corpus")
     prepare(
-        [quickstart.speeches()], corpus, vocab_size=vocab_size, document="file", sentences="punctuation",
-        heldout=quickstart.HELDOUT, sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
-    )  # fmt: skip
+        [quickstart.speeches()],
+        corpus,
+        vocab_size=vocab_size,
+        document="file",
+        sentences="punctuation",
+        heldout=quickstart.HELDOUT,
+        sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+    )
     return corpus
 
 
@@ -68,10 +73,16 @@ def writer_cpu_seconds(config, workdir: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing")
-    parser.add_argument("--steps", type=int, default=400, help="of the run; one save per 100 (default 400)")
+    parser.add_argument(
+        "--tiny", action="store_true", help="tiny sizes, to try it: the figures mean nothing"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=400, help="of the run; one save per 100 (default 400)"
+    )
     parser.add_argument("--folder", help="folder for everything (default: a temporary folder)")
     args = parser.parse_args()
     from xlnet_jax.commands.train import train
@@ -87,8 +98,11 @@ def main() -> None:
         vocab_size = load(os.path.join(configs, "quickstart.py")).model.vocab_size
         corpus = corpus_of(folder, vocab_size, args.tiny)
         run = os.path.join(folder, f"run{random.randrange(10**6)}")
-        words = [f"--config.data.corpus={corpus}", f"--config.checkpoint.every={every}",
-                 *(_tiny.WORDS if args.tiny else ())]  # fmt: skip
+        words = [
+            f"--config.data.corpus={corpus}",
+            f"--config.checkpoint.every={every}",
+            *(_tiny.WORDS if args.tiny else ()),
+        ]
         config = load(os.path.join(configs, "quickstart.py"), words)
         seconds = train(config, run, stop_at=args.steps)["seconds"]
         loop = seconds["steps"] + seconds["data"] + seconds["save"]

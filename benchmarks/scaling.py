@@ -1,12 +1,14 @@
 """What a training step of ours costs as one size grows: segment, memory, layers, batch, devices.
 
-    python benchmarks/scaling.py [--json]                        on virtual CPU devices; some minutes
+    python benchmarks/scaling.py [--json]                        on virtual CPU devices; some
+                                                                 minutes
     python benchmarks/scaling.py --tiny                         tiny sizes, to try it
 
-Every axis starts at the same small model and doubles one size. All variants take turns, so that other work on the
-machine slows all of them down. `growth` is the median over rounds of the cost over that of the variant before: 2 is
-linear. Devices are cores of one machine that share its memory: more of them divide the batch and add communication, so
-a growth above 1 of CPU seconds is the cost of the mesh.
+Every axis starts at the same small model and doubles one size. All variants take turns, so that
+other work on the machine slows all of them down. `growth` is the median over rounds of the cost
+over that of the variant before: 2 is linear. Devices are cores of one machine that share its
+memory: more of them divide the batch and add communication, so a growth above 1 of CPU seconds is
+the cost of the mesh.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import time
 from typing import Any
 
 DEVICES = 4
-AXES = {"T": (128, 256, 512), "M": (96, 192, 384), "L": (2, 4, 8), "batch": (4, 8, 16), "devices": (1, 2, 4)}
+AXES = {
+    "T": (128, 256, 512),
+    "M": (96, 192, 384),
+    "L": (2, 4, 8),
+    "batch": (4, 8, 16),
+    "devices": (1, 2, 4),
+}
 TINY = {"T": (16,), "M": (12,), "L": (1,), "batch": (4,), "devices": (1, 2)}
 
 
@@ -39,13 +47,19 @@ class Variant:
         T = sizes["T"]
         config = Config(
             model=ModelConfig(
-                vocab_size=1000, layers=sizes["L"], d_model=width, heads=width // 32, head_dim=32, d_ff=4 * width,
-                memory_len=sizes["M"], compute_dtype="float32",
+                vocab_size=1000,
+                layers=sizes["L"],
+                d_model=width,
+                heads=width // 32,
+                head_dim=32,
+                d_ff=4 * width,
+                memory_len=sizes["M"],
+                compute_dtype="float32",
             ),
             data=DataConfig(segment_len=T, reuse_len=T // 2, num_predict=T // 6),
             optimizer=OptimizerConfig(warmup_steps=0),
             train=TrainConfig(batch_size=sizes["batch"], steps_per_dispatch=1),
-        )  # fmt: skip
+        )
         recipe = make_recipe(config)
         self.mesh = make_mesh(config.mesh, jax.devices()[: sizes["devices"]])
         with jax.set_mesh(self.mesh):
@@ -70,7 +84,11 @@ class Variant:
 def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict[str, Any]]:
     """A row for every size of every axis, in order."""
     base, made = {name: sizes[0] for name, sizes in axes.items()}, {}
-    wanted = [(axis, size, tuple((base | {axis: size}).items())) for axis, sizes in axes.items() for size in sizes]
+    wanted = [
+        (axis, size, tuple((base | {axis: size}).items()))
+        for axis, sizes in axes.items()
+        for size in sizes
+    ]
     for _, _, sizes in wanted:
         if sizes not in made:
             made[sizes] = Variant(dict(sizes), width)
@@ -82,19 +100,34 @@ def rows(axes: dict[str, tuple[int, ...]], width: int, rounds: int) -> list[dict
     result = []
     for axis, size, sizes in wanted:
         now = made[sizes]
-        before = made[tuple((base | {axis: result[-1]["size"]}).items())] if size > base[axis] else None
+        before = (
+            made[tuple((base | {axis: result[-1]["size"]}).items())] if size > base[axis] else None
+        )
         seconds, cpu = zip(*now.turns, strict=True)
-        result.append({
-            "axis": axis, "size": size, "seconds": statistics.median(seconds), "spread": [min(seconds), max(seconds)],
-            "cpu_seconds": statistics.median(cpu), "temp_bytes": now.temp_bytes,
-            "growth": before and statistics.median(a[1] / b[1] for a, b in zip(now.turns, before.turns, strict=True)),
-        })  # fmt: skip
+        result.append(
+            {
+                "axis": axis,
+                "size": size,
+                "seconds": statistics.median(seconds),
+                "spread": [min(seconds), max(seconds)],
+                "cpu_seconds": statistics.median(cpu),
+                "temp_bytes": now.temp_bytes,
+                "growth": before
+                and statistics.median(
+                    a[1] / b[1] for a, b in zip(now.turns, before.turns, strict=True)
+                ),
+            }
+        )
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="of one step of every variant (default 7)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="of one step of every variant (default 7)"
+    )
     parser.add_argument("--tiny", action="store_true", help="tiny sizes: the figures mean nothing")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -109,11 +142,17 @@ def main() -> None:
     if args.json:
         print(json.dumps(result))
         return
-    print(f"{'':8}{'size':>6}{'seconds':>10}{'smallest':>10}{'largest':>10}{'CPU s':>8}{'growth':>8}{'temp MB':>9}")
+    print(
+        f"{'':8}{'size':>6}{'seconds':>10}{'smallest':>10}{'largest':>10}{'CPU s':>8}"
+        f"{'growth':>8}{'temp MB':>9}"
+    )
     for row in result["rows"]:
         growth = "" if row["growth"] is None else f"{row['growth']:.2f}"
-        print(f"{row['axis']:8}{row['size']:6}{row['seconds']:10.3f}{row['spread'][0]:10.3f}{row['spread'][1]:10.3f}"
-              f"{row['cpu_seconds']:8.3f}{growth:>8}{row['temp_bytes'] / 1e6:9.1f}")  # fmt: skip
+        print(
+            f"{row['axis']:8}{row['size']:6}{row['seconds']:10.3f}{row['spread'][0]:10.3f}"
+            f"{row['spread'][1]:10.3f}{row['cpu_seconds']:8.3f}{growth:>8}"
+            f"{row['temp_bytes'] / 1e6:9.1f}"
+        )
     print({name: value for name, value in result.items() if name != "rows"})
 
 

@@ -1,6 +1,8 @@
-"""How fast a training step is, beside that of XLNet in Hugging Face `transformers`, on the same machine in one run.
+"""How fast a training step is, beside that of XLNet in Hugging Face `transformers`, on the same
+machine in one run.
 
-    python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
+    python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`;
+                                                                 torch.compile takes minutes
     python benchmarks/step.py --eager --rounds=15                without torch.compile
     python benchmarks/step.py --tiny                            tiny sizes, to try it
     python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py
@@ -9,24 +11,35 @@
     python benchmarks/step.py --device=gpu --figures ours ours_xla
                                                                  these alone, same options
 
-Both sides do the whole step: two streams with the memory of the step before, the targets' loss, backward, clip of the
-gradient's norm, AdamW. They compute in float32; where a configuration says bfloat16, theirs is under torch's autocast.
-Sizes, batches, activation (gelu by tanh) and all dropout rates are the same. Every
-side has a process of its own, pinned to the same cores. The sides take turns of a few steps, so that other work on the
-machine slows all of them down. Compilation and first steps are not in the figures. Figures:
+Both sides do the whole step: two streams with the memory of the step before, the targets' loss,
+backward, clip of the gradient's norm, AdamW. They compute in float32; where a configuration says
+bfloat16, theirs is under torch's autocast. Sizes, batches, activation (gelu by tanh) and all
+dropout rates are the same. Every side has a process of its own, pinned to the same cores. The sides
+take turns of a few steps, so that other work on the machine slows all of them down. Compilation and
+first steps are not in the figures. Figures:
 
-  ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout 0.1: median of turns
-  ours_with_loader_tokens_per_second                    the same with batches of a corpus, read and built in threads
-  ours_xla_tokens_per_second                            of ours with XLA's attention, as on a CPU: not measured there
-  mfu                                                   of our figures, model FLOPs over published peak; null on a CPU
-  compile_cpu_seconds                                   of ours: XLA's CPU seconds for the program of a dispatch
-  ratio, ratio_compiled                                 ours over the peer's, dropout 0.1: median over rounds of turns
+  ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout
+                                                        0.1: median of turns
+  ours_with_loader_tokens_per_second                    the same with batches of a corpus, read and
+                                                        built in threads
+  ours_xla_tokens_per_second                            of ours with XLA's attention, as on a CPU:
+                                                        not measured there
+  mfu                                                   of our figures, model FLOPs over published
+                                                        peak; null on a CPU
+  compile_cpu_seconds                                   of ours: XLA's CPU seconds for the program
+                                                        of a dispatch
+  ratio, ratio_compiled                                 ours over the peer's, dropout 0.1: median
+                                                        over rounds of turns
   ratio_no_dropout                                      ours over the eager peer's with dropout 0
-  ratio_xla                                             ours over ours with XLA's attention, dropout 0.1
-  cpu_per_wall                                          CPU seconds over seconds of a side, dropout 0.1. Far below the
-                                                        number of cores: the machine had other work, do not use the run
-  tokens_per_cpu_second                                 of all sides; depends less on what else the machine does
-  spread                                                smallest and largest turn of every tokens_per_second
+  ratio_xla                                             ours over ours with XLA's attention, dropout
+                                                        0.1
+  cpu_per_wall                                          CPU seconds over seconds of a side, dropout
+                                                        0.1. Far below the number of cores: the
+                                                        machine had other work, do not use the run
+  tokens_per_cpu_second                                 of all sides; depends less on what else the
+                                                        machine does
+  spread                                                smallest and largest turn of every
+                                                        tokens_per_second
 
 Where `torch.compile` cannot work, its figures are null and stderr says why.
 """
@@ -52,9 +65,15 @@ from _sides import STEPS, Made, Ours, Peer
 
 DROPOUT = 0.1
 OURS, XLA, PEER, COMPILED = "ours", "ours_xla", "peer", "peer_compiled"
-FIGURES = {"ours": (OURS, DROPOUT), "ours_with_loader": (OURS, DROPOUT), "ours_xla": (XLA, DROPOUT),
-           "peer": (PEER, DROPOUT), "peer_compiled": (COMPILED, DROPOUT), "ours_no_dropout": (OURS, 0.0),
-           "peer_no_dropout": (PEER, 0.0)}  # fmt: skip
+FIGURES = {
+    "ours": (OURS, DROPOUT),
+    "ours_with_loader": (OURS, DROPOUT),
+    "ours_xla": (XLA, DROPOUT),
+    "peer": (PEER, DROPOUT),
+    "peer_compiled": (COMPILED, DROPOUT),
+    "ours_no_dropout": (OURS, 0.0),
+    "peer_no_dropout": (PEER, 0.0),
+}
 
 
 class Turn(NamedTuple):
@@ -85,17 +104,30 @@ class Task:
 
     def config(self):
         """Sizes and optimizer of both sides, as our configuration."""
-        from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig, load
+        from xlnet_jax.config import (
+            Config,
+            DataConfig,
+            ModelConfig,
+            OptimizerConfig,
+            TrainConfig,
+            load,
+        )
 
-        rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
+        rates = dict(
+            dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout
+        )
         if self.path:
             given = load(self.path, list(self.words))
             changes = rates | ({"attention": "xla"} if self.side == XLA else {})
             return given.changed(model=changes, train={"steps_per_dispatch": STEPS})
-        sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
+        sizes = dict(
+            vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96
+        )
         data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
         if self.tiny:
-            sizes = dict(vocab_size=400, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12)
+            sizes = dict(
+                vocab_size=400, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12
+            )
             data, batch_size = DataConfig(segment_len=16, reuse_len=8, num_predict=3), 2
         return Config(
             model=ModelConfig(**sizes, **rates, compute_dtype="float32"),
@@ -117,7 +149,9 @@ def loaded(task: Task):
 
     config, rows = task.config(), task.config().train.batch_size
     plan = extend_plan((), 0, rows, config.data.windows_per_block)
-    dispatches = TrainDispatches(Mixture((Corpus(task.corpus),)), config, plan, np.arange(rows), 0, 10**6)
+    dispatches = TrainDispatches(
+        Mixture((Corpus(task.corpus),)), config, plan, np.arange(rows), 0, 10**6
+    )
     return iter(prefetched(dispatches, config))
 
 
@@ -127,7 +161,8 @@ def trainer(task: Task) -> Ours | Peer:
     if task.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.cores])
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU's memory, which the others need too
+    # Of a GPU's memory, which the others need too.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if task.side in (OURS, XLA):
         made = Ours(task.config(), task.device)
         made.steps()
@@ -167,7 +202,9 @@ def write_corpus(folder: str, pieces: int) -> str:
 
 
 def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]], dict[str, Made]]:
-    """All turns of each task that works here, in the order of the rounds, and what was made for it."""
+    """All turns of each task that works here, in the order of the rounds, and what was made for
+    it.
+    """
     context = multiprocessing.get_context("spawn")
     pools = {task.side: ProcessPoolExecutor(1, mp_context=context) for task in tasks.values()}
     try:
@@ -179,7 +216,9 @@ def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]],
             except CannotCompile as error:
                 print(f"torch.compile does not work here: {error}", file=sys.stderr)
                 continue
-            print(f"{name}: compiled and warm in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+            print(
+                f"{name}: compiled and warm in {time.perf_counter() - began:.0f} s", file=sys.stderr
+            )
         parameters = {name: each.parameters for name, each in made.items()}
         if len(set(parameters.values())) > 1:
             sys.exit(f"the sides do not have the same number of parameters: {parameters}")
@@ -209,12 +248,14 @@ def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
         "ratio_no_dropout": ratio("ours_no_dropout", "peer_no_dropout"),
         "ratio_xla": ratio(OURS, XLA),
         "cpu_per_wall": {
-            name: sum(turn.cpu_seconds for turn in turns[name]) / sum(turn.seconds for turn in turns[name])
+            name: sum(turn.cpu_seconds for turn in turns[name])
+            / sum(turn.seconds for turn in turns[name])
             for name in (OURS, XLA, PEER, COMPILED)
             if name in turns
         },
         "tokens_per_cpu_second": {
-            name: tokens * len(values) / sum(turn.cpu_seconds for turn in values) for name, values in turns.items()
+            name: tokens * len(values) / sum(turn.cpu_seconds for turn in values)
+            for name, values in turns.items()
         },
         "spread": {name: [min(values), max(values)] for name, values in rates.items() if values},
         "loss": {name: values[-1].loss for name, values in turns.items()},
@@ -227,42 +268,73 @@ def show(result: dict[str, Any]) -> None:
     for name, (low, high) in result["spread"].items():
         cpu = result["cpu_per_wall"].get(name)
         columns = f"{result[f'{name}_tokens_per_second']:9,.0f} {low:9,.0f} {high:9,.0f}"
-        columns += f" {'' if cpu is None else format(cpu, '.2f'):>9} {result['tokens_per_cpu_second'][name]:9,.0f}"
+        columns += (
+            f" {'' if cpu is None else format(cpu, '.2f'):>9} "
+            f"{result['tokens_per_cpu_second'][name]:9,.0f}"
+        )
         print(f"{name:18} {columns} {result['loss'][name]:9.4f}")
     for name in ("ratio", "ratio_compiled", "ratio_no_dropout", "ratio_xla"):
         print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
-    for name in ("mfu", "compile_cpu_seconds", "dropout", "device", "cores", "parameters", "load_average"):
+    for name in (
+        "mfu",
+        "compile_cpu_seconds",
+        "dropout",
+        "device",
+        "cores",
+        "parameters",
+        "load_average",
+    ):
         print(f"{name:18} {result[name]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="platform of JAX and of torch; gpu is CUDA (default cpu)")
-    parser.add_argument("--cores", type=int, default=2, help="that every side may use, and torch's threads (default 2)")
-    parser.add_argument("--rounds", type=int, default=9, help=f"of turns of {STEPS} steps (default 9)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="platform of JAX and of torch; gpu is CUDA (default cpu)"
+    )
+    parser.add_argument(
+        "--cores",
+        type=int,
+        default=2,
+        help="that every side may use, and torch's threads (default 2)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=9, help=f"of turns of {STEPS} steps (default 9)"
+    )
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--figures", nargs="+", choices=FIGURES, help="only these (default: all but ours_xla)")
-    parser.add_argument("--corpus", help="folder of `prepare` to read, instead of speeches that are prepared first")
+    parser.add_argument(
+        "--figures", nargs="+", choices=FIGURES, help="only these (default: all but ours_xla)"
+    )
+    parser.add_argument(
+        "--corpus", help="folder of `prepare` to read, instead of speeches that are prepared first"
+    )
     parser.add_argument(
         "--tiny",
         action="store_true",
         help="tiny sizes, of three sides unless --figures names them: the figures mean nothing",
     )
-    parser.add_argument("--config", help="configuration file, with changes as --config.train.batch_size=32")
+    parser.add_argument(
+        "--config", help="configuration file, with changes as --config.train.batch_size=32"
+    )
     parser.add_argument("--json", action="store_true")
     args, words = parser.parse_known_args()
     if args.tiny and not args.figures:
         args.figures, args.rounds = ["ours", "ours_with_loader", "peer"], 1
     if unknown := [word for word in words if not (args.config and word.startswith("--config."))]:
         parser.error(f"unknown: {' '.join(unknown)}")
-    if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
+    if missing := [
+        name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None
+    ]:
         sys.exit(f"{' and '.join(missing)} not installed; run `make .venv/peers.stamp`")
     if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.tiny:
         sys.exit("XLA_FLAGS asks for unoptimised code, which the tests use; unset it")
     tasks = {
         name: Task(side, dropout, args.device, args.cores, args.tiny, args.config, tuple(words))
         for name, (side, dropout) in FIGURES.items()
-        if (name in args.figures if args.figures else side != XLA) and not (args.eager and side == COMPILED)
+        if (name in args.figures if args.figures else side != XLA)
+        and not (args.eager and side == COMPILED)
     }
     load, config = [os.getloadavg()[0]], next(iter(tasks.values())).config()
     with tempfile.TemporaryDirectory() as folder:
@@ -273,13 +345,19 @@ def main() -> None:
     result = report(turns, STEPS * config.train.batch_size * config.data.segment_len)
     ours = {name: each for name, each in made.items() if each.flops}
     result["mfu"] = {
-        name: each.peak and each.flops * STEPS / each.peak / statistics.median(turn.seconds for turn in turns[name])
+        name: each.peak
+        and each.flops * STEPS / each.peak / statistics.median(turn.seconds for turn in turns[name])
         for name, each in ours.items()
     }
     result["compile_cpu_seconds"] = {name: each.compile_cpu_seconds for name, each in ours.items()}
     load.append(os.getloadavg()[0])
-    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "load_average": load,
-               "parameters": next(iter(made.values())).parameters}  # fmt: skip
+    result |= {
+        "dropout": DROPOUT,
+        "device": args.device,
+        "cores": args.cores,
+        "load_average": load,
+        "parameters": next(iter(made.values())).parameters,
+    }
     print(json.dumps(result)) if args.json else show(result)
 
 

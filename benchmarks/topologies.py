@@ -1,12 +1,17 @@
-"""Compiles XLNet-Large for whole pods of every kind of TPU, without having one, and prints a Markdown table.
+"""Compiles XLNet-Large for whole pods of every kind of TPU, without having one, and prints a
+Markdown table.
 
-    python benchmarks/topologies.py                      minutes per row on two cores; needs the extra `tpu`
+    python benchmarks/topologies.py                      minutes per row on two cores; needs the
+                                                         extra `tpu`
     python benchmarks/topologies.py --tiny               two layers on the smallest slice, to try it
-    python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology starts with v3
+    python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology
+                                                         starts with v3
     python benchmarks/topologies.py --rows=FILE          the table from such lines of an earlier run
-    python benchmarks/topologies.py --largest            the largest batch per core of v3:16x16: several compilations
+    python benchmarks/topologies.py --largest            the largest batch per core of v3:16x16:
+                                                         several compilations
 
-Every row is a separate command, `xlnet-jax compile`, so that a failing row ends with its own message.
+Every row is a separate command, `xlnet-jax compile`, so that a failing row ends with its own
+message.
 """
 
 from __future__ import annotations
@@ -20,7 +25,11 @@ from typing import Any
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
-PUBLISHED, PODS, TINY = "configs/xlnet_large_512.py", "configs/xlnet_large_pods.py", "tests/tiny_tpu.py"
+PUBLISHED, PODS, TINY = (
+    "configs/xlnet_large_512.py",
+    "configs/xlnet_large_pods.py",
+    "tests/tiny_tpu.py",
+)
 
 # Configuration, topology, slices, overrides.
 ROWS: list[tuple[str, str, int, list[str]]] = [
@@ -62,17 +71,23 @@ def row(result: dict[str, Any]) -> str:
     slices = f" x {result['slices']}" if result["slices"] > 1 else ""
     peak = f"{result['peak_hbm_bytes'] / 2**30:.2f} of {result['hbm_bytes'] / 2**30:.0f} GiB"
     times = result["account"]
-    bounds = "" if times is None else (
-        f"{times['lower_ms']:.0f} to {times['upper_ms']:.0f} ms, MFU from {times['mfu']:.1%}"
-    )  # fmt: skip
+    bounds = (
+        ""
+        if times is None
+        else (f"{times['lower_ms']:.0f} to {times['upper_ms']:.0f} ms, MFU from {times['mfu']:.1%}")
+    )
     parts = [result["attention"], f"remat {result['remat']}"]
     if result["gradient_accumulation_steps"] > 1:
         parts.append(f"{result['gradient_accumulation_steps']} micro-batches")
     cells = [
-        f"{result['topology']}{slices} ({result['devices']} devices)", f"{result['batch_size']}, {', '.join(parts)}",
-        mesh, peak if result["fits"] else f"does not fit ({peak}); {result['advice']}", reduced, bounds,
+        f"{result['topology']}{slices} ({result['devices']} devices)",
+        f"{result['batch_size']}, {', '.join(parts)}",
+        mesh,
+        peak if result["fits"] else f"does not fit ({peak}); {result['advice']}",
+        reduced,
+        bounds,
         f"{result['compile_seconds']:.0f} s",
-    ]  # fmt: skip
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -89,7 +104,12 @@ def largest() -> dict[str, Any]:
     if best is None:
         sys.exit("not even one row fits")
     rows = best.config.train.batch_size // len(pod.devices)
-    return {"topology": pod.name, "max_batch_per_core": rows, "peak_hbm_bytes": best.needed, "hbm_bytes": pod.hbm_bytes}
+    return {
+        "topology": pod.name,
+        "max_batch_per_core": rows,
+        "peak_hbm_bytes": best.needed,
+        "hbm_bytes": pod.hbm_bytes,
+    }
 
 
 def main() -> None:
@@ -97,14 +117,21 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="two small layers, smallest slice")
     parser.add_argument("--only", default="", help="topologies that start with this")
     parser.add_argument("--json", action="store_true", help="one JSON line per row")
-    parser.add_argument("--rows", help="file of JSON lines to print as the table, instead of compiling")
-    parser.add_argument("--largest", action="store_true", help="search the largest batch per core instead")
+    parser.add_argument(
+        "--rows", help="file of JSON lines to print as the table, instead of compiling"
+    )
+    parser.add_argument(
+        "--largest", action="store_true", help="search the largest batch per core instead"
+    )
     args = parser.parse_args()
     if args.largest:
         print(json.dumps(largest()))
         return
     if not args.json:
-        print("| topology | batch | mesh | peak HBM | collectives of a step | time of a step | compiled in |")
+        print(
+            "| topology | batch | mesh | peak HBM | collectives of a step | "
+            "time of a step | compiled in |"
+        )
         print("|---|---|---|---|---|---|---|", flush=True)
     if args.rows:
         with open(args.rows, encoding="utf-8") as file:

@@ -1,21 +1,24 @@
-"""Translation learned from the messages of programs, which Debian's packages have in many languages.
+"""Translation learned from the messages of programs, which Debian's packages have in many
+languages.
 
     python benchmarks/translation.py --output=MESSAGES [--language=es] [--json]
         half an hour on two cores
     python benchmarks/translation.py --tiny
         made-up messages, to try it
 
-A message catalogue (`LOCALE/es/LC_MESSAGES/git.mo`) is parallel text: one message of the program and its translation.
-Whole packages are held out, and no message of theirs is trained on. The run is the one of configs/transformer/
-messages.py in MESSAGES/run; if it is stopped, the same command goes on with it.
+A message catalogue (`LOCALE/es/LC_MESSAGES/git.mo`) is parallel text: one message of the program
+and its translation. Whole packages are held out, and no message of theirs is trained on. The run is
+the one of configs/transformer/ messages.py in MESSAGES/run; if it is stopped, the same command goes
+on with it.
 
 Figures, of the held-out packages:
 
-  pairs            messages by package, and in train.jsonl, dev.jsonl (of the packages that are trained on) and
-                   heldout.jsonl; longer ones than `LONGEST` characters, of several lines, or untranslated are left out
-  bleu, chrf       by sacrebleu, 0 to 100: of the model; of the message itself, untranslated (copy); and of the
-                   translation of the training message with the most similar characters (nearest: cosine of TF-IDF
-                   weights of groups of three)
+  pairs            messages by package, and in train.jsonl, dev.jsonl (of the packages that are
+                   trained on) and heldout.jsonl; longer ones than `LONGEST` characters, of several
+                   lines, or untranslated are left out
+  bleu, chrf       by sacrebleu, 0 to 100: of the model; of the message itself, untranslated (copy);
+                   and of the translation of the training message with the most similar characters
+                   (nearest: cosine of TF-IDF weights of groups of three)
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ Pair = tuple[str, str]
 
 
 def catalogue(data: bytes) -> Iterator[Pair]:
-    """The messages of a .mo file with their translations; of a plural the singular. GNU gettext, section 10.3."""
+    """The messages of a .mo file with their translations; of a plural the singular. GNU gettext,
+    section 10.3.
+    """
     order = "<" if data[:4] == b"\xde\x12\x04\x95" else ">"
     count, *tables = struct.unpack_from(f"{order}3I", data, 8)
     for number in range(count):
@@ -68,10 +73,15 @@ def usable(pair: Pair) -> bool:
 
 
 def read_packages(locale: str, language: str) -> dict[str, list[Pair]]:
-    """The usable pairs of each catalogue; lists of names of languages and countries (iso-codes) are no text."""
+    """The usable pairs of each catalogue; lists of names of languages and countries (iso-codes) are
+    no text.
+    """
     paths = sorted(pathlib.Path(locale, language, "LC_MESSAGES").glob("*.mo"))
-    return {path.stem: [pair for pair in catalogue(path.read_bytes()) if usable(pair)]
-            for path in paths if not path.stem.startswith("iso_")}  # fmt: skip
+    return {
+        path.stem: [pair for pair in catalogue(path.read_bytes()) if usable(pair)]
+        for path in paths
+        if not path.stem.startswith("iso_")
+    }
 
 
 def split(packages: dict[str, list[Pair]]) -> dict[str, list[Pair]]:
@@ -96,8 +106,13 @@ def nearest(train: list[Pair], sources: list[str]) -> list[str]:
     index: dict[str, int] = collections.defaultdict(lambda: len(index))
 
     def counts(texts: list[str]) -> sparse.csr_matrix:
-        rows = [collections.Counter(f" {text.casefold()} "[i : i + 3] for i in range(len(text))) for text in texts]
-        places = [(r, index[gram], count) for r, row in enumerate(rows) for gram, count in row.items()]
+        rows = [
+            collections.Counter(f" {text.casefold()} "[i : i + 3] for i in range(len(text)))
+            for text in texts
+        ]
+        places = [
+            (r, index[gram], count) for r, row in enumerate(rows) for gram, count in row.items()
+        ]
         r, c, values = map(np.array, zip(*places, strict=True))
         return sparse.csr_matrix((values.astype(float), (r, c)), (len(texts), 1 + int(c.max())))
 
@@ -112,16 +127,27 @@ def nearest(train: list[Pair], sources: list[str]) -> list[str]:
 
 
 def scores(said: list[str], wanted: list[str]) -> dict[str, float]:
-    return {"bleu": sacrebleu.corpus_bleu(said, [wanted]).score, "chrf": sacrebleu.corpus_chrf(said, [wanted]).score}
+    return {
+        "bleu": sacrebleu.corpus_bleu(said, [wanted]).score,
+        "chrf": sacrebleu.corpus_chrf(said, [wanted]).score,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", help="folder for the pairs and the run (default: a temporary folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output", help="folder for the pairs and the run (default: a temporary folder)"
+    )
     parser.add_argument("--locale", default="/usr/share/locale")
     parser.add_argument("--language", default="es")
     parser.add_argument("--steps", type=int, default=0, help="0: as in the configuration")
-    parser.add_argument("--tiny", action="store_true", help="made-up messages and two steps: the figures mean nothing")
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="made-up messages and two steps: the figures mean nothing",
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -131,23 +157,36 @@ def main() -> None:
         return
     counts = result["packages"]
     print(
-        f"{len(counts)} packages; pairs: {result['pairs']}; the largest: {collections.Counter(counts).most_common(8)}"
+        f"{len(counts)} packages; pairs: {result['pairs']}; the largest: "
+        f"{collections.Counter(counts).most_common(8)}"
     )
-    print(f"held out: {', '.join(f'{name} {counts[name]}' for name in HELDOUT)}; checkpoint of step {result['step']}")
+    print(
+        f"held out: {', '.join(f'{name} {counts[name]}' for name in HELDOUT)}; "
+        f"checkpoint of step {result['step']}"
+    )
     print(f"{'':10}{'BLEU':>8}{'chrF':>8}")
     for name in ("copy", "nearest", "model"):
         print(f"{name:10}{result[name]['bleu']:8.1f}{result[name]['chrf']:8.1f}")
 
 
 def made_up() -> dict[str, list[Pair]]:
-    """Of two packages to train on, and of those that are held out: a message is translated by other vowels."""
+    """Of two packages to train on, and of those that are held out: a message is translated by other
+    vowels.
+    """
     names = ("git", "make", *HELDOUT)
-    sources = {name: [f"cannot open file {name} {number}" for number in range(40)] for name in names}
+    sources = {
+        name: [f"cannot open file {name} {number}" for number in range(40)] for name in names
+    }
     other = str.maketrans("aeiou", "oaeui")
-    return {name: [(source, source.translate(other)) for source in texts] for name, texts in sources.items()}
+    return {
+        name: [(source, source.translate(other)) for source in texts]
+        for name, texts in sources.items()
+    }
 
 
-def measured(parser: argparse.ArgumentParser, asked: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
+def measured(
+    parser: argparse.ArgumentParser, asked: argparse.Namespace, folder: pathlib.Path
+) -> dict[str, Any]:
     """All figures."""
     packages = made_up() if asked.tiny else read_packages(asked.locale, asked.language)
     if missing := [name for name in HELDOUT if not packages.get(name)]:
@@ -156,29 +195,48 @@ def measured(parser: argparse.ArgumentParser, asked: argparse.Namespace, folder:
     folder.mkdir(parents=True, exist_ok=True)
     for name, pairs in sides.items():
         lines = (
-            json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n" for source, target in pairs
+            json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
+            for source, target in pairs
         )
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-    (folder / "text.txt").write_text("".join(f"{text}\n" for pair in sides["train"] for text in pair), encoding="utf-8")
+    (folder / "text.txt").write_text(
+        "".join(f"{text}\n" for pair in sides["train"] for text in pair), encoding="utf-8"
+    )
     counts = {name: len(pairs) for name, pairs in packages.items() if pairs}
-    result: dict[str, Any] = {"language": asked.language, "packages": counts,
-                              "pairs": {name: len(pairs) for name, pairs in sides.items()}}  # fmt: skip
+    result: dict[str, Any] = {
+        "language": asked.language,
+        "packages": counts,
+        "pairs": {name: len(pairs) for name, pairs in sides.items()},
+    }
 
     sources, wanted = (list(texts) for texts in zip(*sides["heldout"], strict=True))
     result["copy"] = scores(sources, wanted)
     result["nearest"] = scores(nearest(sides["train"], sources), wanted)
     if not (folder / "corpus").exists():
-        prepare([str(folder / "text.txt")], str(folder / "corpus"), vocabulary="bytebpe",
-                vocab_size=_tiny.VOCABULARY if asked.tiny else VOCABULARY,
-                document="line", heldout=0.01, workers=1)  # fmt: skip
+        prepare(
+            [str(folder / "text.txt")],
+            str(folder / "corpus"),
+            vocabulary="bytebpe",
+            vocab_size=_tiny.VOCABULARY if asked.tiny else VOCABULARY,
+            document="line",
+            heldout=0.01,
+            workers=1,
+        )
     keys = {"train": "train.jsonl", "dev": "dev.jsonl", "tokenizer": "corpus/tokenizer.json"}
-    config = configs.load(str(CONFIG)).changed(finetune={name: str(folder / path) for name, path in keys.items()})
+    config = configs.load(str(CONFIG)).changed(
+        finetune={name: str(folder / path) for name, path in keys.items()}
+    )
     config = config.changed(train={"steps": asked.steps}) if asked.steps else config
     if asked.tiny:
         config = config.changed(
-            model=_tiny.MODEL, log=_tiny.LOG, train={"steps": 2, "batch_size": 2}, optimizer={"warmup_steps": 1},
-            checkpoint={"every": 2}, evaluation={"every": 2}, finetune={"max_answer": 40, "beam": 1},
-        )  # fmt: skip
+            model=_tiny.MODEL,
+            log=_tiny.LOG,
+            train={"steps": 2, "batch_size": 2},
+            optimizer={"warmup_steps": 1},
+            checkpoint={"every": 2},
+            evaluation={"every": 2},
+            finetune={"max_answer": 40, "beam": 1},
+        )
     trained = finetune(config, str(folder / "run"))
     beam = ["--config.finetune.beam=4"]
     found = predict(str(folder / "run"), input=str(folder / "heldout.jsonl"), overrides=beam)

@@ -27,27 +27,46 @@ object on stdout, `{"error": "...", "exit_code": 2}`.
 EXIT_CODES = {
     0: "done",
     1: "a bug of ours (a traceback)",
-    2: "bad input or configuration: one line says what, where, and what to do; also a disk that stays full, a "
-       "permission that stays lost",
+    2: (
+        "bad input or configuration: one line says what, where, and what to do; also a disk that "
+        "stays full, a permission that stays lost"
+    ),
     3: "the run diverged: too many non-finite steps in a row",
-    42: "interrupted, with all training saved: rerun the same command. A signal, a hang, a lost process or worker, a "
-        "disk or bucket that does not answer",
-    130: "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP more than ten seconds after the "
-         "first signal), or Ctrl-C in a command that neither computes with a model nor prepares a corpus",
+    42: (
+        "interrupted, with all training saved: rerun the same command. A signal, a hang, a lost "
+        "process or worker, a disk or bucket that does not answer"
+    ),
+    130: (
+        "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP more than ten "
+        "seconds after the first signal), or Ctrl-C in a command that neither computes with a "
+        "model nor prepares a corpus"
+    ),
     141: r"the reader of the output closed it, as in `xlnet-jax ... \| head -1`",
-}  # fmt: skip
+}
 
 
 def row(option) -> str:
-    """The line of an option or of a word without a name: its default, the values that it takes, and its help."""
+    """The line of an option or of a word without a name: its default, the values that it takes, and
+    its help.
+    """
     words = option.keywords
     values = ", ".join(f"`{choice}`" for choice in words.get("choices") or ())
     if option.field and not values:
         bounds = option.field.metadata["bounds"].items()
-        values = allowed(option.field, {name: bound for name, bound in bounds if bound != LARGEST_INT})
-    name = option.name + (f"={words['metavar']}" if "metavar" in words and option.name.startswith("--") else "")
+        values = allowed(
+            option.field, {name: bound for name, bound in bounds if bound != LARGEST_INT}
+        )
+    name = option.name + (
+        f"={words['metavar']}" if "metavar" in words and option.name.startswith("--") else ""
+    )
     needed = words.get("required") or not (option.name.startswith("--") or "nargs" in words)
-    default = "required" if needed else f"`{words['default']}`" if words.get("default") not in (None, "", []) else ""
+    default = (
+        "required"
+        if needed
+        else f"`{words['default']}`"
+        if words.get("default") not in (None, "", [])
+        else ""
+    )
     return f"| `{name}` | {default} | {values} | {words['help']} |\n"
 
 

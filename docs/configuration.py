@@ -29,13 +29,17 @@ Keys with **phase** beside it may differ between the [phases](training.md#phases
 
 Upper bounds of a number are far above any run: a typing error shall not take all memory before it
 is found.
-"""
+"""  # noqa: E501
 
 
 def values(field) -> str:
     """What a key may be: its choices, or its bounds."""
-    bounds = {name: bound for name, bound in field.metadata["bounds"].items() if bound != LARGEST_INT}
-    return ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or allowed(field, bounds)
+    bounds = {
+        name: bound for name, bound in field.metadata["bounds"].items() if bound != LARGEST_INT
+    }
+    return ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or allowed(
+        field, bounds
+    )
 
 
 def page() -> str:
@@ -45,11 +49,15 @@ def page() -> str:
         if name.split(".")[0] != section:
             section = name.split(".")[0]
             what = inspect.getdoc(type(getattr(configs.Config(), section)))
-            page.append(f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n")
+            page.append(
+                f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n"
+            )
             page.append("|---|---|---|---|---|\n")
         about = field.metadata
         resume = about["resume"] + ", phase" * about["phased"]
-        page.append(f"| `{name}` | `{field.default!r}` | {values(field)} | {resume} | {about['doc']} |\n")
+        page.append(
+            f"| `{name}` | `{field.default!r}` | {values(field)} | {resume} | {about['doc']} |\n"
+        )
     return "".join(page)
 
 

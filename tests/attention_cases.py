@@ -1,4 +1,6 @@
-"""Arguments of `attend`, drawn at random: what every test of an implementation of attention starts from."""
+"""Arguments of `attend`, drawn at random: what every test of an implementation of attention starts
+from.
+"""
 
 import functools
 
@@ -11,10 +13,13 @@ from xlnet_jax.kernels import tpu
 from xlnet_jax.kernels.xla import Arguments
 
 GATHERED = functools.partial(
-    tpu.attend, interpret=True, blocks=tpu.TpuBlocks(queries=16, keys=128, chosen=16, window=128, strided=False)
+    tpu.attend,
+    interpret=True,
+    blocks=tpu.TpuBlocks(queries=16, keys=128, chosen=16, window=128, strided=False),
 )
-"""The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on v4. No TPU takes 16
-queries, but interpret mode does."""
+"""The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on
+v4. No TPU takes 16 queries, but interpret mode does.
+"""
 BIASES = ("content_bias", "position_bias", "segment_bias")
 
 
@@ -35,15 +40,23 @@ def draw(T, M, B=2, tables=1, chosen=None, seed=0, H=2, E=3):
     limit_BQ = np.minimum(limit_BQ + 1, NEVER) if chosen is None else limit_BQ
     normal = rng.standard_normal
     return Arguments(
-        q_BQHE=normal((B, Q, H, E)), k_BKHE=normal((B, K, H, E)), v_BKHE=normal((B, K, H, E)),
+        q_BQHE=normal((B, Q, H, E)),
+        k_BKHE=normal((B, K, H, E)),
+        v_BKHE=normal((B, K, H, E)),
         position=(*normal((2, tables, K + T - 1, H, E)), np.where(np.arange(B) % 2, -1, 1)),
-        biases={name: normal((H, E)) for name in BIASES}, segment_2HE=normal((2, H, E)), limit_BQ=limit_BQ,
-        rank_BK=np.concatenate([rank_BM, rank_BT], 1), segment_BQ=np.take_along_axis(segment_BT, at_BQ, 1),
+        biases={name: normal((H, E)) for name in BIASES},
+        segment_2HE=normal((2, H, E)),
+        limit_BQ=limit_BQ,
+        rank_BK=np.concatenate([rank_BM, rank_BT], 1),
+        segment_BQ=np.take_along_axis(segment_BT, at_BQ, 1),
         segment_BK=np.concatenate([np.zeros((B, M), int), segment_BT], 1),
-        query_position_BQ=None if chosen is None else at_BQ, rows_B=np.arange(B),
-    )  # fmt: skip
+        query_position_BQ=None if chosen is None else at_BQ,
+        rows_B=np.arange(B),
+    )
 
 
 def cast(arguments, dtype):
     """The same as arrays of JAX: the numbers in `dtype`, the integers in int32."""
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype if x.dtype == float else jnp.int32), arguments)
+    return jax.tree.map(
+        lambda x: jnp.asarray(x, dtype if x.dtype == float else jnp.int32), arguments
+    )

@@ -1,4 +1,6 @@
-"""Fast compilation, eight virtual CPU devices, one cache for all tests, and strictness: where every test starts."""
+"""Fast compilation, eight virtual CPU devices, one cache for all tests, and strictness: where every
+test starts.
+"""
 
 import gc
 import logging
@@ -17,14 +19,16 @@ from absl import flags
 def use_compilation_cache(config: pytest.Config) -> None:
     """Keeps compiled programs in pytest's own cache folder.
 
-    It lies in the checkout, so it holds no other machine's code; the workers of pytest-xdist and the next run share it;
-    `pytest --cache-clear` and `make clean` empty it.
+    It lies in the checkout, so it holds no other machine's code; the workers of pytest-xdist and
+    the next run share it; `pytest --cache-clear` and `make clean` empty it.
     """
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets JAX up before a test module is imported: flags and devices are fixed by their first use."""
+    """Sets JAX up before a test module is imported: flags and devices are fixed by their first
+    use.
+    """
     compiling.set_flags()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
@@ -32,7 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     use_compilation_cache(config)
     # By default JAX keeps nothing that compiles in less than a second: most of our programs.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # of the processes that tests start
+    # Of the processes that tests start.
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     # What a verb keeps for its user.
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user"))
     # Grain reads absl flags, which nobody parses here.
@@ -41,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collects garbage less often, and never what the imports have made: a tenth of the time of all tests."""
+    """Collects garbage less often, and never what the imports have made: a tenth of the time of all
+    tests.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -49,15 +56,20 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def same_surroundings(pytestconfig: pytest.Config):
-    """Undoes what the code under test sets for the whole process: compilation cache, log's stream, two signals."""
+    """Undoes what the code under test sets for the whole process: compilation cache, log's stream,
+    two signals.
+    """
     use_compilation_cache(pytestconfig)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
     root = logging.getLogger()
-    # The command line logs to stderr, where the next test may expect nothing. The others are pytest's own.
-    for handler in [each for each in root.handlers if not type(each).__module__.startswith("_pytest")]:
+    # The command line logs to stderr, where the next test may expect nothing. The others are
+    # pytest's own.
+    for handler in [
+        each for each in root.handlers if not type(each).__module__.startswith("_pytest")
+    ]:
         root.removeHandler(handler)
 
 

@@ -1,4 +1,6 @@
-"""Small synthetic text, a tokenizer trained on it and a corpus made of it; each is made once per test session."""
+"""Small synthetic text, a tokenizer trained on it and a corpus made of it; each is made once per
+test session.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,11 @@ def encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
 def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     """Prepares text, by default `text_folder` into several shards for each of the two splits."""
     settings = {"heldout": HELDOUT, "page_tokens": PAGE_TOKENS, "shard_bytes": 8000, "workers": 1}
-    return prepare(inputs or [text_folder()], str(output), **{"tokenizer": tokenizer_path(), **settings, **changes})
+    return prepare(
+        inputs or [text_folder()],
+        str(output),
+        **{"tokenizer": tokenizer_path(), **settings, **changes},
+    )
 
 
 @functools.cache
@@ -110,7 +116,9 @@ def contents(folder: Any) -> dict[str, bytes]:
     """Every byte below a folder, by path; folders too, which end in a slash."""
     paths = sorted(pathlib.Path(folder).rglob("*"))
     return {
-        f"{path.relative_to(folder)}{'/' * path.is_dir()}": b"" if path.is_dir() else path.read_bytes()
+        f"{path.relative_to(folder)}{'/' * path.is_dir()}": b""
+        if path.is_dir()
+        else path.read_bytes()
         for path in paths
     }
 
@@ -118,22 +126,32 @@ def contents(folder: Any) -> dict[str, bytes]:
 def write(folder: pathlib.Path, **contents: str | bytes) -> list[str]:
     """Writes text files, named without their `.txt`; returns their paths."""
     for name, content in contents.items():
-        (folder / f"{name}.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (folder / f"{name}.txt").write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
     return [str(folder / f"{name}.txt") for name in contents]
 
 
 def documents_of(path: str) -> list[list[str]]:
     """The sentences of all documents of a folder, in order, read in one go."""
-    reader = TextReader(Request("blank_line", "line", Normalization(), HELDOUT, "strict", PAGE_TOKENS))
+    reader = TextReader(
+        Request("blank_line", "line", Normalization(), HELDOUT, "strict", PAGE_TOKENS)
+    )
     parts = [Part(source.path, 0, source.bytes) for source in find_sources([path])]
     documents = (document for part in parts for document in reader.documents(part))
-    return [[sentence for paragraph in document for sentence in paragraph] for document in documents]
+    return [
+        [sentence for paragraph in document for sentence in paragraph] for document in documents
+    ]
 
 
 def runs(process: int) -> bool:
-    """Whether a process runs; one that has ended may stay in the table, as a zombie, until it is waited for."""
+    """Whether a process runs; one that has ended may stay in the table, as a zombie, until it is
+    waited for.
+    """
     try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except OSError:
         return False
 
@@ -141,7 +159,11 @@ def runs(process: int) -> bool:
 def as_gpt2(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     """The files of a vocabulary of GPT-2 with the pieces of another one."""
     model = json.loads(tokenizer.content)["model"]
-    plain = [piece for piece in model["vocab"] if piece not in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+    plain = [
+        piece
+        for piece in model["vocab"]
+        if piece not in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    ]
     ids = {piece: index for index, piece in enumerate([*plain, "<|endoftext|>"])}
     (folder / "vocab.json").write_text(json.dumps(ids))
     (folder / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
@@ -151,9 +173,17 @@ def albert(folder: Any, texts: list[str], size: int) -> str:
     """A SentencePiece model with ALBERT's special pieces."""
     path = f"{folder}/spiece.model"
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=map(Normalization(lower=True), texts), model_prefix=path[:-6], vocab_size=size,
-        hard_vocab_limit=False, character_coverage=0.995,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=map(Normalization(lower=True), texts),
+        model_prefix=path[:-6],
+        vocab_size=size,
+        hard_vocab_limit=False,
+        character_coverage=0.995,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
+        minloglevel=2,
+    )
     return path

@@ -1,4 +1,6 @@
-"""The names that docs/metrics.md has, and a run that writes another one fails, whatever test it belongs to."""
+"""The names that docs/metrics.md has, and a run that writes another one fails, whatever test it
+belongs to.
+"""
 
 import functools
 import re
@@ -10,7 +12,9 @@ from xlnet_jax.run.metrics import MetricsWriter
 
 @functools.cache
 def names(heading):
-    """The names at the start of the list items below a heading, as a pattern: NAME stands for any name."""
+    """The names at the start of the list items below a heading, as a pattern: NAME stands for any
+    name.
+    """
     page = (tiny.ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     cells = re.findall(r"^- (`[^:]+`): ", section, re.MULTILINE)
@@ -20,7 +24,15 @@ def names(heading):
 
 def unknown(file, values):
     """The keys of a line of a file that the page lacks."""
-    keys = [*values, *(f"{key}.{inner}" for key, value in values.items() if isinstance(value, dict) for inner in value)]
+    keys = [
+        *values,
+        *(
+            f"{key}.{inner}"
+            for key, value in values.items()
+            if isinstance(value, dict)
+            for inner in value
+        ),
+    ]
     return [key for key in keys if not re.fullmatch(names(f"{file}.jsonl"), key)]
 
 

@@ -1,10 +1,12 @@
-"""Google Cloud Storage in memory, on the loopback: what gcsfs, TensorStore and ArrayRecord ask of it.
+"""Google Cloud Storage in memory, on the loopback: what gcsfs, TensorStore and ArrayRecord ask of
+it.
 
     with fake_gcs.serve() as server:
         server.objects["bucket/a"] = b"..."     # or epath.Path("gs://bucket/a").write_bytes(b"...")
         subprocess.run(..., env=os.environ | server.environment())
 
-Any bucket exists. PyPI has gcp-storage-emulator: it answers one request at a time and cannot be made to fail.
+Any bucket exists. PyPI has gcp-storage-emulator: it answers one request at a time and cannot be
+made to fail.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
-      refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
+      refused: HTTP status of every request whose method, space and path match a pattern, such as
+        "POST .*lock".
       refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
     """
@@ -98,7 +101,9 @@ _FSSPEC = {"token": "anon"}
 
 @contextlib.contextmanager
 def serve(port: int = 0) -> Iterator[Server]:
-    """Runs a server, and has epath and ArrayRecord of this process use it. gcsfs retries, without waiting."""
+    """Runs a server, and has epath and ArrayRecord of this process use it. gcsfs retries, without
+    waiting.
+    """
     from etils.epath import backend
 
     server = Server(port)
@@ -107,7 +112,8 @@ def serve(port: int = 0) -> Iterator[Server]:
         import fsspec
         from gcsfs import core, retry
 
-        fsspec.register_implementation("gcs", core.GCSFileSystem, clobber=True)  # it may have been imported before
+        # It may have been imported before.
+        fsspec.register_implementation("gcs", core.GCSFileSystem, clobber=True)
         hurried = types.SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0))
         try:
             with (
@@ -129,7 +135,8 @@ def _forget(core: Any, backend: Any) -> None:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or an answer may wait 40 ms for the acknowledgement of its headers
+    # Or an answer may wait 40 ms for the acknowledgement of its headers.
+    disable_nagle_algorithm = True
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -172,27 +179,47 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(200, json.dumps(value).encode(), headers)
 
     def _error(self, status: int) -> None:
-        self._send(status, json.dumps({"error": {"code": status, "message": f"error {status}"}}).encode())
+        self._send(
+            status, json.dumps({"error": {"code": status, "message": f"error {status}"}}).encode()
+        )
 
     def _resource(self, key: str) -> dict[str, Any]:
         bucket, name = key.split("/", 1)
         data, when = self.server.objects[key], "2020-01-01T00:00:00.000Z"
         return {
-            "kind": "storage#object", "bucket": bucket, "name": name, "id": key, "size": str(len(data)),
-            "generation": str(self.server.generation(key)), "metageneration": "1", "timeCreated": when, "updated": when,
-            "storageClass": "STANDARD", "contentType": "application/octet-stream",
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": name,
+            "id": key,
+            "size": str(len(data)),
+            "generation": str(self.server.generation(key)),
+            "metageneration": "1",
+            "timeCreated": when,
+            "updated": when,
+            "storageClass": "STANDARD",
+            "contentType": "application/octet-stream",
             "md5Hash": base64.b64encode(hashlib.md5(data).digest()).decode(),
-        }  # fmt: skip
+        }
 
     def _bucket(self, body: bytes, bucket: str) -> None:
-        self._json({"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "US", "locationType": "region"})
+        self._json(
+            {
+                "kind": "storage#bucket",
+                "id": bucket,
+                "name": bucket,
+                "location": "US",
+                "locationType": "region",
+            }
+        )
 
     def _list(self, body: bytes, bucket: str) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
         after, size = self.query.get("pageToken", ""), int(self.query.get("maxResults", 1000))
         items: dict[str, Any] = {}
         with self.server.lock:
-            for key in sorted(key for key in self.server.objects if key.startswith(f"{bucket}/{prefix}")):
+            for key in sorted(
+                key for key in self.server.objects if key.startswith(f"{bucket}/{prefix}")
+            ):
                 name = key.removeprefix(f"{bucket}/")
                 end = name.find(delimiter, len(prefix)) if delimiter else -1
                 shown = name if end < 0 else name[: end + len(delimiter)]
@@ -211,7 +238,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with self.server.lock:
             data = self.server.objects.get(key)
             resource = {} if data is None else self._resource(key)
-        if data is None or self.query.get("generation", resource["generation"]) != resource["generation"]:
+        if (
+            data is None
+            or self.query.get("generation", resource["generation"]) != resource["generation"]
+        ):
             return self._error(404)
         media = self.query.get("alt") == "media" or not self.path.startswith("/storage/v1/")
         if not media:
@@ -252,7 +282,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._stored(f"{bucket}/{self.query['name']}", body, self.query)
         if kind == "multipart":
             # Not by the email parser as a whole: it would change the line ends of the data.
-            boundary = b"--" + re.split(r"boundary=", self.headers["Content-Type"])[1].strip("\"' ").encode()
+            boundary = (
+                b"--"
+                + re.split(r"boundary=", self.headers["Content-Type"])[1].strip("\"' ").encode()
+            )
             _, first, second = body.split(boundary, 2)
             head, meta = re.split(rb"\r?\n\r?\n", first.lstrip(b"\r\n"), maxsplit=1)
             head, data = re.split(rb"\r?\n\r?\n", second.lstrip(b"\r\n"), maxsplit=1)
@@ -265,13 +298,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = self.query.get("name") or json.loads(body)["name"]
         upload = str(next(self.server.numbers))
         self.server.uploads[upload] = (f"{bucket}/{name}", self.query, bytearray())
-        place = f"{self.server.url}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={upload}"
+        place = (
+            f"{self.server.url}/upload/storage/v1/b/"
+            f"{bucket}/o?uploadType=resumable&upload_id={upload}"
+        )
         return self._json({}, {"Location": place})
 
     def _chunk(self, body: bytes) -> None:
         key, query, data = self.server.uploads[self.query["upload_id"]]
-        # Forms: bytes 0-99/*, bytes 100-150/151 (the last), bytes */151 (ends it, or asks how far it is).
-        match = re.fullmatch(r"bytes (?:\*|(\d+)-\d+)/(\*|\d+)", self.headers.get("Content-Range", "bytes */*"))
+        # Forms: bytes 0-99/*, bytes 100-150/151 (the last), bytes */151 (ends it, or asks how far
+        # it is).
+        match = re.fullmatch(
+            r"bytes (?:\*|(\d+)-\d+)/(\*|\d+)", self.headers.get("Content-Range", "bytes */*")
+        )
         assert match
         if match[1]:
             del data[int(match[1]) :]
@@ -281,7 +320,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._stored(key, bytes(data), query)
         return self._send(308, b"", {"Range": f"bytes=0-{len(data) - 1}"} if data else {})
 
-    def _rewrite(self, body: bytes, bucket: str, name: str, to_bucket: str, to_name: str, moved=False) -> None:
+    def _rewrite(
+        self, body: bytes, bucket: str, name: str, to_bucket: str, to_name: str, moved=False
+    ) -> None:
         with self.server.lock:
             if (data := self.server.objects.get(f"{bucket}/{name}")) is None:
                 return self._error(404)
@@ -297,7 +338,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 _ROUTES = (
-    (r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", ("POST",), _Handler._rewrite),
+    (
+        r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)",
+        ("POST",),
+        _Handler._rewrite,
+    ),
     (r"/storage/v1/b/([^/]+)/o/([^/]+)/moveTo/o/([^/]+)", ("POST",), _Handler._move),
     (r"/upload/storage/v1/b/([^/]+)/o", ("POST", "PUT"), _Handler._upload),
     (r"/storage/v1/b/([^/]+)/o", ("GET",), _Handler._list),

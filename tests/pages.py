@@ -18,7 +18,9 @@ def commands(text):
 
 def sessions(text):
     """Every block of Python that is followed by its output: both."""
-    return re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
 
 
 def printed(program, names):

@@ -1,14 +1,17 @@
-"""The program with a fault planted in it, for tests that start it: `python planted.py FAULT[,FAULT...] ARGUMENTS`.
+"""The program with a fault planted in it, for tests that start it:
+`python planted.py FAULT[,FAULT...] ARGUMENTS`.
 
 A fault says on stderr when it has come to act (`planted: ...`), so that a test can wait for it.
 
-    data_wait=N          batches from step N on never come; says `planted: waits` too, when training waits for the first
+    data_wait=N          batches from step N on never come; says `planted: waits` too, when training
+                         waits for the first
     data_slow=S          every batch takes S seconds
     heldout_wait         the second batch of an evaluation never comes
     heldout_slow=S       every batch of an evaluation takes S seconds
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
     oom                  the device has no memory for the step
-    full=S               from the second save on no file can have more than 1000 bytes, for S seconds
+    full=S               from the second save on no file can have more than 1000 bytes, for S
+                         seconds
     damaged=N            the checkpoint of step N cannot be read
     step_slow=S          before every dispatch the loop takes S seconds
     only=P               faults in process P alone
@@ -61,10 +64,13 @@ def main() -> None:
     def compiled(*arguments):
         if "compile_wait" in faults:
             told("compile_wait")
-            # One call into a library, in which Python's lock is free and its signal handlers do not run: a compiler.
+            # One call into a library, in which Python's lock is free and its signal handlers do not
+            # run: a compiler.
             hashlib.pbkdf2_hmac("sha256", b"", b"", int(1e6 * float(faults["compile_wait"])))
         if "oom" in faults:
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.")
+            raise jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."
+            )
         return compile_step(*arguments)
 
     next_batch, save = loop.Run._next, store.Checkpoints.save
@@ -82,7 +88,9 @@ def main() -> None:
             seconds = float(faults.pop("full"))
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
-            threading.Timer(seconds, resource.setrlimit, (resource.RLIMIT_FSIZE, (most, most))).start()
+            threading.Timer(
+                seconds, resource.setrlimit, (resource.RLIMIT_FSIZE, (most, most))
+            ).start()
             told("full")
         return save(self, step, *arguments)
 

@@ -1,4 +1,5 @@
-"""The undisturbed run on one device, made once for all workers of pytest-xdist, and the programs it compiled.
+"""The undisturbed run on one device, made once for all workers of pytest-xdist, and the programs it
+compiled.
 
 Whoever is stopped, killed or hangs and starts again must end with the same bits as this run.
 """
@@ -37,18 +38,26 @@ OF_A_STEP = ("step", "loss", "grad_norm", "learning_rate", "skipped", "targets")
 
 
 def start(workdir: Any, *options: str, faults: str | None = None) -> subprocess.Popen[str]:
-    """`xlnet-jax train` in a process of its own, on one device; `faults` are planted in it, see `planted.py`."""
+    """`xlnet-jax train` in a process of its own, on one device; `faults` are planted in it, see
+    `planted.py`.
+    """
     program = ["-m", "xlnet_jax"] if faults is None else [str(tiny.TESTS / "planted.py"), faults]
     words = [sys.executable, *program, *train_words(workdir, *options)]
-    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def train_words(workdir: Any, *options: str) -> list[str]:
     """The command line of a small run."""
     return [
-        "train", f"--config={tiny.TESTS}/tiny_config.py", f"--workdir={workdir}",
-        f"--config.data.corpus={data_fixtures.corpus_path()}", "--json", *options,
-    ]  # fmt: skip
+        "train",
+        f"--config={tiny.TESTS}/tiny_config.py",
+        f"--workdir={workdir}",
+        f"--config.data.corpus={data_fixtures.corpus_path()}",
+        "--json",
+        *options,
+    ]
 
 
 def environment() -> dict[str, str]:
@@ -71,7 +80,9 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def wait_until(condition: Callable[[], Any], *processes: subprocess.Popen[str], seconds: float = 120) -> None:
+def wait_until(
+    condition: Callable[[], Any], *processes: subprocess.Popen[str], seconds: float = 120
+) -> None:
     """Fails if the condition does not come true, or if a process ends before."""
     ends = time.monotonic() + seconds
     while not condition():
@@ -84,7 +95,9 @@ def wait_until(condition: Callable[[], Any], *processes: subprocess.Popen[str], 
 def _abstract() -> dict[str, Any]:
     """The whole state, on one device."""
     config = tiny.config(mesh={"data": 1})
-    return build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1])).abstract_state.split()
+    return build_step(
+        make_recipe(config), make_mesh(config.mesh, jax.devices()[:1])
+    ).abstract_state.split()
 
 
 def arrays(workdir: Any, step: int) -> tuple[dict[str, str], Any]:
@@ -92,7 +105,9 @@ def arrays(workdir: Any, step: int) -> tuple[dict[str, str], Any]:
     with Checkpoints(str(workdir)) as checkpoints:
         record = checkpoints.record(step)
         saved = {name.split("/")[0] for name in record["checksums"]}  # all, or all but the memory
-        trees = tiny.restored(checkpoints, step, {name: tree for name, tree in _abstract().items() if name in saved})
+        trees = tiny.restored(
+            checkpoints, step, {name: tree for name, tree in _abstract().items() if name in saved}
+        )
     # The names of NamedTuple fields inside the optimizer's state belong to the path.
     hashes = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()
@@ -109,7 +124,10 @@ def steps(workdir: Any) -> list[dict[str, float]]:
 
 def scores(workdir: Any) -> list[tuple[int, float]]:
     """(step, held-out loss) of every evaluation."""
-    return [(line["step"], line["heldout_loss"]) for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
+    return [
+        (line["step"], line["heldout_loss"])
+        for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +151,9 @@ class Undisturbed:
         return arrays(self.workdir, STEPS)
 
 
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+def once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], None]
+) -> pathlib.Path:
     """A folder that `make` fills: in the worker that asks first, while the others wait for it."""
     base = factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

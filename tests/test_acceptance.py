@@ -1,11 +1,13 @@
-"""What any port of XLNet must pass, also with optimised code; what is expected is written out here, not called.
+"""What any port of XLNet must pass, also with optimised code; what is expected is written out here,
+not called.
 
-Of the same kind and elsewhere: distances and leaks (`model/test_transformer`), the query stream over all T rows as
-other code has it (`oracle/test_oracle`), the released parameters
-(`convert/test_names`), a step by hand (`train/test_optimizer`), a resumed run (`train/test_resume`).
+Of the same kind and elsewhere: distances and leaks (`model/test_transformer`), the query stream
+over all T rows as other code has it (`oracle/test_oracle`), the released parameters
+(`convert/test_names`), a step by hand (`train/test_optimizer`), a resumed run
+(`train/test_resume`).
 
-One small model in float64 serves most of them. Its parameters are drawn large, so that attention is far from uniform
-and no term is hidden behind a bias of 0 or a scale of 1.
+One small model in float64 serves most of them. Its parameters are drawn large, so that attention is
+far from uniform and no term is hidden behind a bias of 0 or a scale of 1.
 """
 
 import dataclasses
@@ -30,9 +32,17 @@ from xlnet_jax.train.recipe import make_recipe
 pytestmark = pytest.mark.production
 B, T, R, P, M, V = 6, 14, 7, 5, 9, 60
 CONFIG = ModelConfig(
-    vocab_size=V, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,
-    attention_dropout=0.0, compute_dtype="float64",
-)  # fmt: skip
+    vocab_size=V,
+    layers=2,
+    d_model=16,
+    heads=2,
+    head_dim=8,
+    d_ff=24,
+    memory_len=M,
+    dropout=0.0,
+    attention_dropout=0.0,
+    compute_dtype="float64",
+)
 TARGETS = np.array([1, 2, 5, 8, 11])
 
 
@@ -49,7 +59,9 @@ def parameters(config, seed=0):
 
 def memory_of(config, rows, seed=1):
     """A full memory, the same in every row."""
-    hidden = np.random.default_rng(seed).standard_normal((config.layers, 1, config.memory_len, config.d_model))
+    hidden = np.random.default_rng(seed).standard_normal(
+        (config.layers, 1, config.memory_len, config.d_model)
+    )
     return Memory(hidden.repeat(rows, axis=1), np.full(rows, config.memory_len, np.int32))
 
 
@@ -65,18 +77,31 @@ def rows_of_one_example(rows=B) -> Batch:
         return np.repeat(np.asarray(x, kind)[None], rows, axis=0)
 
     return Batch(
-        tokens=repeat(tokens), segments=repeat(np.repeat([0, 1, 2], [10, 3, 1])), rank=repeat(rank),
-        direction=np.ones(rows, np.int32), continues=np.ones(rows, bool), target_positions=repeat(TARGETS),
-        target_tokens=repeat(tokens[TARGETS]), target_weights=repeat(np.ones(P), np.float32),
-        summary_position=repeat(T - 1), label=repeat(0), label_weight=repeat(0, np.float32),
-    )  # fmt: skip
+        tokens=repeat(tokens),
+        segments=repeat(np.repeat([0, 1, 2], [10, 3, 1])),
+        rank=repeat(rank),
+        direction=np.ones(rows, np.int32),
+        continues=np.ones(rows, bool),
+        target_positions=repeat(TARGETS),
+        target_tokens=repeat(tokens[TARGETS]),
+        target_weights=repeat(np.ones(P), np.float32),
+        summary_position=repeat(T - 1),
+        label=repeat(0),
+        label_weight=repeat(0, np.float32),
+    )
 
 
 @jax.jit
 def run(params, batch, memory):
-    """Output, logits at the targets [B, P, V], and the outputs of every layer (`content_stream`, `query_stream`)."""
+    """Output, logits at the targets [B, P, V], and the outputs of every layer (`content_stream`,
+    `query_stream`).
+    """
     out, seen = XLNet(CONFIG, R).apply(
-        {"params": params}, batch, memory, deterministic=True, mutable=["intermediates", "layer_outputs"]
+        {"params": params},
+        batch,
+        memory,
+        deterministic=True,
+        mutable=["intermediates", "layer_outputs"],
     )
     sown = {**seen["intermediates"]["layers"], **seen["layer_outputs"]["layers"]}
     layers = {name: x[0] for name, x in sown.items() if name.endswith("_stream")}
@@ -84,7 +109,9 @@ def run(params, batch, memory):
 
 
 def original_masks(functional, masked, z):
-    """1 where i may not see j, in one half: `_local_perm` of the original, which knows keys, queries and a block."""
+    """1 where i may not see j, in one half: `_local_perm` of the original, which knows keys,
+    queries and a block.
+    """
     target = masked & ~functional
     context = ~masked & ~functional
     key = np.where(context, -1, z)
@@ -93,10 +120,11 @@ def original_masks(functional, masked, z):
 
 
 def test_ranks_give_the_masks_of_the_original():
-    """Closed-form ranks equal the block mask, on 1,000 random cases: as the attention of the model itself uses it.
+    """Closed-form ranks equal the block mask, on 1,000 random cases: as the attention of the model
+    itself uses it.
 
-    Halves are joined as in the original: the first sees nothing of the second, the second all of the first; memory is
-    always seen; in the content stream every position sees itself.
+    Halves are joined as in the original: the first sees nothing of the second, the second all of
+    the first; memory is always seen; in the content stream every position sees itself.
     """
     cases, first, slots = 1000, 6, 2
     rng = np.random.default_rng(1)
@@ -105,19 +133,28 @@ def test_ranks_give_the_masks_of_the_original():
     masked = (kind == 1) | ((kind > 1) & (rng.random((cases, T)) < 0.5))
     draws = rng.random((cases, T))
     batch = dataclasses.replace(
-        rows_of_one_example(cases), tokens=tokens.astype(np.int32), segments=np.zeros((cases, T), np.int32),
+        rows_of_one_example(cases),
+        tokens=tokens.astype(np.int32),
+        segments=np.zeros((cases, T), np.int32),
         rank=examples.ranks(tokens, masked, first, draws, XLNET),
         # A query at every position; those at targets are compared.
         target_positions=np.arange(T, dtype=np.int32)[None].repeat(cases, 0),
-    )  # fmt: skip
-    sizes = dict(layers=1, d_model=4, heads=1, head_dim=4, d_ff=4, memory_len=slots, compute_dtype="float32")
+    )
+    sizes = dict(
+        layers=1, d_model=4, heads=1, head_dim=4, d_ff=4, memory_len=slots, compute_dtype="float32"
+    )
     config = dataclasses.replace(CONFIG, **sizes)
     params = jax.tree.map(np.float32, parameters(config))
     memory = Memory(np.zeros((1, cases, slots, 4), np.float32), np.full(cases, slots, np.int32))
-    apply = functools.partial(XLNet(config, first).apply, deterministic=True, mutable=["intermediates"])
+    apply = functools.partial(
+        XLNet(config, first).apply, deterministic=True, mutable=["intermediates"]
+    )
     _, seen = jax.jit(apply)({"params": params}, batch, memory)
     attention = seen["intermediates"]["layers"]["attention"]
-    ours = {name: np.asarray(attention[f"probability_{name}"][0])[0, :, 0] > 0 for name in ("content", "query")}
+    ours = {
+        name: np.asarray(attention[f"probability_{name}"][0])[0, :, 0] > 0
+        for name in ("content", "query")
+    }
 
     compared = 0
     for case in range(cases):
@@ -130,16 +167,22 @@ def test_ranks_give_the_masks_of_the_original():
         compared += targets.sum()
         assert ours["content"][case, :, :slots].all() and ours["query"][case, targets, :slots].all()
         np.testing.assert_array_equal(ours["query"][case, targets, slots:], ~hidden[targets])
-        np.testing.assert_array_equal(ours["content"][case, :, slots:], ~hidden | np.eye(T, dtype=bool))
+        np.testing.assert_array_equal(
+            ours["content"][case, :, slots:], ~hidden | np.eye(T, dtype=bool)
+        )
     assert compared > 4000
 
 
 def test_the_reuse_window_and_the_memory(x64):
-    """The first R outputs do not depend on the second half; the memory is the last M of [memory; layer inputs]."""
+    """The first R outputs do not depend on the second half; the memory is the last M of [memory;
+    layer inputs].
+    """
     params, batch, memory = parameters(CONFIG), rows_of_one_example(), memory_of(CONFIG, B)
     tokens, segments = batch.tokens.copy(), batch.segments.copy()
     tokens[1::2, R:], segments[1::2, R:] = tokens[1::2, :R], 1
-    out, _, layers = run(params, dataclasses.replace(batch, tokens=tokens, segments=segments), memory)
+    out, _, layers = run(
+        params, dataclasses.replace(batch, tokens=tokens, segments=segments), memory
+    )
     hidden = np.asarray(out.hidden_BTD)
     np.testing.assert_array_equal(hidden[::2, :R], hidden[1::2, :R])
     assert np.abs(hidden[::2, R:] - hidden[1::2, R:]).min() > 1e-6
@@ -153,8 +196,8 @@ def test_the_reuse_window_and_the_memory(x64):
 def test_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, switches):
     """target = input at the targets; n_act <= P; 43 and 42 marked in the halves.
 
-    By default SEP and CLS are never marked, and all 85 slots are used; with the original's fill they are marked like
-    all else and dropped afterwards.
+    By default SEP and CLS are never marked, and all 85 slots are used; with the original's fill
+    they are marked like all else and dropped afterwards.
     """
     marked = []
     sample = spans.sample
@@ -166,11 +209,20 @@ def test_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, switch
 
     monkeypatch.setattr(spans, "sample", recorded)
     config = Config(compat=dataclasses.replace(Config().compat, switches=switches))
-    assert (config.data.segment_len, config.data.reuse_len, config.data.num_predict) == (512, 256, 85)
+    assert (config.data.segment_len, config.data.reuse_len, config.data.num_predict) == (
+        512,
+        256,
+        85,
+    )
     rows, slots = np.arange(64), []
     dispatches = loader.TrainDispatches(
-        tiny.mixture(tiny.Words(tokens=200_000)), config, extend_plan((), 0, len(rows), 8), rows, 0, 2
-    )  # fmt: skip
+        tiny.mixture(tiny.Words(tokens=200_000)),
+        config,
+        extend_plan((), 0, len(rows), 8),
+        rows,
+        0,
+        2,
+    )
     for step in range(2):
         batch = dispatches.batch(step)
         used = batch.target_weights > 0
@@ -194,9 +246,12 @@ def test_a_reversed_row_equals_the_forward_row_of_the_reversed_text(x64):
         for name in ("tokens", "segments", "rank")
     }
     batch = dataclasses.replace(
-        batch, **reversed_rows, direction=np.array([1, -1, 1, -1, 1, 1], np.int32), continues=np.zeros(B, bool),
+        batch,
+        **reversed_rows,
+        direction=np.array([1, -1, 1, -1, 1, 1], np.int32),
+        continues=np.zeros(B, bool),
         target_positions=np.where(turned, T - 1 - batch.target_positions, batch.target_positions),
-    )  # fmt: skip
+    )
     out, logits, _ = run(params, batch, memory_of(CONFIG, B))
     hidden, logits = np.asarray(out.hidden_BTD), np.asarray(logits)
     np.testing.assert_allclose(hidden[1:4:2, ::-1], hidden[:4:2], rtol=0, atol=1e-11)

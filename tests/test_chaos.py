@@ -1,9 +1,10 @@
-"""A small run is killed at random moments and started again until it is done; it must end as if never touched.
+"""A small run is killed at random moments and started again until it is done; it must end as if
+never touched.
 
-Compared bit for bit with an undisturbed run: parameters, optimizer, memory and plan of the last checkpoint; loss,
-gradient norm, learning rate and counters of every step. With `checkpoint.memory=rebuild` that run stops, and is started
-again, at the steps at which the killed one has rebuilt its memory, by the record of its last checkpoint; it is never
-killed.
+Compared bit for bit with an undisturbed run: parameters, optimizer, memory and plan of the last
+checkpoint; loss, gradient norm, learning rate and counters of every step. With
+`checkpoint.memory=rebuild` that run stops, and is started again, at the steps at which the killed
+one has rebuilt its memory, by the record of its last checkpoint; it is never killed.
 """
 
 import collections
@@ -22,10 +23,14 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.run.metrics import read_jsonl
 
 EVERY = 4
-OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", "--config.evaluation.blocks=8",
-           "--config.data.workers=0",
-           # One killed before they have met leaves the other waiting.
-           "--config.distributed.rendezvous_seconds=30")  # fmt: skip
+OPTIONS = (
+    f"--config.checkpoint.every={EVERY}",
+    "--config.evaluation.every=8",
+    "--config.evaluation.blocks=8",
+    "--config.data.workers=0",
+    # One killed before they have met leaves the other waiting.
+    "--config.distributed.rendezvous_seconds=30",
+)
 OF_A_STEP = (*shared.OF_A_STEP, "consecutive_bad", "epoch")
 OF_AN_EVALUATION = ("step", "heldout_loss", "loss_without_memory", "targets")
 
@@ -35,7 +40,8 @@ class Chaos:
 
     def __init__(self, folder, processes, memory, seed):
         self.folder, self.processes, self.random = folder, processes, random.Random(seed)
-        # Blocks so long that most checkpoints are not at the start of one, where no memory is needed.
+        # Blocks so long that most checkpoints are not at the start of one, where no memory is
+        # needed.
         blocks = ("--config.data.windows_per_block=16",) if memory == "rebuild" else ()
         self.options = (*OPTIONS, f"--config.checkpoint.memory={memory}", *blocks)
         self.landed = collections.Counter()
@@ -43,7 +49,8 @@ class Chaos:
         self.expected = {}
         """By the steps at which its memory is rebuilt, how a run ends that is never killed."""
         self.undisturbed(())
-        # With the programs compiled, from the start of the process to its end: moments are drawn from this.
+        # With the programs compiled, from the start of the process to its end: moments are drawn
+        # from this.
         began = time.monotonic()
         self.finish(self.start(folder / "warm"))
         self.seconds = time.monotonic() - began
@@ -83,7 +90,11 @@ class Chaos:
             else:
                 shutil.rmtree(workdir)  # it was faster than the kill
         found = fingerprint(workdir)
-        wrong = [name for name, value in self.undisturbed(tuple(found["rebuilt"])).items() if found[name] != value]
+        wrong = [
+            name
+            for name, value in self.undisturbed(tuple(found["rebuilt"])).items()
+            if found[name] != value
+        ]
         wrong += ["quarantine"] * (workdir / "quarantine").exists()
         shutil.rmtree(workdir)
         return wrong
@@ -92,7 +103,9 @@ class Chaos:
         """Waits for a moment and kills; False if the process has ended before."""
         kind = self.random.choice(("save", "save", "training", "any", "any"))
         at = self.random.randrange(EVERY, shared.STEPS + 1, EVERY)
-        deadline = time.monotonic() + (self.random.uniform(0, self.seconds) if kind == "any" else 120)
+        deadline = time.monotonic() + (
+            self.random.uniform(0, self.seconds) if kind == "any" else 120
+        )
         while victim.poll() is None and time.monotonic() < deadline:
             names = names_in(workdir / "checkpoints")
             if kind == "save" and any(name.startswith(f"{at}.") for name in names):
@@ -115,12 +128,18 @@ class Chaos:
     def check_end(hosts, victim):
         for number, process in hosts.processes.items():
             _, err = process.communicate(timeout=120)
-            allowed = (0,) if victim is None else (-signal.SIGKILL,) if process is victim else (42, 0)
-            assert process.returncode in allowed, f"process {number} ended with {process.returncode}:\n{err}"
+            allowed = (
+                (0,) if victim is None else (-signal.SIGKILL,) if process is victim else (42, 0)
+            )
+            assert process.returncode in allowed, (
+                f"process {number} ended with {process.returncode}:\n{err}"
+            )
 
 
 def fingerprint(workdir):
-    """Hashes of every saved array, the plan, when the memory was rebuilt, what every step and evaluation measured."""
+    """Hashes of every saved array, the plan, when the memory was rebuilt, what every step and
+    evaluation measured.
+    """
     arrays, plan = shared.arrays(workdir, shared.STEPS)
     with Checkpoints(str(workdir)) as checkpoints:
         rebuilt = checkpoints.record(shared.STEPS)["rebuilt"]

@@ -19,16 +19,22 @@ QUICKSTART = str(CONFIGS / "quickstart.py")
 def test_every_config_file_loads_and_says_how_to_run_it(path):
     assert isinstance(configs.load(str(path)), Config)
     docstring = path.read_text(encoding="utf-8").split('"""')[1]
-    assert any(command in docstring for command in ("xlnet-jax train", "xlnet-jax finetune", "quickstart"))
+    assert any(
+        command in docstring for command in ("xlnet-jax train", "xlnet-jax finetune", "quickstart")
+    )
     assert "published" in docstring.lower()
 
 
 def test_a_configuration_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert configs.load("transformer_xl/quickstart") == configs.load(str(CONFIGS / "transformer_xl" / "quickstart.py"))
+    assert configs.load("transformer_xl/quickstart") == configs.load(
+        str(CONFIGS / "transformer_xl" / "quickstart.py")
+    )
     assert configs.load("transformer_xl/quickstart") != configs.load("quickstart")
     for wrong in ("quickstrt", "configs/quickstart.py"):
-        with pytest.raises(BadInput, match=rf"{wrong}: no such file. Did you mean '--config=quickstart'\?"):
+        with pytest.raises(
+            BadInput, match=rf"{wrong}: no such file. Did you mean '--config=quickstart'\?"
+        ):
             configs.load(wrong)
     (tmp_path / "quickstart").mkdir()
     assert configs.load("quickstart") == configs.load(QUICKSTART)
@@ -37,15 +43,34 @@ def test_a_configuration_of_the_package_is_found_by_its_name(tmp_path, monkeypat
 def test_large_has_the_published_settings():
     config = configs.load(str(CONFIGS / "xlnet_large.py"))
     model, data = config.model, config.data
-    assert (model.layers, model.d_model, model.heads, model.head_dim, model.d_ff) == (24, 1024, 16, 64, 4096)
-    assert (data.segment_len, data.reuse_len, model.memory_len, data.num_predict) == (512, 256, 384, 85)
+    assert (model.layers, model.d_model, model.heads, model.head_dim, model.d_ff) == (
+        24,
+        1024,
+        16,
+        64,
+        4096,
+    )
+    assert (data.segment_len, data.reuse_len, model.memory_len, data.num_predict) == (
+        512,
+        256,
+        384,
+        85,
+    )
     assert (data.mask_group_size, data.masks_per_group, config.train.batch_size) == (6, 1, 2048)
 
 
 def test_overrides_take_the_type_of_their_key():
-    words = ["--config.train.steps=70000", "--config.model.dropout=0", "--config.data.bidirectional=false"]
+    words = [
+        "--config.train.steps=70000",
+        "--config.model.dropout=0",
+        "--config.data.bidirectional=false",
+    ]
     config = configs.load(str(CONFIGS / "xlnet_base.py"), words)
-    assert (config.train.steps, config.model.dropout, config.data.bidirectional) == (70000, 0.0, False)
+    assert (config.train.steps, config.model.dropout, config.data.bidirectional) == (
+        70000,
+        0.0,
+        False,
+    )
     assert isinstance(config.model.dropout, float)
     again = configs.override(config, ["--config.mesh.fsdp=4"])
     assert again.mesh.fsdp == 4 and again.model == config.model
@@ -61,10 +86,14 @@ def test_overrides_take_the_type_of_their_key():
     ],
 )
 def test_names_are_a_text_with_commas_or_a_list(value, names):
-    config = configs.load(QUICKSTART, [f"--config.finetune.labels={value}", f"--config.finetune.columns={value}"])
+    config = configs.load(
+        QUICKSTART, [f"--config.finetune.labels={value}", f"--config.finetune.columns={value}"]
+    )
     assert config.finetune.label_list() == config.finetune.column_list() == names
     assert configs.from_dict(configs.nested(configs.flat(config))) == config
-    with pytest.raises(BadInput, match=r"'\[.a, b., ' is no list of JSON .* write it as \[.joy, love., .anger.\]"):
+    with pytest.raises(
+        BadInput, match=r"'\[.a, b., ' is no list of JSON .* write it as \[.joy, love., .anger.\]"
+    ):
         Config().changed(finetune={"labels": '["a, b", '}).finetune.label_list()
 
 
@@ -73,7 +102,10 @@ def test_names_are_a_text_with_commas_or_a_list(value, names):
     [
         ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),
         ("--config.modl.heads=10", "Did you mean 'model"),
-        ("--config.optimizer.lr=1", "no config key 'optimizer.lr'. Did you mean 'optimizer.learning_rate'?"),
+        (
+            "--config.optimizer.lr=1",
+            "no config key 'optimizer.lr'. Did you mean 'optimizer.learning_rate'?",
+        ),
         ("--config.train.learning_rate=1", "Did you mean 'optimizer.learning_rate'?"),
         ("--config.model.dim=8", "Did you mean 'model.d_model'?"),
         ("--config.batch_size=8", "Did you mean 'train.batch_size'?"),
@@ -82,7 +114,10 @@ def test_names_are_a_text_with_commas_or_a_list(value, names):
         ("--config.train.steps", "has no value; write --config.train.steps=VALUE"),
         ("--steps=10", "unknown option '--steps=10'"),
         ("config.train.steps=10", "unknown option 'config.train.steps=10'"),
-        ("--config.model.activation=swish", "model.activation='swish' is not one of gelu, gelu_erf, relu"),
+        (
+            "--config.model.activation=swish",
+            "model.activation='swish' is not one of gelu, gelu_erf, relu",
+        ),
         ("--config.model.dropout=nan", "must be finite"),
         ("--config.data.segment_len=68", "too short for data.reuse_len=64.*use at least 69"),
         ("--config.data.num_predict=100", "leaves too little context"),
@@ -111,7 +146,9 @@ def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
 
 def test_names_of_other_programs_are_no_keys_here_and_name_keys():
     keys = configs.fields()
-    assert {*NAMES.values()} <= keys.keys() and not NAMES.keys() & {key.split(".")[1] for key in keys}
+    assert {*NAMES.values()} <= keys.keys() and not NAMES.keys() & {
+        key.split(".")[1] for key in keys
+    }
 
 
 @pytest.mark.parametrize(
@@ -119,17 +156,28 @@ def test_names_of_other_programs_are_no_keys_here_and_name_keys():
     [
         ("c.model.d_modl = 3", "no key 'd_modl'. Did you mean 'model.d_model'?"),
         ("c['train'].update({'stps': 3})", "no key 'stps'. Did you mean 'train.steps'?"),
-        ("c.data.segment_len = c.data.segmentlen", "no key 'segmentlen'. Did you mean 'data.segment_len'?"),
+        (
+            "c.data.segment_len = c.data.segmentlen",
+            "no key 'segmentlen'. Did you mean 'data.segment_len'?",
+        ),
         ("c.modl.d_model = 3", "no key 'modl'. Did you mean 'model.d_model'?"),
         ("c.model.zzz = 3", "no key 'zzz'"),
     ],
 )
 def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest_name(tmp_path, line, told):
     path = tmp_path / "typo.py"
-    path.write_text(f"from xlnet_jax import config\ndef get_config():\n  c = config.default()\n  {line}\n  return c\n")
+    path.write_text(
+        "from xlnet_jax import config\n"
+        "def get_config():\n"
+        "  c = config.default()\n"
+        f"  {line}\n"
+        "  return c\n"
+    )
     with pytest.raises(BadInput) as raised:
         configs.load(str(path))
-    said = re.fullmatch(rf"--config={path}, line 4: (AttributeError|KeyError): (.*)", str(raised.value))
+    said = re.fullmatch(
+        rf"--config={path}, line 4: (AttributeError|KeyError): (.*)", str(raised.value)
+    )
     assert said and said[2] == told
 
 
@@ -138,9 +186,15 @@ def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest_name(tmp_pa
     [
         ("\nx = 1 +\n", ", line 2: SyntaxError: invalid syntax"),
         ("\n\nraise OSError('no\\nlicence')\n", ", line 3: OSError: no licence"),
-        ("def get_config():\n  return deep()\ndef deep():\n  assert False\n", ", line 4: AssertionError"),
+        (
+            "def get_config():\n  return deep()\ndef deep():\n  assert False\n",
+            ", line 4: AssertionError",
+        ),
         ("import sys\nsys.exit(0)\n", ", line 2: ended the program (SystemExit: 0)"),
-        ("import json\ndef get_config():\n  json.loads('{')\n", ", line 3: JSONDecodeError: Expecting property"),
+        (
+            "import json\ndef get_config():\n  json.loads('{')\n",
+            ", line 3: JSONDecodeError: Expecting property",
+        ),
         ("class Odd(Exception): pass\ndef get_config(): raise Odd\n", ", line 2: Odd"),
         ("class Odd(BaseException): pass\nraise Odd('end')\n", ", line 2: Odd: end"),
         ("print('hello')\n", ": KeyError: no key 'get_config'"),
@@ -152,32 +206,49 @@ def test_whatever_a_file_raises_is_told_with_its_line(tmp_path, capsys, source, 
     path.write_text(source)
     with pytest.raises(BadInput) as raised:
         configs.load(str(path))
-    assert str(raised.value).startswith(f"--config={path}{message}") and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"--config={path}{message}") and "\n" not in str(
+        raised.value
+    )
     assert capsys.readouterr().out == "", "stdout is for the result"
 
 
-@pytest.mark.parametrize("conflicts", [
-    {"train.steps=0": "steps=0 must be", "model.activation=swish": "is not one", "model.dropout=2": "2.0 must be"},
-    {"compat.switches=spans": "no 'spans'", "optimizer.warmup_steps=800": "must lie in"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "conflicts",
+    [
+        {
+            "train.steps=0": "steps=0 must be",
+            "model.activation=swish": "is not one",
+            "model.dropout=2": "2.0 must be",
+        },
+        {"compat.switches=spans": "no 'spans'", "optimizer.warmup_steps=800": "must lie in"},
+    ],
+)
 def test_all_conflicts_are_told_at_once(conflicts):
     """Of values first; then, when all are allowed, those between them."""
     with pytest.raises(BadInput) as raised:
         configs.load(QUICKSTART, [f"--config.{word}" for word in conflicts])
     told = str(raised.value)
-    assert told.startswith(f"{len(conflicts)} conflicts in the configuration: (1) ") and "\n" not in told
+    assert (
+        told.startswith(f"{len(conflicts)} conflicts in the configuration: (1) ")
+        and "\n" not in told
+    )
     assert all(part in told for part in conflicts.values())
 
 
 @pytest.mark.parametrize(
-    "word", ["optimizer.decay_fraction=nan", "optimizer.decay_fraction=inf", "model.architecture=foo"]
+    "word",
+    ["optimizer.decay_fraction=nan", "optimizer.decay_fraction=inf", "model.architecture=foo"],
 )
 def test_no_rule_computes_with_a_value_that_is_not_allowed(word):
-    with pytest.raises(BadInput, match=f"^{word.split('=')[0]}=.* (must be finite|is not one of [a-z0-9_, ]*)$"):
+    with pytest.raises(
+        BadInput, match=f"^{word.split('=')[0]}=.* (must be finite|is not one of [a-z0-9_, ]*)$"
+    ):
         configs.load(QUICKSTART, ["--config.optimizer.schedule=wsd", f"--config.{word}"])
 
 
-@pytest.mark.parametrize("name", [name for name, field in configs.fields().items() if type(field.default) is int])
+@pytest.mark.parametrize(
+    "name", [name for name, field in configs.fields().items() if type(field.default) is int]
+)
 def test_a_number_too_large_for_any_run_is_refused(name):
     """Else the program takes all memory, or an hour, or an int32 overflows on the device."""
     bounds = configs.fields()[name].metadata["bounds"]
@@ -191,11 +262,18 @@ def test_every_key_is_documented_and_has_a_resume_rule():
     for name, field in configs.fields().items():
         assert field.metadata["doc"], name
         assert field.metadata["resume"] in (configs.FROZEN, configs.ELASTIC, configs.FREE), name
-    frozen = {name.split(".")[0] for name, field in configs.fields().items() if field.metadata["resume"] == "frozen"}
+    frozen = {
+        name.split(".")[0]
+        for name, field in configs.fields().items()
+        if field.metadata["resume"] == "frozen"
+    }
     assert frozen == {"model", "data", "seeds", "compat", "finetune", "optimizer"}
     # How it is computed, and not what.
-    assert {name for name, field in configs.fields().items() if name.startswith("model.") and
-            field.metadata["resume"] == configs.FREE} == {"model.remat", "model.attention", "model.unroll"}  # fmt: skip
+    assert {
+        name
+        for name, field in configs.fields().items()
+        if name.startswith("model.") and field.metadata["resume"] == configs.FREE
+    } == {"model.remat", "model.attention", "model.unroll"}
 
 
 def test_changed_keys_by_rule():
@@ -208,4 +286,6 @@ def test_changed_keys_by_rule():
 
 def test_the_documented_table_is_the_code():
     page = runpy.run_path(str(tiny.ROOT / "docs" / "configuration.py"))["page"]()
-    assert page == (tiny.ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"), "run docs/configuration.py"
+    assert page == (tiny.ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"), (
+        "run docs/configuration.py"
+    )

@@ -1,4 +1,6 @@
-"""README.md, CONTRIBUTING.md and docs/guarantees.md: every place, test and page that they name exists."""
+"""README.md, CONTRIBUTING.md and docs/guarantees.md: every place, test and page that they name
+exists.
+"""
 
 import importlib
 import os
@@ -28,7 +30,9 @@ def resolve(name: str) -> object:
 
 
 def test_the_table_is_read():
-    assert len(ROWS) >= 20 and {"the loss", "the span law", "a new head", "a launch flag"} <= {row[0] for row in ROWS}
+    assert len(ROWS) >= 20 and {"the loss", "the span law", "a new head", "a launch flag"} <= {
+        row[0] for row in ROWS
+    }
     with pytest.raises((AssertionError, AttributeError)):
         resolve("train.loss.nothing")
     with pytest.raises(AssertionError):
@@ -45,11 +49,15 @@ def test_every_place_exists(what, where, test):
 
 
 def test_the_diffs_are_of_the_files_that_they_name():
-    """The lines of a hunk follow each other in the file, and the hunks of a file are in its order."""
+    """The lines of a hunk follow each other in the file, and the hunks of a file are in its
+    order.
+    """
     hunks = 0
     for diff in re.findall(r"^```diff\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
         assert not [line for line in diff.splitlines() if line[0] not in "+ "]
-        for path, rest in re.findall(r"^\+\+\+ ([\w/.]+).*\n((?:(?!\+\+\+ ).*\n)+)", diff, re.MULTILINE):
+        for path, rest in re.findall(
+            r"^\+\+\+ ([\w/.]+).*\n((?:(?!\+\+\+ ).*\n)+)", diff, re.MULTILINE
+        ):
             source, at = "\n" + (tiny.ROOT / path).read_text(encoding="utf-8"), 0
             for hunk in re.findall(r"(?:^\+.*\n)+", rest, re.MULTILINE):
                 lines = "\n" + re.sub(r"^\+", "", hunk, flags=re.MULTILINE)
@@ -62,15 +70,24 @@ def test_the_diffs_are_of_the_files_that_they_name():
 def test_the_tests_and_files_that_the_text_names_exist():
     paths = re.findall(r"`((?:configs|docs|tests|\w+)/[\w/]*\w\.(?:md|py|sh|yml))`", TEXT)
     assert len(paths) > 80
-    missing = [path for path in paths if not any((tiny.ROOT / room / path).exists() for room in ("", "xlnet_jax"))]
+    missing = [
+        path
+        for path in paths
+        if not any((tiny.ROOT / room / path).exists() for room in ("", "xlnet_jax"))
+    ]
     assert not missing
     # Of the tables of rows that a new member needs.
     rows = [line for line in TEXT.splitlines() if line.startswith("| `tests/")]
     named = [(row, name) for row in rows for name in re.findall(r"`([A-Z_]{4,})`", row)]
     assert len(rows) > 5 and len(named) > 4
     for row, name in named:
-        sources = [(tiny.ROOT / path).read_text(encoding="utf-8") for path in re.findall(r"`(tests/[\w/.]+)`", row)]
-        assert any(re.search(rf"^{name}\b", source, re.MULTILINE) for source in sources), f"{name}: {row}"
+        sources = [
+            (tiny.ROOT / path).read_text(encoding="utf-8")
+            for path in re.findall(r"`(tests/[\w/.]+)`", row)
+        ]
+        assert any(re.search(rf"^{name}\b", source, re.MULTILINE) for source in sources), (
+            f"{name}: {row}"
+        )
 
 
 def test_every_guarantee_names_tests_that_exist():
@@ -88,9 +105,18 @@ def test_the_readme_begins_with_two_commands_and_the_second_is_a_part_of_ci(tmp_
     section = text.split("\n## ")[1]
     commands = re.findall(r"^(make [a-z-]+) +#", section, re.MULTILINE)
     assert commands == ["make quickstart", "make test"]
-    table = {cells[0]: cells[1:] for cells in re.findall(r"^\| (.*?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)}
-    assert all(len(table[name]) == 2 for name in ("installs into `.venv`", "prints", "takes on two CPU cores"))
-    assert "eight minutes" in table["takes on two CPU cores"][1] and "at most 8 minutes on 2 cores" in TEXT
+    table = {
+        cells[0]: cells[1:]
+        for cells in re.findall(r"^\| (.*?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+    }
+    assert all(
+        len(table[name]) == 2
+        for name in ("installs into `.venv`", "prints", "takes on two CPU cores")
+    )
+    assert (
+        "eight minutes" in table["takes on two CPU cores"][1]
+        and "at most 8 minutes on 2 cores" in TEXT
+    )
     # With a `make` that only takes notes, and for which the tests fail.
     (tmp_path / ".ci").mkdir()
     shutil.copy(tiny.ROOT / ".ci" / "run", tmp_path / ".ci")
@@ -99,29 +125,41 @@ def test_the_readme_begins_with_two_commands_and_the_second_is_a_part_of_ci(tmp_
     )
     (tmp_path / "make").chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True
+    )
     called = (tmp_path / "called").read_text().splitlines()
     assert commands[1] in called and "make lint" in called and done.returncode == 1
     assert re.findall(r"^(\S+) .* FAILED$", done.stdout, re.MULTILINE) == ["test"], done.stdout
     # All that `make test-ci` has, it has.
-    listed = re.search(r"^test-ci: (.*) ##", (tiny.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.search(
+        r"^test-ci: (.*) ##", (tiny.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert {f"make {name}" for name in listed[1].split()} <= {*called}
 
 
-BENCHMARKS = sorted(path for path in (tiny.ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_"))
+BENCHMARKS = sorted(
+    path for path in (tiny.ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_")
+)
 
 
 def test_every_benchmark_has_a_tiny_form_and_takes_part(monkeypatch):
     """`make test-benchmarks` runs them; here only their options are read."""
-    without = [path.name for path in BENCHMARKS if '"--tiny"' not in path.read_text(encoding="utf-8")]
+    without = [
+        path.name for path in BENCHMARKS if '"--tiny"' not in path.read_text(encoding="utf-8")
+    ]
     assert len(BENCHMARKS) > 20 and not without
     monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
     runner = importlib.import_module("_tiny")
     assert [path.stem for path in BENCHMARKS] == runner.SCRIPTS
     ran = []
-    monkeypatch.setattr(runner, "run", lambda name, environment: (ran.append(name), (name, 0.0, None))[1])
+    monkeypatch.setattr(
+        runner, "run", lambda name, environment: (ran.append(name), (name, 0.0, None))[1]
+    )
     assert runner.main([]) == 0 and sorted(ran) == runner.SCRIPTS
-    monkeypatch.setattr(runner, "run", lambda name, environment: (name, 0.0, "it failed" * (name == "step") or None))
+    monkeypatch.setattr(
+        runner, "run", lambda name, environment: (name, 0.0, "it failed" * (name == "step") or None)
+    )
     assert runner.main([]) == 1
 
 

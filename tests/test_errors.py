@@ -24,11 +24,17 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/run/metrics.jsonl")
         (KeyError('no "a"; did you mean "b"?'), 'no "a"; did you mean "b"?'),
         (FULL, "No space left on device"),
         # The deepest one says most.
-        (caused(ValueError("Error reading x"), caused(RuntimeError("while reading"), FULL)), "No space left on device"),
+        (
+            caused(ValueError("Error reading x"), caused(RuntimeError("while reading"), FULL)),
+            "No space left on device",
+        ),
         (caused(ValueError("Error reading x"), ValueError()), "Error reading x"),
         (ExceptionGroup("save", [caused(ValueError("x"), FULL)]), "No space left on device"),
         # Unless an outer one quotes it, or is for people.
-        (caused(ValueError("--steps=x: invalid literal"), ValueError("invalid literal")), "--steps=x: invalid literal"),
+        (
+            caused(ValueError("--steps=x: invalid literal"), ValueError("invalid literal")),
+            "--steps=x: invalid literal",
+        ),
         (caused(ValueError("x"), caused(BadInput("run: fix this"), FULL)), "run: fix this"),
         (ValueError("INTERNAL: cut short [tensorstore_spec='{...}']"), "INTERNAL: cut short"),
     ],

@@ -1,4 +1,6 @@
-"""The package as a library: what `xlnet_jax.load` gives, against the model applied to one text alone."""
+"""The package as a library: what `xlnet_jax.load` gives, against the model applied to one text
+alone.
+"""
 
 import ast
 import dataclasses
@@ -33,7 +35,12 @@ from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.loss import LanguageModel
 
 CONFIG = tiny.config()
-TEXTS = ["Bado kilu.", "Menora sidu, 12. Rave bado kilu menora tusi veno.", "", "Kilu <mask> menora <mask>."]
+TEXTS = [
+    "Bado kilu.",
+    "Menora sidu, 12. Rave bado kilu menora tusi veno.",
+    "",
+    "Kilu <mask> menora <mask>.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +54,19 @@ def batch(ids, masks):
     ids, positions = np.array([ids], np.int32), np.array([masks], np.int32).reshape(1, -1)
     segments = np.array([[0] * (n - 1) + [2]], np.int32)
     rank = np.isin(np.arange(n), masks).astype(np.int32)[None]
-    return Batch(ids, segments, rank, zero + 1, zero > 0, positions, positions, 0.0 * positions, zero, zero, 0.0 * zero)
+    return Batch(
+        ids,
+        segments,
+        rank,
+        zero + 1,
+        zero > 0,
+        positions,
+        positions,
+        0.0 * positions,
+        zero,
+        zero,
+        0.0 * zero,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +84,30 @@ def model(folder):
 def test_the_commands_read_what_the_library_reads(model, folder, capsys):
     assert main(["score", f"--workdir={folder}", "Bado kilu."]) == 0
     (likelihood,) = model.score(["Bado kilu."])
-    assert json.loads(capsys.readouterr().out)["log_prob"] == pytest.approx(likelihood.joint_K[0], abs=1e-4)
+    assert json.loads(capsys.readouterr().out)["log_prob"] == pytest.approx(
+        likelihood.joint_K[0], abs=1e-4
+    )
 
 
 def test_the_names_of_the_package_are_imported_when_they_are_used():
-    (checked,) = [node for node in ast.parse(pathlib.Path(xj.__file__).read_text()).body if isinstance(node, ast.If)]
-    typed = {name.asname or name.name: f"{node.module}.{name.name}" for node in checked.body for name in node.names}
+    (checked,) = [
+        node
+        for node in ast.parse(pathlib.Path(xj.__file__).read_text()).body
+        if isinstance(node, ast.If)
+    ]
+    typed = {
+        name.asname or name.name: f"{node.module}.{name.name}"
+        for node in checked.body
+        for name in node.names
+    }
     found = {name: getattr(xj, name) for name in xj.__all__}
-    assert typed == {name: f"{value.__module__}.{value.__name__}" for name, value in found.items()} | {
-        "Config": "xlnet_jax.config.Config", "load_config": "xlnet_jax.config.load",
-        "Passage": "xlnet_jax.library.Passage"}  # fmt: skip
+    assert typed == {
+        name: f"{value.__module__}.{value.__name__}" for name, value in found.items()
+    } | {
+        "Config": "xlnet_jax.config.Config",
+        "load_config": "xlnet_jax.config.load",
+        "Passage": "xlnet_jax.library.Passage",
+    }
     assert dir(xj) == sorted([*xj.__all__, "__version__"])
 
 
@@ -85,22 +118,39 @@ def test_the_most_probable_pieces_of_a_gap(model, capsys, folder):
     for number, question in enumerate((text, other)):
         ranked = every[number::2]
         chances = [one.log_prob for one in ranked]
-        assert chances == sorted(chances, reverse=True) and len({one.gaps[0].pieces[0] for one in ranked}) == 5
+        assert (
+            chances == sorted(chances, reverse=True)
+            and len({one.gaps[0].pieces[0] for one in ranked}) == 5
+        )
         (best,) = model.fill([question])
-        assert best.gaps[0].pieces == ranked[0].gaps[0].pieces and best.log_prob == pytest.approx(chances[0], abs=1e-5)
+        assert best.gaps[0].pieces == ranked[0].gaps[0].pieces and best.log_prob == pytest.approx(
+            chances[0], abs=1e-5
+        )
     # Each has the likelihood that is found by scoring it, and no other piece is more probable.
     at = [model.tokenizer.pieces.index(one.gaps[0].pieces[0]) for one in every[::2]]
     gapped = infill.gapped(model.tokenizer, text, 1)
     place = gapped.known.index(False)
-    rows = [[*gapped.ids[:place], piece, *gapped.ids[place + 1 :]] for piece in range(tiny.VOCAB) if piece != MASK]
+    rows = [
+        [*gapped.ids[:place], piece, *gapped.ids[place + 1 :]]
+        for piece in range(tiny.VOCAB)
+        if piece != MASK
+    ]
     scores = [each.joint_K[0] for each in model.log_prob(rows, [gapped.known] * len(rows))]
     expected = dict(zip([row[place] for row in rows], scores, strict=True))
-    assert [one.log_prob for one in every[::2]] == pytest.approx([expected[piece] for piece in at], abs=1e-4)
-    assert [one.log_prob for one in every[::2]] == pytest.approx(sorted(scores, reverse=True)[:5], abs=1e-4)
+    assert [one.log_prob for one in every[::2]] == pytest.approx(
+        [expected[piece] for piece in at], abs=1e-4
+    )
+    assert [one.log_prob for one in every[::2]] == pytest.approx(
+        sorted(scores, reverse=True)[:5], abs=1e-4
+    )
     assert main(["fill", f"--workdir={folder}", text, other, "--top=2"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["rank"], line["text"]) for line in lines] == [
-        (1, every[0].text), (2, every[2].text), (1, every[1].text), (2, every[3].text)]  # fmt: skip
+        (1, every[0].text),
+        (2, every[2].text),
+        (1, every[1].text),
+        (2, every[3].text),
+    ]
     for options, message in (
         ({"top": 2, "samples": 2}, "top=2 with samples: the most probable pieces are not drawn"),
         ({"top": 2, "temperature": 1}, "top=2 with temperature: the most probable"),
@@ -120,16 +170,31 @@ def test_a_wrong_question_is_one_line(model):
         (lambda: model.score(xj.Passage("Bado")), "put it into a list"),
         (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
         (lambda: model.fill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
-        (lambda: model.fill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2), "give its name, or a list"),
-        (lambda: model.logits(["Kilu [MASK]", "Kilu menora"]), "text 2, 'Kilu menora', has no gap; write [MASK] for"),
-        (lambda: model.logits(["Kilu [MASK:2-8]"]), "text 1: no length of a gap is drawn here; write [MASK] or"),
+        (
+            lambda: model.fill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2),
+            "give its name, or a list",
+        ),
+        (
+            lambda: model.logits(["Kilu [MASK]", "Kilu menora"]),
+            "text 2, 'Kilu menora', has no gap; write [MASK] for",
+        ),
+        (
+            lambda: model.logits(["Kilu [MASK:2-8]"]),
+            "text 1: no length of a gap is drawn here; write [MASK] or",
+        ),
         (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
-        (lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2), "text 2: id 6 (<mask>) is a gap, and a"),
+        (
+            lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2),
+            "text 2: id 6 (<mask>) is a gap, and a",
+        ),
     ):
         with pytest.raises(BadInput) as raised:
             wrong()
         assert message in str(raised.value) and "\n" not in str(raised.value)
-    ids, known = model.tokenizer.encode("Bado kilu"), [True] + [False] * (len(model.tokenizer.encode("Bado kilu")) - 1)
+    ids, known = (
+        model.tokenizer.encode("Bado kilu"),
+        [True] + [False] * (len(model.tokenizer.encode("Bado kilu")) - 1),
+    )
     backwards = np.arange(1, len(ids))[::-1]
     (found,) = model.log_prob([ids], [known], order=backwards)
     (same,) = model.log_prob([ids.tolist()], [known], order="reversed")
@@ -143,10 +208,19 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
     (same,) = model.logits([f"Kilu {gap} menora"])
     assert same.shape == (count, tiny.VOCAB)
     for wrong, message in (
-        (lambda: model.encode(["Kilu", f"Kilu {gap}"]), "and a vector is that of a whole text; fill it first"),
+        (
+            lambda: model.encode(["Kilu", f"Kilu {gap}"]),
+            "and a vector is that of a whole text; fill it first",
+        ),
         (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and a likelihood is that of words; `fill`"),
-        (lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]), "and a likelihood is that of words"),
-        (lambda: model.generate(["Kilu", f"Kilu {gap}"]), "and a text is continued only at its end; use `fill`"),
+        (
+            lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]),
+            "and a likelihood is that of words",
+        ),
+        (
+            lambda: model.generate(["Kilu", f"Kilu {gap}"]),
+            "and a text is continued only at its end; use `fill`",
+        ),
     ):
         with pytest.raises(BadInput) as raised:
             wrong()
@@ -163,7 +237,9 @@ def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
 
 
 def test_texts_together_are_those_alone(model, params):
-    """Padding, batches and order change nothing; the last text is also computed by the model itself."""
+    """Padding, batches and order change nothing; the last text is also computed by the model
+    itself.
+    """
     hidden, logits = model.hidden(TEXTS), model.logits([f"{text} [MASK]" for text in TEXTS])
     for text, h_TD, logits_PV in zip(TEXTS, hidden, logits, strict=True):
         assert len(h_TD) == len(model.pieces(text)) and model.pieces(text)[-2:] == [SEP, CLS]
@@ -176,7 +252,9 @@ def test_texts_together_are_those_alone(model, params):
 
     @jax.jit
     def alone(params):
-        out = ours.transformer.apply({"params": params}, one, empty_memory(CONFIG.model, 1), deterministic=True)
+        out = ours.transformer.apply(
+            {"params": params}, one, empty_memory(CONFIG.model, 1), deterministic=True
+        )
         return out.hidden_BTD[0], ours.logits(params, out.target_vectors_BPD)[0]
 
     h_TD, logits_PV = alone(params)
@@ -205,21 +283,36 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(page, model, monk
 
 def test_the_page_names_everything_that_is_public():
     page = (tiny.ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    named = {name for line in page.splitlines() if line.startswith("| `") for name in line.split(" | ")[0].split("`")}
+    named = {
+        name
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for name in line.split(" | ")[0].split("`")
+    }
     assert set(xj.__all__) <= named and len(xj.__all__) == 13
-    calls = [ast.parse(call, mode="eval").body for call in re.findall(r"`(xj\.\w+\([^`]*\))`", page)]
+    calls = [
+        ast.parse(call, mode="eval").body for call in re.findall(r"`(xj\.\w+\([^`]*\))`", page)
+    ]
     assert len(calls) == 10
     for call in calls:
-        inspect.signature(getattr(xj, call.func.attr)).bind(*call.args, **{word.arg: 0 for word in call.keywords})
+        inspect.signature(getattr(xj, call.func.attr)).bind(
+            *call.args, **{word.arg: 0 for word in call.keywords}
+        )
 
 
 @pytest.mark.parametrize("case", ["gpt2", "transformer", "phases"])
 def test_a_run_whose_head_has_no_parameters_answers(case, tmp_path):
-    """Those of GPT-2 and of Transformer, also between phases: a checkpoint has no array of `lm_head`."""
+    """Those of GPT-2 and of Transformer, also between phases: a checkpoint has no array of
+    `lm_head`.
+    """
     config = tiny.family(case if case in MEMBERS else "gpt2")
     params = tiny.random_params(config, 0.1)
     assert params["lm_head"] == {}
-    phases = ({"steps": 3}, {"steps": 37, "optimizer": {"learning_rate": 1e-4}}) if case == "phases" else ()
+    phases = (
+        ({"steps": 3}, {"steps": 37, "optimizer": {"learning_rate": 1e-4}})
+        if case == "phases"
+        else ()
+    )
     tiny.save_run(str(tmp_path), config, params, phases)
     ours, theirs = xj.load(str(tmp_path)), xj.Model(config, data_fixtures.tokenizer(), params, 16)
     scores = [model.score(TEXTS[:1])[0].joint_K for model in (ours, theirs)]
@@ -242,7 +335,9 @@ def test_what_is_no_model(tmp_path):
 def test_batches_are_those_of_the_steps_also_in_phases():
     base = tiny.config(data={"corpus": data_fixtures.corpus_path()})
     parts = ({"steps": 3}, {"steps": 2, "train": {"batch_size": 4}, "data": {"num_predict": 4}})
-    config = configs.from_dict(dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": parts})
+    config = configs.from_dict(
+        dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": parts}
+    )
     found = list(xj.batches(config))
     assert [each.target_tokens.shape for each in found] == [(8, 6)] * 3 + [(4, 4)] * 2
     for start in (1, 4):
@@ -250,7 +345,10 @@ def test_batches_are_those_of_the_steps_also_in_phases():
             jax.tree.map(np.testing.assert_array_equal, mine, theirs)
     assert (found[0].tokens != found[1].tokens).any()
     example = inspect_command.example(config, 4, 1)
-    assert example["tokens"] == found[4].tokens[1].tolist() and example["rank"] == found[4].rank[1].tolist()
+    assert (
+        example["tokens"] == found[4].tokens[1].tolist()
+        and example["rank"] == found[4].rank[1].tolist()
+    )
     with pytest.raises(BadInput, match="train.batch_size=0 must be at least 1"):
         next(xj.batches(base.changed(train={"batch_size": 0})))
 
@@ -267,20 +365,31 @@ def test_a_batch_as_transformers_takes_it_hides_what_a_rank_does_not_see():
                 seen = batch.rank[row, j] < batch.rank[row, i] + (i not in targets)
                 assert given["perm_mask"][row, i, j] == (not seen)
         assert given["target_mapping"][row].argmax(axis=1).tolist()[:5] == targets
-    assert (given["labels"][:, :5] == batch.target_tokens[:, :5]).all() and (given["labels"][:, 5] == -100).all()
+    assert (given["labels"][:, :5] == batch.target_tokens[:, :5]).all() and (
+        given["labels"][:, 5] == -100
+    ).all()
     assert not given["target_mapping"][:, 5].any() and given["target_mapping"].sum() == 8 * 5
 
 
 def test_a_tokenizer_pads_a_list(model):
     ids_NT, real_NT = model.tokenizer(TEXTS[:3])
-    assert ids_NT.shape == real_NT.shape and not real_NT[2].any() and (ids_NT[~real_NT] == XLNET.pad).all()
+    assert (
+        ids_NT.shape == real_NT.shape
+        and not real_NT[2].any()
+        and (ids_NT[~real_NT] == XLNET.pad).all()
+    )
     for text, ids_T, real_T in zip(TEXTS, ids_NT, real_NT, strict=False):
-        assert ids_T[: real_T.sum()].tolist() == model.tokenizer.encode(text).tolist() and real_T[: real_T.sum()].all()
+        assert (
+            ids_T[: real_T.sum()].tolist() == model.tokenizer.encode(text).tolist()
+            and real_T[: real_T.sum()].all()
+        )
     assert model.tokenizer([])[0].shape == (0, 0)
 
 
 def test_the_loss_of_the_page_is_that_of_a_step_and_hands_on_the_memory(model, capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S
+    )
     (program,) = [block for block in blocks if "mean_loss" in block] or [""]
     names = {"model": model, "batch": tiny.batch(CONFIG)}
     exec(program, names)
@@ -291,7 +400,9 @@ def test_the_loss_of_the_page_is_that_of_a_step_and_hands_on_the_memory(model, c
 
 @pytest.mark.slow
 def test_the_loss_of_the_page_trains_and_resumes(tmp_path, pytestconfig):
-    blocks = re.findall(r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (tiny.ROOT / "docs/library.md").read_text(), re.M | re.S
+    )
     (program,) = [block for block in blocks if "class Focal" in block]
     assert len(program.splitlines()) <= 30
     names = {"__name__": "elsewhere"}
@@ -301,7 +412,9 @@ def test_the_loss_of_the_page_trains_and_resumes(tmp_path, pytestconfig):
         xj.pretrain(settings, str(tmp_path / "focal"), stop_at=stop, recipe=names["focal"])
     xj.pretrain(settings, str(tmp_path / "focal4"), stop_at=4, recipe=names["focal"])
     xj.pretrain(settings, str(tmp_path / "plain"), stop_at=4)
-    focal, again, plain = (read_jsonl(str(tmp_path / name / "metrics.jsonl")) for name in ("focal", "focal4", "plain"))
+    focal, again, plain = (
+        read_jsonl(str(tmp_path / name / "metrics.jsonl")) for name in ("focal", "focal4", "plain")
+    )
     assert [line["loss"] for line in focal] == [line["loss"] for line in again]
     nll, weighed = plain[0]["loss"], focal[0]["loss"]
     assert weighed < nll and weighed == pytest.approx((1 - np.exp(-nll)) ** 2 * nll, rel=0.05)

@@ -1,4 +1,6 @@
-"""The package asks a member and an objective for what it needs to know; their names are nowhere compared."""
+"""The package asks a member and an objective for what it needs to know; their names are nowhere
+compared.
+"""
 
 import ast
 import pathlib
@@ -18,8 +20,9 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 
 
 def asked(source: str, home: str = "") -> list[tuple[int, str]]:
-    """(line, name) of each name that is not at `home` here, in a comparison, a case of `match`, a set or a key of a
-    dictionary."""
+    """(line, name) of each name that is not at `home` here, in a comparison, a case of `match`, a
+    set or a key of a dictionary.
+    """
     found, names = [], {name for folder, names in HOMES.items() if folder != home for name in names}
     for node in ast.walk(ast.parse(source)):
         parts: list = []
@@ -32,8 +35,12 @@ def asked(source: str, home: str = "") -> list[tuple[int, str]]:
         elif isinstance(node, ast.Dict):
             parts = [key for key in node.keys if key]
         # `in ("bert", "albert")` is a tuple in a comparison.
-        parts += [each for part in parts if isinstance(part, ast.Tuple | ast.List) for each in part.elts]
-        found += [(x.lineno, x.value) for x in parts if isinstance(x, ast.Constant) and x.value in names]
+        parts += [
+            each for part in parts if isinstance(part, ast.Tuple | ast.List) for each in part.elts
+        ]
+        found += [
+            (x.lineno, x.value) for x in parts if isinstance(x, ast.Constant) and x.value in names
+        ]
     return sorted(set(found))
 
 
@@ -43,9 +50,17 @@ def test_no_member_and_no_objective_is_asked_for_its_name(path):
 
 
 def test_a_name_in_a_question_is_found():
-    questions = ['x == "bert"', '"gpt2" != x', 'x in ("xlnet", 3)', 'x in {"albert"}', '{"roberta": 1}',
-                 'match x:\n    case "bert":\n        pass', 'x == "mdm"', '{"prefix": f}',
-                 'x not in ("plm", y)']  # fmt: skip
+    questions = [
+        'x == "bert"',
+        '"gpt2" != x',
+        'x in ("xlnet", 3)',
+        'x in {"albert"}',
+        '{"roberta": 1}',
+        'match x:\n    case "bert":\n        pass',
+        'x == "mdm"',
+        '{"prefix": f}',
+        'x not in ("plm", y)',
+    ]
     assert [len(asked(question)) for question in questions] == [1] * len(questions)
     assert not asked('x == "mdm"', "objectives") and asked('x == "mdm"', "members")
     assert not asked('x = "bert"\ny == "BERT"\nf("xlnet", ["gpt2"])\n{"pages": "albert"}')
@@ -63,7 +78,10 @@ def test_the_usual_keys_of_each_objective_go_together(name):
 
 
 def test_each_has_its_own_name():
-    assert list(MEMBERS) == [member.name for member in MEMBERS.values()] and len({*map(id, MEMBERS.values())}) > 5
+    assert (
+        list(MEMBERS) == [member.name for member in MEMBERS.values()]
+        and len({*map(id, MEMBERS.values())}) > 5
+    )
 
 
 def test_each_objective_is_complete():
@@ -75,6 +93,9 @@ def test_each_objective_is_complete():
     for objective in declared:
         member = next(member for member in MEMBERS.values() if objective.name in member.objectives)
         assert member.parts_of(objective).targets == objective.stream in ("query", "content")
-        assert objective.likelihood in ("exact", "pseudo", "bound") and objective.causal + objective.masks < 2
+        assert (
+            objective.likelihood in ("exact", "pseudo", "bound")
+            and objective.causal + objective.masks < 2
+        )
         tokens, what = objective.shortest(Config())
         assert tokens > 0 and what

@@ -1,4 +1,6 @@
-"""The list of faults is in step with the code, and a fault that was not tried is not called escaped."""
+"""The list of faults is in step with the code, and a fault that was not tried is not called
+escaped.
+"""
 
 import collections
 import dataclasses
@@ -21,7 +23,9 @@ def test_every_fault_can_be_planted_and_its_tests_exist():
         for test in mutant.tests:
             file, _, name = test.partition("::")
             name = name.partition("[")[0].rstrip("*")
-            assert f"def {name}" in (tiny.ROOT / file).read_text(encoding="utf-8"), f"{mutant.name}: no {test}"
+            assert f"def {name}" in (tiny.ROOT / file).read_text(encoding="utf-8"), (
+                f"{mutant.name}: no {test}"
+            )
 
 
 @pytest.mark.parametrize(
@@ -40,16 +44,31 @@ def test_a_fault_is_found_however_its_lines_end(source, wanted):
     else:
         assert len(mutants.spans(row, source)) != 1
     # A shell script is compared as it is written.
-    assert not mutants.spans(dataclasses.replace(row, file="launch/some.sh"), source.replace(" ", "  "))
+    assert not mutants.spans(
+        dataclasses.replace(row, file="launch/some.sh"), source.replace(" ", "  ")
+    )
 
 
 def test_a_planted_fault_is_a_program(tmp_path):
-    """Fails if the code has other names by now: such a fault would stop every test, and show nothing."""
+    """Fails if the code has other names by now: such a fault would stop every test, and show
+    nothing.
+    """
     for mutant in mutants.MUTANTS:
         source = (tiny.ROOT / mutant.file).read_text(encoding="utf-8")
         suffix = mutant.file.rpartition(".")[2]  # ruff reads those in Python, not the shell scripts
-        (tmp_path / f"{mutant.name}.{suffix}").write_text(mutants.planted(mutant, source), encoding="utf-8")
-    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", tmp_path]
+        (tmp_path / f"{mutant.name}.{suffix}").write_text(
+            mutants.planted(mutant, source), encoding="utf-8"
+        )
+    words = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select=F821",
+        "--output-format=concise",
+        tmp_path,
+    ]
     found = subprocess.run(words, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
 
@@ -70,7 +89,9 @@ REPORT = '<testsuite><testcase><failure message="{}"/></testcase></testsuite>'
         (None, None, "unfinished"),  # a time-out
     ],
 )
-def test_a_fault_is_caught_or_let_through_or_neither_is_known(monkeypatch, tmp_path, code, message, kind):
+def test_a_fault_is_caught_or_let_through_or_neither_is_known(
+    monkeypatch, tmp_path, code, message, kind
+):
     def run(command, **options):
         if code is None:
             raise subprocess.TimeoutExpired(command, options["timeout"])
@@ -80,7 +101,11 @@ def test_a_fault_is_caught_or_let_through_or_neither_is_known(monkeypatch, tmp_p
                 file.write(REPORT.format(message))
         return subprocess.CompletedProcess(command, code, stdout="what pytest said")
 
-    monkeypatch.setattr(mutants, "subprocess", types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+    monkeypatch.setattr(
+        mutants,
+        "subprocess",
+        types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired),
+    )
     verdict = mutants.check(mutants.MUTANTS[0], str(tmp_path))
     assert verdict.kind == kind and (kind == "caught") == (not verdict.reason)
 
@@ -88,7 +113,9 @@ def test_a_fault_is_caught_or_let_through_or_neither_is_known(monkeypatch, tmp_p
 def test_one_fault_that_is_not_caught_is_a_failure(monkeypatch, capsys):
     kinds = collections.deque(["caught", "unfinished", "escaped"])
     monkeypatch.setattr(mutants, "MUTANTS", mutants.MUTANTS[:3])
-    monkeypatch.setattr(mutants, "check", lambda mutant, cache: mutants.Verdict(kinds.popleft(), "why"))
+    monkeypatch.setattr(
+        mutants, "check", lambda mutant, cache: mutants.Verdict(kinds.popleft(), "why")
+    )
     monkeypatch.setattr("sys.argv", ["mutants.py", "--json", "--jobs=1"])
     assert mutants.main() == 1
     printed = mutants.json.loads(capsys.readouterr().out)

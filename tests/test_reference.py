@@ -27,7 +27,9 @@ def test_the_page_of_the_commands_is_the_code():
     for verb in VERBS:
         section = page.split(f"\n### {verb.name}\n")[1].split("\n### ")[0]
         for option in verb.options:
-            assert re.search(rf"^\| `{re.escape(option.name)}[=`].* \| [^|]+ \|$", section, re.MULTILINE), option.name
+            assert re.search(
+                rf"^\| `{re.escape(option.name)}[=`].* \| [^|]+ \|$", section, re.MULTILINE
+            ), option.name
 
 
 def test_help_lists_every_command_once_by_topic():
@@ -46,13 +48,23 @@ def test_every_example_of_the_help_can_be_run(verb, monkeypatch):
     for command in commands:
         args, others = cli.make_parser().parse_known_args(shlex.split(command)[1:])
         assert args.verb is verb
-        assert all(word.startswith("--config.") for word in others) and not (others and not verb.overrides)
-        for file in [getattr(args, "config", None), *(getattr(args, "configs", None) or "").split(",")]:
+        assert all(word.startswith("--config.") for word in others) and not (
+            others and not verb.overrides
+        )
+        for file in [
+            getattr(args, "config", None),
+            *(getattr(args, "configs", None) or "").split(","),
+        ]:
             assert not file or configs.load(file, others)
 
 
 def test_every_exit_code_has_its_line():
-    page = (DOCS / "cli.md").read_text(encoding="utf-8").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    page = (
+        (DOCS / "cli.md")
+        .read_text(encoding="utf-8")
+        .split("\n## Exit codes\n")[1]
+        .split("\n## ")[0]
+    )
     codes = {
         0,
         errors.XLNetError.exit_code,
@@ -68,16 +80,30 @@ def test_a_run_cannot_write_a_name_without_its_line(tmp_path):
     """Every test that trains is held to it; see `documented`."""
     writer = MetricsWriter(str(tmp_path), 0, tensorboard=False)
     writer.write("metrics", {"step": 1, "loss/books": 2.0})
-    for file, values in (("metrics", {"books": 2.0}), ("evaluations", {"lr": 1.0}), ("time", {"seconds": {"lost": 1}})):
+    for file, values in (
+        ("metrics", {"books": 2.0}),
+        ("evaluations", {"lr": 1.0}),
+        ("time", {"seconds": {"lost": 1}}),
+    ):
         with pytest.raises(AssertionError, match=f"docs/metrics.md, {file}.jsonl, lacks"):
             writer.write(file, {"step": 1, **values})
 
 
 def test_the_page_has_no_name_that_nothing_writes():
-    sources = [ast.parse(path.read_text(encoding="utf-8")) for path in (tiny.ROOT / "xlnet_jax").rglob("*.py")]
-    texts = {node.value for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    texts |= {word.arg for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Call)
-              for word in node.keywords}  # fmt: skip
+    sources = [
+        ast.parse(path.read_text(encoding="utf-8"))
+        for path in (tiny.ROOT / "xlnet_jax").rglob("*.py")
+    ]
+    texts = {
+        node.value for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Constant)
+    }
+    texts |= {
+        word.arg
+        for tree in sources
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+    }
     for file in ("metrics", "evaluations", "time", "runs"):
         for name in documented.names(f"{file}.jsonl").replace("\\", "").split("|"):
             # Of those that are put together, what is in the middle.
@@ -91,7 +117,9 @@ def test_the_page_has_no_name_that_nothing_writes():
 
 
 def test_every_file_of_a_run_has_its_line(undisturbed):
-    files = [path.name + "/" * path.is_dir() for path in pathlib.Path(undisturbed.workdir).iterdir()]
+    files = [
+        path.name + "/" * path.is_dir() for path in pathlib.Path(undisturbed.workdir).iterdir()
+    ]
     known = documented.names("Work directory")
     assert len(files) > 6 and [file for file in files if not re.fullmatch(known, file)] == []
     for line in read_jsonl(f"{undisturbed.workdir}/runs.jsonl"):

@@ -1,4 +1,5 @@
-"""The rooms of the package and the arrows between them: a module imports from its own room and from those below it.
+"""The rooms of the package and the arrows between them: a module imports from its own room and from
+those below it.
 
 Read from the source, so that an import inside a function counts as well.
 """
@@ -15,34 +16,53 @@ ROOT = pathlib.Path(xlnet_jax.__file__).parent
 
 
 def read_design() -> dict[str, list[str]]:
-    """Of `docs/design.md`, from top to bottom: the modules of each folder, and those that are in none."""
-    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Packages\n")[2]
+    """Of `docs/design.md`, from top to bottom: the modules of each folder, and those that are in
+    none.
+    """
+    text = (
+        (ROOT.parent / "docs" / "design.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## Packages\n")[2]
+    )
     listed: dict[str, list[str]] = {}
     for line in text.partition("`launch/`")[0].splitlines():
         if line.startswith("    "):
             names = line.partition("#")[0].split()
             if line[4] != " ":
                 # A line without a folder has modules that are rooms of their own.
-                folder = names.pop(0)[:-1].replace("/", ".") if names[0].endswith("/") else " ".join(names)
+                folder = (
+                    names.pop(0)[:-1].replace("/", ".")
+                    if names[0].endswith("/")
+                    else " ".join(names)
+                )
                 listed[folder] = []
             listed[folder] += names
     return listed
 
 
 LISTED = read_design()
-# A room is the longest dotted prefix of a module that is in the list. The package itself holds its version and public
-# names, which it imports when they are used.
-ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {"": len(LISTED)}
+# A room is the longest dotted prefix of a module that is in the list. The package itself holds its
+# version and public names, which it imports when they are used.
+ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {
+    "": len(LISTED)
+}
 
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
-SIDEWAYS = {("__main__", "cli"), ("batch", "errors"), ("keys", "errors"), ("keys", "messages"), ("messages", "errors")}
+SIDEWAYS = {
+    ("__main__", "cli"),
+    ("batch", "errors"),
+    ("keys", "errors"),
+    ("keys", "messages"),
+    ("messages", "errors"),
+}
 
-# Below, and still not to be known: what keeps a run alive works for any model, and folders of other programs have
-# classes and tensors, no tasks.
+# Below, and still not to be known: what keeps a run alive works for any model, and folders of other
+# programs have classes and tensors, no tasks.
 APART = {("run", "model"), ("run", "kernels"), ("aot", "infer"), ("convert", "finetune")}
 
-# Peers that exports are compared with, and what makes an import slow: never in the package, but for the reader of the
-# original's checkpoints. tensorflow_datasets is not among them; it needs no TensorFlow for what we use.
+# Peers that exports are compared with, and what makes an import slow: never in the package, but for
+# the reader of the original's checkpoints. tensorflow_datasets is not among them; it needs no
+# TensorFlow for what we use.
 NOWHERE = {"pandas", "tensorflow", "torch", "transformers"}
 READERS = {("convert.tensorflow", "tensorflow")}
 # Reading and preparing data works without a device, in worker processes that must start fast.
@@ -50,7 +70,9 @@ DEVICE = {"flax", "jax", "jaxlib", "optax", "orbax"}
 
 
 def room_of(module: str) -> str:
-    """`model.attention` is in room `model`, `data.prepare.text` in `data.prepare`; "" is the package itself."""
+    """`model.attention` is in room `model`, `data.prepare.text` in `data.prepare`; "" is the
+    package itself.
+    """
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in ROW:
@@ -59,7 +81,9 @@ def room_of(module: str) -> str:
 
 
 def imports(module: str, source: str, is_package: bool, modules: set[str]) -> list[tuple[int, str]]:
-    """(line, absolute dotted name) of everything imported; submodules are told from attributes by `modules`."""
+    """(line, absolute dotted name) of everything imported; submodules are told from attributes by
+    `modules`.
+    """
     found = []
     # What a leading dot in an import stands for: the package the module lies in.
     package = ["xlnet_jax", *module.split(".")] if module else ["xlnet_jax"]
@@ -72,15 +96,23 @@ def imports(module: str, source: str, is_package: bool, modules: set[str]) -> li
             base = ".".join([*start, *([node.module] if node.module else [])])
             for alias in node.names:
                 name = f"{base}.{alias.name}"
-                found.append((node.lineno, name if name.removeprefix("xlnet_jax.") in modules else base))
+                found.append(
+                    (node.lineno, name if name.removeprefix("xlnet_jax.") in modules else base)
+                )
     return found
 
 
-def violations(module: str, source: str, is_package: bool = False, modules: set[str] | None = None) -> list[str]:
-    """One line for every import in the source of `xlnet_jax.<module>` that goes against the arrows."""
+def violations(
+    module: str, source: str, is_package: bool = False, modules: set[str] | None = None
+) -> list[str]:
+    """One line for every import in the source of `xlnet_jax.<module>` that goes against the
+    arrows.
+    """
     room = room_of(module) if module else ""
     wrong = []
-    for line, name in imports(module, source, is_package, set(SOURCES) if modules is None else modules):
+    for line, name in imports(
+        module, source, is_package, set(SOURCES) if modules is None else modules
+    ):
         top, _, rest = name.partition(".")
         reason = None
         if top in NOWHERE and (module, top) not in READERS:
@@ -106,7 +138,10 @@ def read_sources() -> dict[str, tuple[str, bool]]:
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         is_package = parts[-1] == "__init__"
-        sources[".".join(parts[:-1] if is_package else parts)] = (path.read_text(encoding="utf-8"), is_package)
+        sources[".".join(parts[:-1] if is_package else parts)] = (
+            path.read_text(encoding="utf-8"),
+            is_package,
+        )
     return sources
 
 
@@ -119,7 +154,9 @@ def test_the_list_in_the_design_is_that_of_the_folders():
         if not is_package:
             files[module.rpartition(".")[0]].add(module.rpartition(".")[2])
     beside = {name for rooms, names in LISTED.items() if rooms.split() == names for name in names}
-    assert {room: {*names} for room, names in LISTED.items() if {*names} - beside} | {"": beside} == files
+    assert {room: {*names} for room, names in LISTED.items() if {*names} - beside} | {
+        "": beside
+    } == files
     assert list(ROW)[:2] == ["cli", "__main__"] and len(ROW) > 20
 
 
@@ -127,7 +164,9 @@ def test_the_list_in_the_design_is_that_of_the_folders():
 def test_imports_go_down_only(module):
     source, is_package = SOURCES[module]
     if not module:  # what it has for type checkers is imported when it is used
-        source = "\n".join(ast.unparse(node) for node in ast.parse(source).body if not isinstance(node, ast.If))
+        source = "\n".join(
+            ast.unparse(node) for node in ast.parse(source).body if not isinstance(node, ast.If)
+        )
     wrong = violations(module, source, is_package)
     assert not wrong, "\n".join(wrong)
 
@@ -138,21 +177,49 @@ TRAIN = "from xlnet_jax.commands.train import train"
 @pytest.mark.parametrize(
     ("module", "source", "expected"),
     [
-        ("model.attention", "import xlnet_jax.train.loss", "xlnet_jax.train.loss is not below model"),
-        ("distributed.mesh", f"def f():\n    {TRAIN}", ":2: xlnet_jax.commands.train is not below distributed"),
+        (
+            "model.attention",
+            "import xlnet_jax.train.loss",
+            "xlnet_jax.train.loss is not below model",
+        ),
+        (
+            "distributed.mesh",
+            f"def f():\n    {TRAIN}",
+            ":2: xlnet_jax.commands.train is not below distributed",
+        ),
         (
             "model.heads",
             "from ..data.batches import loader\nfrom ..train import step",
             ":2: xlnet_jax.train.step is not",
         ),
         ("train.loop", TRAIN, "xlnet_jax.commands.train is not below train"),
-        ("aot.report", "from xlnet_jax.infer import opened", "xlnet_jax.infer.opened is not for aot"),
-        ("run.metrics", "from xlnet_jax.model import flops", "xlnet_jax.model.flops is not for run"),
-        ("convert.peers", "from xlnet_jax.finetune.tasks import TASKS", "finetune.tasks is not for convert"),
-        ("data.corpus.pages", "from xlnet_jax.data.batches import stream", "stream is not below data.corpus"),
+        (
+            "aot.report",
+            "from xlnet_jax.infer import opened",
+            "xlnet_jax.infer.opened is not for aot",
+        ),
+        (
+            "run.metrics",
+            "from xlnet_jax.model import flops",
+            "xlnet_jax.model.flops is not for run",
+        ),
+        (
+            "convert.peers",
+            "from xlnet_jax.finetune.tasks import TASKS",
+            "finetune.tasks is not for convert",
+        ),
+        (
+            "data.corpus.pages",
+            "from xlnet_jax.data.batches import stream",
+            "stream is not below data.corpus",
+        ),
         ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
         ("data.batches.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),
-        ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and chunks.py only"),
+        (
+            "train.loop",
+            "from orbax.checkpoint import v1",
+            "is for checkpoint/store.py and chunks.py only",
+        ),
         ("convert.huggingface", "def f():\n    import torch", ":2: torch is not for the package"),
         ("convert.tensorflow", "import tensorflow, torch", "torch is not for the package"),
     ],
@@ -165,8 +232,14 @@ def test_a_wrong_import_is_reported(module, source, expected):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("commands.quickstart", "from xlnet_jax.commands.train import train\nfrom xlnet_jax import errors"),
-        ("data.batches.loader", "import grain\nimport numpy\nfrom xlnet_jax.batch import Batch\nfrom . import stream"),
+        (
+            "commands.quickstart",
+            "from xlnet_jax.commands.train import train\nfrom xlnet_jax import errors",
+        ),
+        (
+            "data.batches.loader",
+            "import grain\nimport numpy\nfrom xlnet_jax.batch import Batch\nfrom . import stream",
+        ),
         ("data.corpus.corpus", "import tensorflow_datasets as tfds"),
         ("checkpoint.store", "from orbax.checkpoint import v1 as ocp"),
         ("run.workdir", "import xlnet_jax\nfrom xlnet_jax import __version__"),
@@ -182,8 +255,13 @@ def test_a_module_without_a_room_is_reported():
 
 
 def test_test_files_of_one_run_have_different_names():
-    """pytest imports two of one name as the first. The folders that run by themselves may repeat one."""
+    """pytest imports two of one name as the first. The folders that run by themselves may repeat
+    one.
+    """
     own = {"peers", "aot", "beam", "wheel"}
-    paths = [path.relative_to(ROOT.parent / "tests") for path in (ROOT.parent / "tests").rglob("test_*.py")]
+    paths = [
+        path.relative_to(ROOT.parent / "tests")
+        for path in (ROOT.parent / "tests").rglob("test_*.py")
+    ]
     counts = collections.Counter(path.name for path in paths if path.parts[0] not in own)
     assert [name for name, count in counts.items() if count > 1] == []

@@ -19,7 +19,10 @@ import xlnet_jax as xj
 DOCS = tiny.ROOT / "docs"
 FIGURES = sorted((DOCS / "figures").glob("[a-z]*.py"))
 NAVIGATION = (
-    (tiny.ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("markdown_extensions:")[0]
+    (tiny.ROOT / "mkdocs.yml")
+    .read_text(encoding="utf-8")
+    .partition("\nnav:")[2]
+    .partition("markdown_extensions:")[0]
 )
 REFERENCE = re.findall(r"    - .*: (\w+\.md)", NAVIGATION.partition("- Reference:")[2])
 SOURCE = "".join(path.read_text("utf-8") for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"))
@@ -29,7 +32,10 @@ NUMBER = r"-?\d+\.\d+"
 @pytest.mark.parametrize("script", FIGURES, ids=lambda script: script.stem)
 def test_a_figure_is_what_its_script_draws(script, monkeypatch):
     monkeypatch.syspath_prepend(script.parent)
-    assert script.with_suffix(".svg").read_text(encoding="utf-8") == runpy.run_path(str(script))["draw"]()
+    assert (
+        script.with_suffix(".svg").read_text(encoding="utf-8")
+        == runpy.run_path(str(script))["draw"]()
+    )
 
 
 def test_the_interrupted_run_has_the_losses_of_the_other():
@@ -39,23 +45,36 @@ def test_the_interrupted_run_has_the_losses_of_the_other():
 
 
 def test_the_words_below_a_figure_are_its_numbers():
-    rows, curves, run = (json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
-                         for name in ("languages", "domain", "quickstart"))  # fmt: skip
+    rows, curves, run = (
+        json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("languages", "domain", "quickstart")
+    )
     held = {name: row["characters"] / row["tokens"] for name, row in rows.items()}
     assert len(rows) == 15 and round(held["English"] / held["Chinese"]) == 2
     assert round(rows["English"]["tokens"] / rows["Chinese"]["tokens"]) == 2
     start = {name: points[0][1] for name, points in curves["before"].items()}
-    ends = [abs(curves[way][name][-1][1] - start[name]) for way in ("reviews alone", "3 to 1 with messages")
-            for name in ("domain", "corpus")]  # fmt: skip
+    ends = [
+        abs(curves[way][name][-1][1] - start[name])
+        for way in ("reviews alone", "3 to 1 with messages")
+        for name in ("domain", "corpus")
+    ]
     page = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
-    said = re.search(r"gain (\S+) nat and cost general text (\S+); with .* it is (\S+) and (\S+) \(`python", page)
+    said = re.search(
+        r"gain (\S+) nat and cost general text (\S+); with .* it is (\S+) and (\S+) \(`python", page
+    )
     assert said and [float(number) for number in said.groups()] == pytest.approx(ends, abs=0.006)
-    shown = re.search(r"heldout_loss +(\d\.\d+)", (DOCS / "quickstart.md").read_text(encoding="utf-8"))
+    shown = re.search(
+        r"heldout_loss +(\d\.\d+)", (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    )
     assert shown and float(shown[1]) == pytest.approx(run["heldout_loss"], abs=0.001)
 
 
 def test_every_picture_of_a_page_is_in_its_folder():
-    named = {name for page in pages.PAGES for name in re.findall(r"figures/(\w+\.svg)", page.read_text("utf-8"))}
+    named = {
+        name
+        for page in pages.PAGES
+        for name in re.findall(r"figures/(\w+\.svg)", page.read_text("utf-8"))
+    }
     assert named == {path.name for path in (DOCS / "figures").glob("*.svg")}
     assert {script.stem for script in FIGURES} <= {name.removesuffix(".svg") for name in named}
 
@@ -66,9 +85,11 @@ def test_a_page_is_short_and_its_python_is_python(page):
     assert len(text.split()) <= 2500 or page.name in REFERENCE, "divide it"
     for program in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if '": ' in program.partition("(")[0] or '\n"' in program:  # rows of a table of ours
-            assert not [line for line in program.splitlines() if line.strip().removesuffix(" ...") not in SOURCE], (
-                "no such line"
-            )
+            assert not [
+                line
+                for line in program.splitlines()
+                if line.strip().removesuffix(" ...") not in SOURCE
+            ], "no such line"
             continue
         for node in ast.walk(ast.parse(program)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("xlnet_jax"):
@@ -79,7 +100,10 @@ def test_a_page_is_short_and_its_python_is_python(page):
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_a_page_names_programs_and_targets_that_exist(page):
     """Beside `xlnet-jax`, which tests/commands has: `python FILE` and `make TARGET` in a block."""
-    text, makefile = page.read_text(encoding="utf-8"), (tiny.ROOT / "Makefile").read_text(encoding="utf-8")
+    text, makefile = (
+        page.read_text(encoding="utf-8"),
+        (tiny.ROOT / "Makefile").read_text(encoding="utf-8"),
+    )
     for program in re.findall(r"^(?: {4})?(?:\$ )?python (\S+\.py)", text, re.MULTILINE):
         assert (tiny.ROOT / program).exists(), program
     for target in re.findall(r"^(?: {4})?make ([a-z-]+)(?: +#.*)?$", text, re.MULTILINE):
@@ -88,7 +112,9 @@ def test_a_page_names_programs_and_targets_that_exist(page):
 
 def test_the_python_of_a_page_that_needs_no_model_prints_what_it_shows():
     sessions = pages.sessions((DOCS / "examples.md").read_text(encoding="utf-8"))
-    assert len(sessions) == 1 and [pages.printed(program, {}) for program, _ in sessions] == [sessions[0][1]]
+    assert len(sessions) == 1 and [pages.printed(program, {}) for program, _ in sessions] == [
+        sessions[0][1]
+    ]
 
 
 def test_the_navigation_has_four_groups_and_every_page_once():
@@ -99,15 +125,25 @@ def test_the_navigation_has_four_groups_and_every_page_once():
 
 
 def test_every_public_name_is_on_its_page():
-    shown = re.findall(r"^::: xlnet_jax\.(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(
+        r"^::: xlnet_jax\.(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE
+    )
     assert sorted(shown) == sorted(xj.__all__)
 
 
 def books(folder):
     """By name what the cells of each notebook print."""
-    cells = {path.name: json.loads(path.read_text("utf-8"))["cells"] for path in folder.glob("*.ipynb")}
-    return {name: [["".join(output["text"]) for output in cell["outputs"]] for cell in book if "outputs" in cell]
-            for name, book in cells.items()}  # fmt: skip
+    cells = {
+        path.name: json.loads(path.read_text("utf-8"))["cells"] for path in folder.glob("*.ipynb")
+    }
+    return {
+        name: [
+            ["".join(output["text"]) for output in cell["outputs"]]
+            for cell in book
+            if "outputs" in cell
+        ]
+        for name, book in cells.items()
+    }
 
 
 def test_the_notebooks_have_outputs_and_no_path_of_a_machine():
@@ -121,10 +157,15 @@ def test_the_notebooks_print_what_they_show(tmp_path):
     """A minute. Numbers with a point may differ from machine to machine."""
     shutil.copytree(DOCS / "notebooks", tmp_path / "notebooks")
     env = os.environ | {"PYTHONPATH": str(tiny.ROOT), "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run([sys.executable, "notebooks"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "notebooks"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     before, now = (
-        {name: re.sub(rf" *{NUMBER}", " #", json.dumps(outputs)) for name, outputs in books(folder).items()}
+        {
+            name: re.sub(rf" *{NUMBER}", " #", json.dumps(outputs))
+            for name, outputs in books(folder).items()
+        }
         for folder in (DOCS / "notebooks", tmp_path / "notebooks")
     )
     assert before == now and "the old cat drinks milk in the barn" in now["quickstart.ipynb"]

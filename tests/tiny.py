@@ -1,4 +1,6 @@
-"""A tiny run that every test of training shares: same shapes, so one compilation serves them all."""
+"""A tiny run that every test of training shares: same shapes, so one compilation serves them
+all.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,15 @@ def config(**changes: Any) -> Config:
     """Two layers, 32 tokens; `changes` are sections: `train={"steps": 4}`."""
     base = Config(
         model=configs.ModelConfig(
-            vocab_size=VOCAB, layers=2, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=24,
-            init_std=0.1, compute_dtype="float32",
+            vocab_size=VOCAB,
+            layers=2,
+            d_model=16,
+            heads=2,
+            head_dim=8,
+            d_ff=32,
+            memory_len=24,
+            init_std=0.1,
+            compute_dtype="float32",
             # Unrolled, a step takes a quarter longer to compile.
             unroll="auto" if PRODUCTION else "off",
         ),
@@ -54,26 +63,39 @@ def config(**changes: Any) -> Config:
         checkpoint=configs.CheckpointConfig(every=4),
         evaluation=configs.EvaluationConfig(final=False),
         log=configs.LogConfig(tensorboard=False),
-    )  # fmt: skip
+    )
     result = base.changed(**changes)
     configs.check(result)
     return result
 
 
 def family(name: str, **changes: Any) -> Config:
-    """`config` for pretraining a model of a family with positions learned at the input; `changes` as there."""
+    """`config` for pretraining a model of a family with positions learned at the input; `changes`
+    as there.
+    """
     sections = MEMBERS[name].usual(32)
-    sections["data"] |= {"sentence_loss": MEMBERS[name].segments > 1 and sections["data"]["pairs"] != "none"}
+    sections["data"] |= {
+        "sentence_loss": MEMBERS[name].segments > 1 and sections["data"]["pairs"] != "none"
+    }
     sections["model"] |= {"d_embed": 8} if MEMBERS[name].parts.projected else {}
-    return config(**{each: sections.get(each, {}) | changes.get(each, {}) for each in sections.keys() | changes.keys()})
+    return config(
+        **{
+            each: sections.get(each, {}) | changes.get(each, {})
+            for each in sections.keys() | changes.keys()
+        }
+    )
 
 
 def random_params(config: Config, scale: float = 1.0, tokenizer: Tokenizer | None = None) -> Any:
-    """Numpy arrays of the shapes of a model's parameters, float32; with a `tokenizer` also those of a task's head."""
+    """Numpy arrays of the shapes of a model's parameters, float32; with a `tokenizer` also those of
+    a task's head.
+    """
     recipe = any_recipe(config, tokenizer) if tokenizer else make_recipe(config)
     abstract = nn.meta.unbox(recipe.abstract_params)
     generator = np.random.default_rng(0)
-    return jax.tree.map(lambda x: (scale * generator.standard_normal(x.shape)).astype(np.float32), abstract)
+    return jax.tree.map(
+        lambda x: (scale * generator.standard_normal(x.shape)).astype(np.float32), abstract
+    )
 
 
 def box(kind: Kind = "kernel", depth: Depth = 0, decays: bool = True) -> Declared:
@@ -142,11 +164,15 @@ def mixture(*texts: Words) -> Mixture:
     return Mixture(texts, names, from_weights([text.tokens for text in texts]))
 
 
-def batch(config: Config, step: int = 0, rows: int | None = None, text: Words | None = None) -> Batch:
+def batch(
+    config: Config, step: int = 0, rows: int | None = None, text: Words | None = None
+) -> Batch:
     """The batch of a step; `rows` from the start of the data plan."""
     rows = rows or config.train.batch_size
     plan = extend_plan((), 0, rows, config.data.windows_per_block)
-    return TrainDispatches(mixture(*[text] * bool(text)), config, plan, np.arange(rows), 0, 100).batch(step)
+    return TrainDispatches(
+        mixture(*[text] * bool(text)), config, plan, np.arange(rows), 0, 100
+    ).batch(step)
 
 
 def params(config: Config) -> Any:
@@ -156,12 +182,15 @@ def params(config: Config) -> Any:
 
 def saved_parameters(workdir: str) -> tuple[Any, int]:
     """The parameters of the newest checkpoint of a work directory, and its step."""
-    from xlnet_jax.infer.opened import find, on_one_device  # not importable with the protobuf of Beam
+    # Not importable with the protobuf of Beam.
+    from xlnet_jax.infer.opened import find, on_one_device
 
     return on_one_device(find(workdir))
 
 
-def save_run(workdir: str, config: Config, params: Any, phases: Sequence[dict[str, Any]] = ()) -> None:
+def save_run(
+    workdir: str, config: Config, params: Any, phases: Sequence[dict[str, Any]] = ()
+) -> None:
     """A work directory with these parameters, as a run leaves it at step 3."""
     tokenizer = data_fixtures.tokenizer()
     identity = workdirs.identity(config, "1" * 64, tokenizer.sha256, phases)
@@ -173,4 +202,6 @@ def save_run(workdir: str, config: Config, params: Any, phases: Sequence[dict[st
 
 def restored(checkpoints: Checkpoints, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
     """The trees of a checkpoint, compared with the checksums of what was saved."""
-    return checkpoints.gather(step, checkpoints.read(step, abstract), abstract, checkpoints.record(step))
+    return checkpoints.gather(
+        step, checkpoints.read(step, abstract), abstract, checkpoints.record(step)
+    )

@@ -17,8 +17,10 @@ from xlnet_jax.model import layers
 
 
 def drawn(initialise: Callable[[], Any]) -> dict[str, tuple[float, float]]:
-    """By the path of each parameter that `initialise` declares, mean and deviation of what its initialiser draws, in
-    [128, 128] whatever its shape; a parameter of all layers is one of a layer."""
+    """By the path of each parameter that `initialise` declares, mean and deviation of what its
+    initialiser draws, in [128, 128] whatever its shape; a parameter of all layers is one of a
+    layer.
+    """
     found: dict[str, tuple[float, float]] = {}
     declare = nn.Module.param
 
@@ -39,8 +41,9 @@ Drop = Callable[..., jax.Array]
 
 @contextlib.contextmanager
 def dropping(drop: Callable[[str, Drop], Drop]) -> Iterator[None]:
-    """Every dropout goes through `drop(place, as it is)`, which returns what is called in its place. A place is the
-    path of its module, and in attention the stream."""
+    """Every dropout goes through `drop(place, as it is)`, which returns what is called in its
+    place. A place is the path of its module, and in attention the stream.
+    """
     places = [""]
 
     def entered(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:

@@ -1,6 +1,8 @@
-"""XLNet pretraining in JAX: permutation language modelling, two-stream attention, segment recurrence.
+"""XLNet pretraining in JAX: permutation language modelling, two-stream attention, segment
+recurrence.
 
-As a library: `model = xlnet_jax.load(PATH)`. All that it offers is in `__all__`, and docs/library.md shows each.
+As a library: `model = xlnet_jax.load(PATH)`. All that it offers is in `__all__`, and
+docs/library.md shows each.
 """
 
 import importlib as _importlib
@@ -20,21 +22,44 @@ if _TYPE_CHECKING:
     from xlnet_jax.train.launch import batches
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Config", "Model", "Passage", "batches", "evaluate", "export", "fine_tune", "load",
-           "load_config", "predict", "prepare", "pretrain"]  # fmt: skip
+__all__ = [
+    "BadInput",
+    "Config",
+    "Model",
+    "Passage",
+    "batches",
+    "evaluate",
+    "export",
+    "fine_tune",
+    "load",
+    "load_config",
+    "predict",
+    "prepare",
+    "pretrain",
+]
 
 _PLACES = {
-    "BadInput": "errors.BadInput", "Config": "config.Config", "Model": "library.Model", "Passage": "library.Passage",
-    "batches": "train.launch.batches", "evaluate": "commands.evaluate.evaluate", "export": "commands.export.export",
-    "fine_tune": "commands.finetune.finetune", "load": "library.load", "load_config": "config.load",
-    "predict": "commands.predict.predict", "prepare": "data.prepare.pipeline.prepare",
+    "BadInput": "errors.BadInput",
+    "Config": "config.Config",
+    "Model": "library.Model",
+    "Passage": "library.Passage",
+    "batches": "train.launch.batches",
+    "evaluate": "commands.evaluate.evaluate",
+    "export": "commands.export.export",
+    "fine_tune": "commands.finetune.finetune",
+    "load": "library.load",
+    "load_config": "config.load",
+    "predict": "commands.predict.predict",
+    "prepare": "data.prepare.pipeline.prepare",
     "pretrain": "commands.train.train",
-}  # fmt: skip
+}
 """Where each name is; `train` and `finetune` are folders."""
 
 
 def __getattr__(name: str) -> object:
-    """A name of `__all__`, imported when it is used: the command line must answer before JAX is there."""
+    """A name of `__all__`, imported when it is used: the command line must answer before JAX is
+    there.
+    """
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, found = _PLACES[name].rpartition(".")

@@ -1,12 +1,13 @@
 """The Batch and the Memory: the complete input of the model.
 
-An example is a few integer vectors. One integer per position, its rank, defines which position sees which:
+An example is a few integer vectors. One integer per position, its rank, defines which position sees
+which:
 
     content position i sees j                  <=>  rank[j] <= rank[i]      (itself included)
     a query at target position p sees j        <=>  rank[j] <  rank[p]      (itself not)
 
-so a [T, T] mask exists only inside the attention. Letters: B rows, T segment, M memory, P targets, D model width,
-L layers.
+so a [T, T] mask exists only inside the attention. Letters: B rows, T segment, M memory, P targets,
+D model width, L layers.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ NEVER = 2**30
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Auxiliary:
-    """Losses of training beside that of the next token at the last layer (Al-Rfou et al. 2018, arXiv 1808.04444)."""
+    """Losses of training beside that of the next token at the last layer (Al-Rfou et al. 2018,
+    arXiv 1808.04444).
+    """
 
     tokens: Array
     """int32 [B, A, P]: further targets of each slot, the token two ahead first."""
     weights: Array
-    """float32 [B, L, 1 + A]: weight of each layer's loss for each target, the next token first. The last layer's
-    loss of the next token is the loss itself."""
+    """float32 [B, L, 1 + A]: weight of each layer's loss for each target, the next token first. The
+    last layer's loss of the next token is the loss itself.
+    """
 
 
 @jax.tree_util.register_dataclass
@@ -71,25 +75,34 @@ class Batch:
     """None: no such losses, as in every evaluation."""
 
     def for_transformers(self) -> dict[str, np.ndarray]:
-        """The rows of `plm` as `XLNetLMHeadModel` of transformers takes them: `input_ids`, `token_type_ids` [B, T],
-        `perm_mask` [B, T, T], `target_mapping` [B, P, T], `labels` [B, P] with -100 in unused slots.
+        """The rows of `plm` as `XLNetLMHeadModel` of transformers takes them: `input_ids`,
+        `token_type_ids` [B, T], `perm_mask` [B, T, T], `target_mapping` [B, P, T], `labels` [B, P]
+        with -100 in unused slots.
 
         That class knows no `direction`: set data.bidirectional=False. Its memory is its own.
         """
         mapping_BPT = np.eye(self.tokens.shape[1], dtype=np.float32)[self.target_positions]
         mapping_BPT *= self.target_weights[..., None] != 0
         query, key = self.rank[:, :, None], self.rank[:, None, :]
-        # One mask serves both streams there; the content stream's own diagonal is opened again inside.
+        # One mask serves both streams there; the content stream's own diagonal is opened again
+        # inside.
         visible_BTT = np.where(mapping_BPT.any(axis=1)[:, :, None], key < query, key <= query)
         return {
-            "input_ids": self.tokens.astype(np.int64), "token_type_ids": self.segments.astype(np.int64),
-            "perm_mask": (~visible_BTT).astype(np.float32), "target_mapping": mapping_BPT,
+            "input_ids": self.tokens.astype(np.int64),
+            "token_type_ids": self.segments.astype(np.int64),
+            "perm_mask": (~visible_BTT).astype(np.float32),
+            "target_mapping": mapping_BPT,
             "labels": np.where(self.target_weights != 0, self.target_tokens, -100).astype(np.int64),
-        }  # fmt: skip
+        }
 
 
 def forward_text(
-    tokens: Array, rank: Array, segments: Array, positions: Array, targets: Array | None = None, continues: bool = False
+    tokens: Array,
+    rank: Array,
+    segments: Array,
+    positions: Array,
+    targets: Array | None = None,
+    continues: bool = False,
 ) -> Batch:
     """Text outside of training, read forward; `positions` [B, P] are those to predict.
 
@@ -124,7 +137,9 @@ def combine(batches: Sequence[Any], how: Callable[[Sequence[np.ndarray]], np.nda
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Segment recurrence (Transformer-XL, section 3.2): cached inputs of every layer, right-aligned."""
+    """Segment recurrence (Transformer-XL, section 3.2): cached inputs of every layer,
+    right-aligned.
+    """
 
     hidden_LBMD: jax.Array
     """Compute dtype."""

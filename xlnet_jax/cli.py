@@ -1,4 +1,5 @@
-"""The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code of `errors`.
+"""The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code
+of `errors`.
 
 With `--json` one JSON object, or one for each text, goes to stdout and everything else to stderr.
 """
@@ -33,9 +34,15 @@ OUTPUT_CLOSED = 141
 
 _NO_OPTIONS = ("command", "what", "verb", "json")
 _LIMITS = {
-    "Too many open files": "raise the limit of open files (`ulimit -n`, or that of the container or service)",
-    "can't start new thread": "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
-    "Resource temporarily unavailable": "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
+    "Too many open files": (
+        "raise the limit of open files (`ulimit -n`, or that of the container or service)"
+    ),
+    "can't start new thread": (
+        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
+    ),
+    "Resource temporarily unavailable": (
+        "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
+    ),
 }
 """By what an error says, the fix of a limit that the system has set."""
 
@@ -59,7 +66,8 @@ def program() -> None:
         for stream in (sys.stdout, sys.stderr)
     )
     _open_many_files()
-    # At the end Python's resource tracker removes what is left in shared memory, as it should, and would warn of it.
+    # At the end Python's resource tracker removes what is left in shared memory, as it should, and
+    # would warn of it.
     sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     try:
         code = main()
@@ -68,15 +76,16 @@ def program() -> None:
     code = code or _write("")
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    # Everything is saved and closed. A thread that still waits for data or a disk would block a normal exit.
+    # Everything is saved and closed. A thread that still waits for data or a disk would block a
+    # normal exit.
     os._exit(code)
 
 
 def _open_many_files() -> None:
     """Raises the limit of open files as far as the system allows.
 
-    Data workers pass every array in a file of its own, and process 0 has two connections for each other process: eight
-    workers, or a thousand hosts, need more than the usual limit of 1024.
+    Data workers pass every array in a file of its own, and process 0 has two connections for each
+    other process: eight workers, or a thousand hosts, need more than the usual limit of 1024.
     """
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -103,7 +112,9 @@ def main(argv: list[str] | None = None) -> int:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # gcsfs logs the whole traceback of an error; we print one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    logging.basicConfig(handlers=[messages.Log()], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
+    logging.basicConfig(
+        handlers=[messages.Log()], format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True
+    )
     logging.getLogger("xlnet_jax").setLevel(logging.INFO)
     try:
         for word in argv:
@@ -122,7 +133,9 @@ def main(argv: list[str] | None = None) -> int:
         if line := _shortage(error):
             return messages.error(who, line, BadInput.exit_code)
         traceback.print_exc()
-        return messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
+        return messages.error(
+            who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code
+        )
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         if args.json or isinstance(result, list):
             print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
@@ -132,10 +145,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _shortage(error: BaseException) -> str | None:
-    """The line for an error that says what the system does not give: memory, files, threads. None = another error."""
+    """The line for an error that says what the system does not give: memory, files, threads.
+    None = another error.
+    """
     if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-        return (f"out of memory: {summary(error)}; use a smaller model or train.batch_size, model.remat=full, or more "
-                "devices with mesh.fsdp")  # fmt: skip
+        return (
+            f"out of memory: {summary(error)}; use a smaller model or train.batch_size, "
+            "model.remat=full, or more devices with mesh.fsdp"
+        )
     for cause in causes(error):
         if isinstance(cause, MemoryError):
             what = f" ({cause})" if str(cause) else ""
@@ -157,16 +174,24 @@ def _write(text: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return OUTPUT_CLOSED
-        return messages.error("xlnet-jax", f"cannot write the output: {error.strerror}", BadInput.exit_code)
+        return messages.error(
+            "xlnet-jax", f"cannot write the output: {error.strerror}", BadInput.exit_code
+        )
 
 
 def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -> str:
-    """The message of a parser. With a missing option: the unknown word that was meant; of a wrong word: the nearest."""
+    """The message of a parser. With a missing option: the unknown word that was meant; of a wrong
+    word: the nearest.
+    """
     verb = parser.get_default("verb")
     if verb and message.startswith("the following arguments are required"):
         known = {"--json", "--help", *(option.name for option in verb.options)}
         for word in argv:
-            if word.startswith("--") and not word.startswith("--config.") and word.split("=")[0] not in known:
+            if (
+                word.startswith("--")
+                and not word.startswith("--config.")
+                and word.split("=")[0] not in known
+            ):
                 return unknown(verb, word)
     if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
         return message + suggest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
@@ -175,12 +200,17 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs, each with an example."""
-    parser = _Parser(prog="xlnet-jax", usage="xlnet-jax [-h] [--version] COMMAND ...",
-                     description="Pretrain XLNet in JAX.", epilog=_listed(shutil.get_terminal_size().columns - 2),
-                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = _Parser(
+        prog="xlnet-jax",
+        usage="xlnet-jax [-h] [--version] COMMAND ...",
+        description="Pretrain XLNet in JAX.",
+        epilog=_listed(shutil.get_terminal_size().columns - 2),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=parser.prog,
-                                     help=argparse.SUPPRESS)  # fmt: skip
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
+    )
     groups = {"": commands}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
@@ -189,7 +219,11 @@ def make_parser() -> argparse.ArgumentParser:
             groups[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
         sub = groups[group].add_parser(name, **_help(verb.help, verb.example))
         sub.set_defaults(verb=verb)
-        sub.add_argument("--json", action="store_true", help="print JSON on stdout: one object, or one for each text")
+        sub.add_argument(
+            "--json",
+            action="store_true",
+            help="print JSON on stdout: one object, or one for each text",
+        )
         for option in verb.options:
             sub.add_argument(option.name, **option.keywords)
     return parser
@@ -197,7 +231,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def help_of(name: str) -> str:
     """The sentence of a verb, or of a group of verbs."""
-    return GROUPS[name][0] if name in GROUPS else next(verb.help for verb in VERBS if verb.name == name)
+    return (
+        GROUPS[name][0]
+        if name in GROUPS
+        else next(verb.help for verb in VERBS if verb.name == name)
+    )
 
 
 def _listed(columns: int) -> str:
@@ -205,11 +243,20 @@ def _listed(columns: int) -> str:
     lines = []
     for topic, names in TOPICS.items():
         lines.append(f"{chr(10) * bool(lines)}{topic}:")
-        lines += [textwrap.fill(help_of(name), columns, initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
-                  for name in names]  # fmt: skip
+        lines += [
+            textwrap.fill(
+                help_of(name), columns, initial_indent=f"  {name:12}", subsequent_indent=" " * 14
+            )
+            for name in names
+        ]
     return "\n".join(lines)
 
 
 def _help(text: str, example: str) -> dict[str, Any]:
-    return {"help": text, "description": text, "epilog": f"example:\n  {example}", "allow_abbrev": False,
-            "formatter_class": argparse.RawDescriptionHelpFormatter}  # fmt: skip
+    return {
+        "help": text,
+        "description": text,
+        "epilog": f"example:\n  {example}",
+        "allow_abbrev": False,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }

@@ -16,7 +16,9 @@ from typing import Any
 
 SUMMARY_LENGTH = 400
 LARGEST_INT = 2**31 - 1
-"""Of every whole number without a bound of its own: steps, rows and positions are int32 on the device."""
+"""Of every whole number without a bound of its own: steps, rows and positions are int32 on the
+device.
+"""
 
 
 class XLNetError(Exception):
@@ -60,15 +62,21 @@ def error_of(code: int, line: str) -> XLNetError:
 
 
 class Stopped(Exception):
-    """A signal came, where the state can be saved; the text says which, and to which process. See `run.signals`."""
+    """A signal came, where the state can be saved; the text says which, and to which process. See
+    `run.signals`.
+    """
 
 
 def check_link(name: str, path: str) -> None:
-    """Raises BadInput, which names the option, if a path on disk or a folder above it is a symbolic link to nothing."""
+    """Raises BadInput, which names the option, if a path on disk or a folder above it is a symbolic
+    link to nothing.
+    """
     above = path.rstrip("/")
     while above and not os.path.exists(above):
         if os.path.islink(above):
-            raise BadInput(f"{name}={path}: {above} is a link to {os.readlink(above)}, which does not exist")
+            raise BadInput(
+                f"{name}={path}: {above} is a link to {os.readlink(above)}, which does not exist"
+            )
         above = os.path.dirname(above)
 
 
@@ -84,8 +92,9 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def summary(error: BaseException) -> str:
     """One line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
 
-    An error that quotes its cause says more than the cause, and our own errors are meant for people: both end the
-    search. The type is named only if there is no text. The caller adds the file of an OSError.
+    An error that quotes its cause says more than the cause, and our own errors are meant for
+    people: both end the search. The type is named only if there is no text. The caller adds the
+    file of an OSError.
     """
     best = ""
     for cause in causes(error):
@@ -107,4 +116,8 @@ def _text(error: BaseException) -> str:
         text = " ".join(str(error.args[0]).split())
         return text if " " in text else f"KeyError: {text}"
     # A group has only a name and a count; TensorStore appends the whole request in brackets.
-    return "" if isinstance(error, BaseExceptionGroup) else " ".join(str(error).split()).partition(" [tensorstore_")[0]
+    return (
+        ""
+        if isinstance(error, BaseExceptionGroup)
+        else " ".join(str(error).split()).partition(" [tensorstore_")[0]
+    )

@@ -1,4 +1,6 @@
-"""What a configuration key is: a field with its documentation, its rule on resume, and the values that it may have."""
+"""What a configuration key is: a field with its documentation, its rule on resume, and the values
+that it may have.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,39 @@ FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 Rule = tuple[str, bool, str]
 """Key, whether its value is good beside the values of other keys, and the message if it is not."""
 
-_BOUNDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
+_BOUNDS = {
+    "at least": operator.ge,
+    "above": operator.gt,
+    "at most": operator.le,
+    "below": operator.lt,
+}
 
 
 def key(
-    default: Any, doc: str, resume: str = FROZEN, choices: str = "", *, ge: float = 0, gt: float | None = None,
-    le: float | None = None, lt: float | None = None, special: dict[int, str] | None = None, of_run: bool = False,
+    default: Any,
+    doc: str,
+    resume: str = FROZEN,
+    choices: str = "",
+    *,
+    ge: float = 0,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    special: dict[int, str] | None = None,
+    of_run: bool = False,
     phased: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """A dataclass field with all that is known of a key.
 
-    A key of `model` is architecture, which parameters bring with them to another run, unless it is free or `of_run`.
+    A key of `model` is architecture, which parameters bring with them to another run, unless it is
+    free or `of_run`.
 
     Args:
       resume: `FROZEN`, `ELASTIC` or `FREE`.
       choices: the allowed values of a string, separated by spaces; empty = any.
-      ge, gt, le, lt: bounds of a number: at least, above, at most, below. The upper ones are far above any run, and
-        below the size at which a typing error takes all memory, or an hour, before it fails.
+      ge, gt, le, lt: bounds of a number: at least, above, at most, below. The upper ones are far
+        above any run, and below the size at which a typing error takes all memory, or an hour,
+        before it fails.
       phased: whether a phase of a run may have its own value; see `config.phases`.
       special: numbers outside the bounds that have a meaning of their own: `{-1: "off"}`.
     """
@@ -40,28 +58,44 @@ def key(
         le = LARGEST_INT
     bounds = {"at least": ge if gt is None else None, "above": gt, "at most": le, "below": lt}
     metadata = {
-        "doc": doc, "resume": resume, "choices": tuple(choices.split()), "special": special or {}, "of_run": of_run,
+        "doc": doc,
+        "resume": resume,
+        "choices": tuple(choices.split()),
+        "special": special or {},
+        "of_run": of_run,
         "phased": phased,
-        "bounds": {} if isinstance(default, str | bool) else {k: v for k, v in bounds.items() if v is not None},
-    }  # fmt: skip
+        "bounds": {}
+        if isinstance(default, str | bool)
+        else {k: v for k, v in bounds.items() if v is not None},
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value: `must be of type int`; "" if it is. Whole numbers are real ones too."""
+    """The end of a message about a value: `must be of type int`; "" if it is. Whole numbers are
+    real ones too.
+    """
     kind = type(field.default)
-    return "" if type(value) is kind or (type(value) is int and kind is float) else f"must be of type {kind.__name__}"
+    return (
+        ""
+        if type(value) is kind or (type(value) is int and kind is float)
+        else f"must be of type {kind.__name__}"
+    )
 
 
 def allowed(field: dataclasses.Field[Any], bounds: dict[str, float]) -> str:
-    """The numbers that a key takes by some of its bounds: `-1 (off) or at least 1 and at most 16`; "" = any."""
+    """The numbers that a key takes by some of its bounds: `-1 (off) or at least 1 and at most 16`;
+    "" = any.
+    """
     special = [f"{value} ({meaning})" for value, meaning in field.metadata["special"].items()]
     limits = " and ".join(f"{name} {bound:,}" for name, bound in bounds.items())
     return " or ".join([*special, limits] if limits else special)
 
 
 def mistake(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value of the right type: `must be at least 1`; "" if it is allowed."""
+    """The end of a message about a value of the right type: `must be at least 1`; "" if it is
+    allowed.
+    """
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
     if choices and value not in choices:
         return f"is not one of {', '.join(choices)}{suggest(str(value), choices)}"
@@ -74,7 +108,9 @@ def mistake(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 def numbers(text: str, kind: type) -> list[Any]:
-    """The numbers of a text with commas; if one of its words is none, a NaN, which no rule allows."""
+    """The numbers of a text with commas; if one of its words is none, a NaN, which no rule
+    allows.
+    """
     try:
         return [kind(word) for word in text.split(",")] if text else []
     except ValueError:
@@ -88,7 +124,9 @@ def split(text: str) -> list[str]:
     try:
         return [str(name) for name in json.loads(text)]
     except ValueError as error:
-        raise BadInput(f'{text[:60]!r} is no list of JSON ({error}); write it as ["joy, love", "anger"]') from error
+        raise BadInput(
+            f'{text[:60]!r} is no list of JSON ({error}); write it as ["joy, love", "anger"]'
+        ) from error
 
 
 def joined(names: list[str]) -> str:

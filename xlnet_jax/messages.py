@@ -1,4 +1,6 @@
-"""Output for people and scripts: the line and the JSON object of an error, durations, safe text, a bar."""
+"""Output for people and scripts: the line and the JSON object of an error, durations, safe text, a
+bar.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,15 @@ output = Reporting()
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
     """Sets `Reporting.others`, and the number of this process, which `end` prints."""
-    output.name, output.others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
+    output.name, output.others = (
+        "xlnet-jax" if process is None else f"xlnet-jax, process {process}",
+        others,
+    )
 
 
 def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> int:
-    """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code, ...}` on stdout, once.
+    """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code, ...}` on
+    stdout, once.
 
     Returns `code`.
     """
@@ -64,16 +70,20 @@ def end(code: int, line: str) -> NoReturn:
     try:
         error(output.name, line, code)
     finally:
-        # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process that never answers.
+        # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process
+        # that never answers.
         os._exit(code)
 
 
 def printable(text: str) -> str:
-    """Text that cannot control a terminal: other characters are escaped, such as `\\x1b` and `\\n`."""
+    """Text that cannot control a terminal: other characters are escaped, such as `\\x1b` and
+    `\\n`.
+    """
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1] for character in text
+        character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1]
+        for character in text
     )
 
 
@@ -83,13 +93,17 @@ def printable_lines(text: str) -> str:
 
 
 def suggest(word: str, choices: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about a word that is no choice, `. Did you mean 'train'?`, with its prefix; else empty."""
+    """The end of a message about a word that is no choice, `. Did you mean 'train'?`, with its
+    prefix; else empty.
+    """
     near = difflib.get_close_matches(word, sorted(choices), n=1)
     return f". Did you mean {prefix + near[0]!r}?" if near else ""
 
 
 def suggest_file(path: str) -> str:
-    """`suggest` for a path where nothing is: another name in the same folder. Empty for one where something is."""
+    """`suggest` for a path where nothing is: another name in the same folder. Empty for one where
+    something is.
+    """
     folder, name = os.path.split(path.rstrip("/"))
     try:
         names = [] if os.path.lexists(path) else os.listdir(folder or ".")
@@ -100,7 +114,9 @@ def suggest_file(path: str) -> str:
 
 def how_to_install(extra: str) -> str:
     """For messages: the command of the README."""
-    return f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
+    return (
+        f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -121,7 +137,9 @@ def quantity(number: int, noun: str) -> str:
 
 
 def print_lines(values: dict[str, Any], prefix: str = "") -> None:
-    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`. None has no line."""
+    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`. None
+    has no line.
+    """
     for name, value in values.items():
         if value is None:
             continue
@@ -135,13 +153,18 @@ def print_lines(values: dict[str, Any], prefix: str = "") -> None:
 
 
 class Log(logging.StreamHandler):
-    """Writes to `sys.stderr` as it is now: while a bar is shown, rich's, which puts whole lines above the bar."""
+    """Writes to `sys.stderr` as it is now: while a bar is shown, rich's, which puts whole lines
+    above the bar.
+    """
 
     stream: Any = property(lambda self: sys.stderr, lambda self, at_the_start: None)
 
 
-def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient: bool = True) -> Progress:
-    """A bar on stderr for several things, with a task of its own; off where stderr is no terminal that can show one.
+def progress_bar(
+    what: str, total: int, done: int = 0, note: str = "", transient: bool = True
+) -> Progress:
+    """A bar on stderr for several things, with a task of its own; off where stderr is no terminal
+    that can show one.
 
     A `note` stands behind the counts; a `transient` bar is gone at the end.
     """
@@ -150,20 +173,33 @@ def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient
     from rich import progress as rich
 
     columns = (
-        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-        rich.TextColumn("{task.fields[note]}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn(),
-    )  # fmt: skip
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn("{task.fields[note]}"),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
+    )
     screen = console.Console(file=cast(IO[str], _Terminal()))
     off = total < 2 or not sys.stderr.isatty() or screen.is_dumb_terminal
-    # Lines for stderr, and for a stdout on the same screen, are printed above the bar; one in a file stays there.
-    bar = rich.Progress(*columns, console=screen, transient=transient, disable=off, speed_estimate_period=600,
-                        redirect_stdout=sys.stdout.isatty())  # fmt: skip
+    # Lines for stderr, and for a stdout on the same screen, are printed above the bar; one in a
+    # file stays there.
+    bar = rich.Progress(
+        *columns,
+        console=screen,
+        transient=transient,
+        disable=off,
+        speed_estimate_period=600,
+        redirect_stdout=sys.stdout.isatty(),
+    )
     bar.add_task(what, total=total, completed=done, note=note)
     return bar
 
 
 class _Terminal:
-    """stderr, which may close while the program writes to it: no work ends because no one sees its bar."""
+    """stderr, which may close while the program writes to it: no work ends because no one sees its
+    bar.
+    """
 
     def __init__(self) -> None:
         self._stream = sys.stderr

@@ -1,7 +1,7 @@
 """What a verb of the command line is: its options, their checks, and the call of its function.
 
-Nothing here imports JAX until a verb runs: `--help` answers at once, and an error in a configuration is reported before
-any device is used.
+Nothing here imports JAX until a verb runs: `--help` answers at once, and an error in a
+configuration is reported before any device is used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ class Option(NamedTuple):
     """With the bounds of a number; see `keys.key`."""
 
     def check(self, value: Any) -> None:
-        """Raises BadInput for a number out of range, and for an empty text where the default is another."""
+        """Raises BadInput for a number out of range, and for an empty text where the default is
+        another.
+        """
         if isinstance(value, str):
             if not value and self.keywords.get("default") != "":
                 needed = self.keywords.get("required") or not self.name.startswith("--")
-                raise BadInput(f"{self.name} is empty; give a value{'' if needed else ', or leave it out'}")
+                raise BadInput(
+                    f"{self.name} is empty; give a value{'' if needed else ', or leave it out'}"
+                )
         elif self.field is not None and value is not None and (wrong := mistake(self.field, value)):
             raise BadInput(f"{self.name}={value} {wrong}")
 
@@ -44,13 +48,13 @@ class Verb(NamedTuple):
     Attributes:
       name: `train`, or `corpus info` for a verb below another.
       help, example: a sentence, and a command that works; more lines may follow.
-      run: takes the options as keywords and returns the result: with `--json` it is printed as one object; a list is
-        always printed as one object per line. An option `config` is the file's name on the command line and the loaded
-        `Config` here.
+      run: takes the options as keywords and returns the result: with `--json` it is printed as one
+        object; a list is always printed as one object per line. An option `config` is the file's
+        name on the command line and the loaded `Config` here.
       options: all verbs also have `--json`.
       show: prints the result without `--json`.
-      overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
-        `overrides`.
+      overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
+        takes them as `overrides`.
       stops: whether a signal ends it with exit code 42, as from a run that can be resumed.
       meets: whether all processes of a run call it, and wait for each other.
     """
@@ -67,7 +71,9 @@ class Verb(NamedTuple):
 
 
 def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
-    """Checks the options, loads the configuration and runs the verb. Raises the errors of all three."""
+    """Checks the options, loads the configuration and runs the verb. Raises the errors of all
+    three.
+    """
     config = None
 
     def announce(code: int, line: str) -> None:
@@ -86,7 +92,10 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
             if given := options["config"]:
                 config = configs.load(given, overrides)
             elif lazily("run.workdir", "read_config")(where := options["workdir"]) is None:
-                raise BadInput(f"--workdir={where} holds no run that could be resumed; give the --config of a new one")
+                raise BadInput(
+                    f"--workdir={where} holds no run that could be resumed; "
+                    "give the --config of a new one"
+                )
             else:
                 config = lazily("run.workdir", "load_config")(where, overrides)
             options = options | {"config": config}
@@ -99,11 +108,16 @@ def unknown(verb: Verb, word: str) -> str:
     """The message about a word that the verb does not know."""
     if not word.startswith("--"):
         together = any(option.keywords.get("nargs") == "*" for option in verb.options)
-        return f"unknown word {word!r}; {'give all texts side by side' if together else 'see --help'}"
+        return (
+            f"unknown word {word!r}; {'give all texts side by side' if together else 'see --help'}"
+        )
     if word.startswith("--config."):
         return f"unknown option {word!r}; this command takes no configuration keys"
     name = word.split("=")[0].lstrip("-")
-    near = suggest(f"--{name}", [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
+    near = suggest(
+        f"--{name}",
+        [*(option.name for option in verb.options if option.name.startswith("--")), "--json"],
+    )
     if not near and verb.overrides:
         near = configs.suggest_key(name, "--config.")
     return f"unknown option {word!r}{near or '; see --help'}"
@@ -111,18 +125,24 @@ def unknown(verb: Verb, word: str) -> str:
 
 def lazily(module: str, function: str) -> Callable[..., Any]:
     """A function of the package that is imported when it is called."""
-    return lambda *args, **options: getattr(importlib.import_module(f"xlnet_jax.{module}"), function)(*args, **options)
+    return lambda *args, **options: getattr(
+        importlib.import_module(f"xlnet_jax.{module}"), function
+    )(*args, **options)
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
-    """An option of the type of its default; False makes a flag, `type` is for an option without a default."""
+    """An option of the type of its default; False makes a flag, `type` is for an option without a
+    default.
+    """
     if default is False:
         return Option(name, {"help": help, "action": "store_true"})
     kind = {"type": type(default)} if isinstance(default, int | float) else {}
     return Option(name, {"help": help, "default": default, **kind, **more}, field)
 
 
-def count(name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT) -> Option:
+def count(
+    name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT
+) -> Option:
     """An option that is a whole number from `ge` to `le`."""
     return option(name, help, default, key(ge, help, ge=ge, le=le), type=int)
 
@@ -130,7 +150,13 @@ def count(name: str, help: str, default: int | None = None, ge: int = 1, le: int
 def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
     """The options that a declaration has, or `only` some."""
     return tuple(
-        option(f"--{field.name}", described(field), field.default, field, choices=field.metadata["choices"] or None)
+        option(
+            f"--{field.name}",
+            described(field),
+            field.default,
+            field,
+            choices=field.metadata["choices"] or None,
+        )
         for field in dataclasses.fields(options)
         if not only or field.name in only
     )

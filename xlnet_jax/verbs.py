@@ -1,6 +1,8 @@
-"""The verbs of the command line: the name, help, example and options of each, and the function that it calls.
+"""The verbs of the command line: the name, help, example and options of each, and the function that
+it calls.
 
-A new verb is a run function and a `Verb` at the end of this file; what a verb is stands in `options`.
+A new verb is a run function and a `Verb` at the end of this file; what a verb is stands in
+`options`.
 """
 
 from __future__ import annotations
@@ -57,211 +59,522 @@ _STOPS = (
 )
 
 VERBS = (
-    Verb("prepare", "Turn text into a corpus of token pages.",
-         "xlnet-jax prepare --input=books/ --document=file --output=corpus", lazily("commands.corpus", "prepare"), (
+    Verb(
+        "prepare",
+        "Turn text into a corpus of token pages.",
+        "xlnet-jax prepare --input=books/ --document=file --output=corpus",
+        lazily("commands.corpus", "prepare"),
+        (
             option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
-            option("--tfds", "data set of TFDS, already prepared; repeatable", [], action="append",
-                    metavar="NAME[:SPLIT]"),
+            option(
+                "--tfds",
+                "data set of TFDS, already prepared; repeatable",
+                [],
+                action="append",
+                metavar="NAME[:SPLIT]",
+            ),
             option("--data_dir", "where TFDS has its data sets (default: its own)"),
             option("--field", "field of a record that holds the text (default: text)", "text"),
             option("--output", "folder of the corpus, also gs://", required=True),
-            option("--tokenizer", "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
-                    "vocabulary.json to use, or the folder of one; without it one is made"),
-            option("--vocabulary", "train a SentencePiece model, WordPiece or BPE of bytes, or count words, "
-                    "characters or bytes",
-                    choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
-            option("--family", "of the model: trains its kind of vocabulary (default: xlnet)",
-                    choices=tuple(MEMBERS)),
-            count("--vocab_size", "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that the "
-                  "text gives), or the most to keep of those counted", None, 10,
-                   10**6),
-            option("--dataset", "the published files of enwik8, text8 or wikitext103; :test holds out the test split",
-                    metavar="NAME[:test]"),
-            option("--document", "what ends a document (default: a blank line)", "blank_line",
-                    choices=("blank_line", "file", "line")),
-            option("--sentences", "what ends a sentence: its line, or also . ! ? and the like (default: line)", "line",
-                    choices=("line", "punctuation")),
+            option(
+                "--tokenizer",
+                "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
+                "vocabulary.json to use, or the folder of one; without it one is made",
+            ),
+            option(
+                "--vocabulary",
+                "train a SentencePiece model, WordPiece or BPE of bytes, or count words, "
+                "characters or bytes",
+                choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes"),
+            ),
+            option(
+                "--family",
+                "of the model: trains its kind of vocabulary (default: xlnet)",
+                choices=tuple(MEMBERS),
+            ),
+            count(
+                "--vocab_size",
+                "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that "
+                "the text gives), or the most to keep of those counted",
+                None,
+                10,
+                10**6,
+            ),
+            option(
+                "--dataset",
+                "the published files of enwik8, text8 or wikitext103; "
+                ":test holds out the test split",
+                metavar="NAME[:test]",
+            ),
+            option(
+                "--document",
+                "what ends a document (default: a blank line)",
+                "blank_line",
+                choices=("blank_line", "file", "line"),
+            ),
+            option(
+                "--sentences",
+                "what ends a sentence: its line, or also . ! ? and the like (default: line)",
+                "line",
+                choices=("line", "punctuation"),
+            ),
             option("--unwrap", "join the lines of each paragraph first", False),
             option("--uncased", "lower-case the text", False),
-            option("--strip_accents", "take accents, umlauts and other marks off, as the released XLNet does", False),
-            option("--nfkc", "compose characters at the end (NFKC), which Hangul needs after --strip_accents", False),
-            option("--heldout", "share of documents held out (default 0.01)", 0.01, key(0.01, "", lt=1)),
-            option("--errors", "text that is not UTF-8, and empty documents: refuse, or replace and leave out",
-                    "strict", choices=("strict", "replace")),
+            option(
+                "--strip_accents",
+                "take accents, umlauts and other marks off, as the released XLNet does",
+                False,
+            ),
+            option(
+                "--nfkc",
+                "compose characters at the end (NFKC), which Hangul needs after --strip_accents",
+                False,
+            ),
+            option(
+                "--heldout", "share of documents held out (default 0.01)", 0.01, key(0.01, "", lt=1)
+            ),
+            option(
+                "--errors",
+                "text that is not UTF-8, and empty documents: refuse, or replace and leave out",
+                "strict",
+                choices=("strict", "replace"),
+            ),
             count("--sample_bytes", "text the tokenizer is trained on", 100_000_000, le=10**12),
             count("--seed", "of the tokenizer's sample", 0, 0, 2**32 - 1),
-            count("--shard_bytes", "source text of a work unit, and a shard (default: 64 MB, or 1 GB from 1 TB on)",
-                   le=10**12),
+            count(
+                "--shard_bytes",
+                "source text of a work unit, and a shard (default: 64 MB, or 1 GB from 1 TB on)",
+                le=10**12,
+            ),
             count("--workers", "processes (default: the cores)"),
-            option("--engine", "local: processes of this machine (default); beam: an Apache Beam pipeline", "local",
-                    choices=("local", "beam")),
+            option(
+                "--engine",
+                "local: processes of this machine (default); beam: an Apache Beam pipeline",
+                "local",
+                choices=("local", "beam"),
+            ),
             option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
-        ), overrides=False, stops=True),
-    Verb("corpus info", "Show the contents of a corpus and how it was made.", "xlnet-jax corpus info corpus --json",
-         lazily("data.corpus.verify", "info"), (_CORPUS,), overrides=False),
-    Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",
-         "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
-         "Every problem is a line on stderr, and the exit code is 2.",
-         lazily("commands.corpus", "verify"), (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
-         overrides=False),
-    Verb("corpus sample", "Show excerpts of a corpus as text: what the model will read.",
-         "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
-         "§ starts a document, ¶ a paragraph, | a sentence.",
-         lazily("data.corpus.verify", "sample"), (
+        ),
+        overrides=False,
+        stops=True,
+    ),
+    Verb(
+        "corpus info",
+        "Show the contents of a corpus and how it was made.",
+        "xlnet-jax corpus info corpus --json",
+        lazily("data.corpus.verify", "info"),
+        (_CORPUS,),
+        overrides=False,
+    ),
+    Verb(
+        "corpus verify",
+        "Read a whole corpus and compare it with all its hashes and counts.",
+        "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
+        "Every problem is a line on stderr, and the exit code is 2.",
+        lazily("commands.corpus", "verify"),
+        (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
+        overrides=False,
+    ),
+    Verb(
+        "corpus sample",
+        "Show excerpts of a corpus as text: what the model will read.",
+        "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
+        "§ starts a document, ¶ a paragraph, | a sentence.",
+        lazily("data.corpus.verify", "sample"),
+        (
             _CORPUS,
             option("--split", "(default: train)", "train", choices=("train", "heldout")),
             count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),
             count("--count", "number of excerpts (default 5)", 5, le=10**5),
             count("--length", "tokens of each (default 100)", 100, le=10**6),
-        ), lazily("commands.corpus", "show_samples"), overrides=False),
-    Verb("configure", "Write a configuration file that suits a corpus, this machine and the time available.",
-         "xlnet-jax configure corpus --minutes=30 --output=config.py", lazily("commands.configure", "configure"), (
-            option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
+        ),
+        lazily("commands.corpus", "show_samples"),
+        overrides=False,
+    ),
+    Verb(
+        "configure",
+        "Write a configuration file that suits a corpus, this machine and the time available.",
+        "xlnet-jax configure corpus --minutes=30 --output=config.py",
+        lazily("commands.configure", "configure"),
+        (
+            option(
+                "corpus",
+                "folder that `xlnet-jax prepare` wrote; several with commas",
+                metavar="DIR",
+            ),
             option("--minutes", "how long training may take (default 30)", 30.0),
             option("--output", "Python file to write (default: config.py)", "config.py"),
-            option("--family", "the model to configure (default: the --family of the corpus, or xlnet)",
-                    choices=tuple(MEMBERS)),
-            option("--objective", "mdm: masked diffusion (default: the usual one of the family)", choices=("mdm",)),
-        ), overrides=False),
-    Verb("train", "Pretrain, or resume, in a work directory.",
-         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
-         lazily("commands.train", "train"), (
+            option(
+                "--family",
+                "the model to configure (default: the --family of the corpus, or xlnet)",
+                choices=tuple(MEMBERS),
+            ),
+            option(
+                "--objective",
+                "mdm: masked diffusion (default: the usual one of the family)",
+                choices=("mdm",),
+            ),
+        ),
+        overrides=False,
+    ),
+    Verb(
+        "train",
+        "Pretrain, or resume, in a work directory.",
+        "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
+        lazily("commands.train", "train"),
+        (
             _CONFIG,
-            option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
-            option("--branch", "start from the whole state of another run: a decay branch", metavar="RUN[@STEP]"),
+            option(
+                "--workdir",
+                "folder for checkpoints, metrics and manifest, also gs://",
+                required=True,
+            ),
+            option(
+                "--branch",
+                "start from the whole state of another run: a decay branch",
+                metavar="RUN[@STEP]",
+            ),
             *_STOPS,
-        ), lazily("commands.train", "show"), stops=True, meets=True),
-    Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
-         "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
-         lazily("commands.finetune", "finetune"), (
+        ),
+        lazily("commands.train", "show"),
+        stops=True,
+        meets=True,
+    ),
+    Verb(
+        "finetune",
+        "Train a task on labelled examples from a pretrained model, or resume.",
+        "xlnet-jax finetune --config=configs/finetune/sst2.py "
+        "--config.checkpoint.init_from=run --workdir=sst2",
+        lazily("commands.finetune", "finetune"),
+        (
             _CONFIG,
-            option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
-            count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, le=1000),
+            option(
+                "--workdir",
+                "new folder for checkpoints, scores and predictions, also gs://",
+                required=True,
+            ),
+            count(
+                "--seeds",
+                "runs with different seeds, below the work directory (default 1)",
+                1,
+                le=1000,
+            ),
             *_STOPS,
-        ), lazily("commands.train", "show"), stops=True, meets=True),
-    Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
-         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
-         "Several texts of one example, such as a pair, are separated by a tab, or are columns of an --input.",
-         lazily("commands.predict", "predict"), (
+        ),
+        lazily("commands.train", "show"),
+        stops=True,
+        meets=True,
+    ),
+    Verb(
+        "predict",
+        "Labels, scores, answers or vectors of texts, "
+        "from a fine-tuned model; one JSON object per line.",
+        "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
+        "Several texts of one example, such as a pair, are separated by a tab, "
+        "or are columns of an --input.",
+        lazily("commands.predict", "predict"),
+        (
             option("texts", "examples", nargs="*", metavar="TEXT"),
-            option("--input", "more examples: a file as for training, another with one per line, or - for stdin"),
+            option(
+                "--input",
+                "more examples: a file as for training, another with one per line, or - for stdin",
+            ),
             option("--skip_bad", "examples that cannot be used are no error", False),
             *_CHECKPOINT,
             count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
             *declared(Decoding, ("temperature", "top_k", "top_p", "seed")),
-         ), stops=True, meets=True),
-    Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or as text on a terminal.",
-         "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
-         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws; --top=5 shows the five\n"
-         "best pieces for the only [MASK] of a text.",
-         lazily("commands.texts", "fill_shown"),
-         _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)), stops=True),
-    Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
-         "terminal.",
-         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-         lazily("commands.texts", "generate_shown"),
-         _texts("texts to continue", "", "texts", option("--prompt", "such a text; repeatable", [], action="append"),
-                *declared(Generate)), stops=True),
-    Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
-         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
-         "echo '{\"before\": \"The \", \"text\": \"end\", \"after\": \" of the war.\"}' | "
-         "xlnet-jax score --workdir=run --input=-",
-         lazily("commands.texts", "score"),
-         _texts("texts of which nothing is given", " (.jsonl: text, before, after)", "texts times orders",
-                *declared(Score)), stops=True, meets=True),
-    Verb("inspect", "Show one training example, or count parameters.",
-         "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-         lazily("commands.inspect", "inspect"), (
+        ),
+        stops=True,
+        meets=True,
+    ),
+    Verb(
+        "fill",
+        "Fill the gaps of texts with a permutation model; "
+        "one JSON object per line, or as text on a terminal.",
+        "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' "
+        "--order=confidence\n\n"
+        "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws; "
+        "--top=5 shows the five\n"
+        "best pieces for the only [MASK] of a text.",
+        lazily("commands.texts", "fill_shown"),
+        _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)),
+        stops=True,
+    ),
+    Verb(
+        "generate",
+        "Continue texts, from left to right or in any order; "
+        "one JSON object per line, or as text on a terminal.",
+        "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
+        lazily("commands.texts", "generate_shown"),
+        _texts(
+            "texts to continue",
+            "",
+            "texts",
+            option("--prompt", "such a text; repeatable", [], action="append"),
+            *declared(Generate),
+        ),
+        stops=True,
+    ),
+    Verb(
+        "score",
+        "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
+        "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
+        'echo \'{"before": "The ", "text": "end", "after": " of the war."}\' | '
+        "xlnet-jax score --workdir=run --input=-",
+        lazily("commands.texts", "score"),
+        _texts(
+            "texts of which nothing is given",
+            " (.jsonl: text, before, after)",
+            "texts times orders",
+            *declared(Score),
+        ),
+        stops=True,
+        meets=True,
+    ),
+    Verb(
+        "inspect",
+        "Show one training example, or count parameters.",
+        "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
+        lazily("commands.inspect", "inspect"),
+        (
             option("--config", _FILE, dest="path"),
             option("--workdir", "run or imported model, in place of --config"),
             count("--step", "(default 0)", 0, 0),
             count("--row", "(default 0)", 0, 0),
             option("--output", "PNG of the content and the query mask"),
             option("--parameters", "count parameters and tensors instead", False),
-        ), lazily("commands.inspect", "show")),
-    Verb("compile", "Compile the training step for TPUs without having one: memory, collectives, projected speed.",
-         "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16", _compile, (
+        ),
+        lazily("commands.inspect", "show"),
+    ),
+    Verb(
+        "compile",
+        "Compile the training step for TPUs without having one: memory, "
+        "collectives, projected speed.",
+        "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16",
+        _compile,
+        (
             option("--config", _FILE, required=True),
-            option("--topology", "chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16", required=True),
+            option(
+                "--topology",
+                "chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16",
+                required=True,
+            ),
             count("--slices", "equal slices, joined by a network (default 1)", 1),
             count("--phase", "of a run with phases, counted from 0 (default 0)", 0, 0),
-            option("--budget", "search the largest batch per device that fits: many compilations", False),
-        ), lazily("aot.report", "print_report")),
-    Verb("quickstart", "The whole way on real prose in about five minutes.",
-         "xlnet-jax quickstart --workdir=runs/quickstart", lazily("commands.quickstart", "quickstart"), (
+            option(
+                "--budget",
+                "search the largest batch per device that fits: many compilations",
+                False,
+            ),
+        ),
+        lazily("aot.report", "print_report"),
+    ),
+    Verb(
+        "quickstart",
+        "The whole way on real prose in about five minutes.",
+        "xlnet-jax quickstart --workdir=runs/quickstart",
+        lazily("commands.quickstart", "quickstart"),
+        (
             option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
-            option("--config", "Python file, or name of one of ours (default: quickstart)", "quickstart"),
-        ), lazily("commands.quickstart", "show")),
-    Verb("doctor", "Check this machine before a launch: a line for each check; exit code 2 if one would stop it.",
-         "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
-         lazily("commands.doctor", "doctor"), (
+            option(
+                "--config",
+                "Python file, or name of one of ours (default: quickstart)",
+                "quickstart",
+            ),
+        ),
+        lazily("commands.quickstart", "show"),
+    ),
+    Verb(
+        "doctor",
+        "Check this machine before a launch: a line for each check; "
+        "exit code 2 if one would stop it.",
+        "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
+        lazily("commands.doctor", "doctor"),
+        (
             option("--workdir", "of the run: rights and space"),
-            option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
-        ), lazily("commands.doctor", "show"), overrides=False),
-    Verb("evaluate", "Held-out loss; left to right, and with --factorization_order, also bits per character.",
-         "xlnet-jax evaluate --workdir=run --json\n"
-         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
-         lazily("commands.evaluate", "run"), (
+            option(
+                "--corpus",
+                "folder that `xlnet-jax prepare` wrote; several with commas",
+                metavar="DIR",
+            ),
+        ),
+        lazily("commands.doctor", "show"),
+        overrides=False,
+    ),
+    Verb(
+        "evaluate",
+        "Held-out loss; left to right, and with --factorization_order, also bits per character.",
+        "xlnet-jax evaluate --workdir=run --json\n"
+        "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
+        lazily("commands.evaluate", "run"),
+        (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
             count("--blocks", "score only so many blocks, evenly spread (default: all)", ge=0),
-            count("--streams", "left to right: rows of text, which start without memory (default: few)"),
+            count(
+                "--streams",
+                "left to right: rows of text, which start without memory (default: few)",
+            ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
-            count("--clamp_len", "left to right: clip relative distances to this (default: as in training)", ge=-1),
-            option("--same_length", "left to right: every query sees as many tokens as there are slots", False),
-            option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
-            option("--against", "with --context: the work directory of another model; repeatable", [],
-                    action="append", metavar="DIR"),
-            option("--factorization_order", "permutation model: targets of this order law (default: as in training)",
-                    choices=("spans", "uniform", "left_within")),
-            option("--target_share", "permutation model: instead, joint likelihoods of windows with this share "
-                    "unknown, by order", type=float, metavar="SHARE"),
+            count(
+                "--clamp_len",
+                "left to right: clip relative distances to this (default: as in training)",
+                ge=-1,
+            ),
+            option(
+                "--same_length",
+                "left to right: every query sees as many tokens as there are slots",
+                False,
+            ),
+            option(
+                "--context",
+                "left to right: instead, the loss by the length of the context, and a plot",
+                False,
+            ),
+            option(
+                "--against",
+                "with --context: the work directory of another model; repeatable",
+                [],
+                action="append",
+                metavar="DIR",
+            ),
+            option(
+                "--factorization_order",
+                "permutation model: targets of this order law (default: as in training)",
+                choices=("spans", "uniform", "left_within"),
+            ),
+            option(
+                "--target_share",
+                "permutation model: instead, joint likelihoods of windows with this share "
+                "unknown, by order",
+                type=float,
+                metavar="SHARE",
+            ),
             count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
-            count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
-            option("--sliding", "for vanilla: predict every token from the full window before it (slow)", False),
-        ), stops=True, meets=True),
-    Verb("compare", "Train several configurations with several seeds, score all by one estimator, and write a page.",
-         "xlnet-jax compare --configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
-         "--corpus=corpus --workdir=compared", lazily("commands.compare", "compare"), (
-            option("--configs", "Python files, separated by commas; the first sets the budget", required=True,
-                    metavar="FILE,..."),
-            option("--corpus", "folder that `xlnet-jax prepare` wrote", required=True, metavar="DIR"),
-            option("--workdir", "folder of all runs, and of compare.json and page.html", required=True),
-            count("--seeds", "runs of each configuration (default 5); with fewer nothing is claimed", 5, le=1000),
-            option("--equal", "what all spend as much of in training: flops (default) or tokens", "flops",
-                    choices=("flops", "tokens")),
+            count(
+                "--windows",
+                "with --target_share: windows of each corpus, 0 = all (default 64)",
+                ge=0,
+            ),
+            option(
+                "--sliding",
+                "for vanilla: predict every token from the full window before it (slow)",
+                False,
+            ),
+        ),
+        stops=True,
+        meets=True,
+    ),
+    Verb(
+        "compare",
+        "Train several configurations with several seeds, "
+        "score all by one estimator, and write a page.",
+        "xlnet-jax compare "
+        "--configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
+        "--corpus=corpus --workdir=compared",
+        lazily("commands.compare", "compare"),
+        (
+            option(
+                "--configs",
+                "Python files, separated by commas; the first sets the budget",
+                required=True,
+                metavar="FILE,...",
+            ),
+            option(
+                "--corpus", "folder that `xlnet-jax prepare` wrote", required=True, metavar="DIR"
+            ),
+            option(
+                "--workdir", "folder of all runs, and of compare.json and page.html", required=True
+            ),
+            count(
+                "--seeds",
+                "runs of each configuration (default 5); with fewer nothing is claimed",
+                5,
+                le=1000,
+            ),
+            option(
+                "--equal",
+                "what all spend as much of in training: flops (default) or tokens",
+                "flops",
+                choices=("flops", "tokens"),
+            ),
             option("--only", "do this run alone, as a job of a cluster", metavar="NAME:SEED"),
             count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
-            count("--length", "tokens of a window (default: what every system reads at a time)", ge=2, le=10**6),
+            count(
+                "--length",
+                "tokens of a window (default: what every system reads at a time)",
+                ge=2,
+                le=10**6,
+            ),
             count("--orders", "random orders for half of a window (default 2)", 2, le=MOST_ORDERS),
-            option("--finetune", "files of tasks, separated by commas, that every run is then fine-tuned on",
-                    metavar="FILE,..."),
-        ), lazily("commands.compare", "show"), stops=True),
-    Verb("report", "Write one HTML page about runs, also of one that is going on.",
-         "xlnet-jax report runs/quickstart/run --output=report.html", lazily("commands.report", "report"), (
+            option(
+                "--finetune",
+                "files of tasks, separated by commas, that every run is then fine-tuned on",
+                metavar="FILE,...",
+            ),
+        ),
+        lazily("commands.compare", "show"),
+        stops=True,
+    ),
+    Verb(
+        "report",
+        "Write one HTML page about runs, also of one that is going on.",
+        "xlnet-jax report runs/quickstart/run --output=report.html",
+        lazily("commands.report", "report"),
+        (
             option("workdirs", "of training runs, also gs://", nargs="*", metavar="WORKDIR"),
             option("--output", "file to write (default: report.html)", "report.html"),
-        ), lazily("commands.report", "show"), overrides=False),
-    Verb("export", "Write a checkpoint for another library.",
-         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
-         lazily("commands.export", "export"), (
+        ),
+        lazily("commands.report", "show"),
+        overrides=False,
+    ),
+    Verb(
+        "export",
+        "Write a checkpoint for another library.",
+        "xlnet-jax export --workdir=run --format=huggingface --output=exported",
+        lazily("commands.export", "export"),
+        (
             *_CHECKPOINT,
-            option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
-                    choices=("huggingface", "orbax")),
+            option(
+                "--format",
+                "orbax: the parameters alone (default: huggingface)",
+                "huggingface",
+                choices=("huggingface", "orbax"),
+            ),
             option("--output", "new folder, also gs://", required=True),
             option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
-            count("--average", "mean of so many saves, that one and those before it (default 1)", 1, le=1000),
-            count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
-                   le=2**63 - 1),
-        )),
-    Verb("import", "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
-         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
-         "--config.KEY=VALUE sets what the source does not: memory, segment length, dropout.",
-         lazily("commands.import_", "import_"), (
-            option("source", "folder, or the common part of the names of a TensorFlow checkpoint's files"),
+            count(
+                "--average",
+                "mean of so many saves, that one and those before it (default 1)",
+                1,
+                le=1000,
+            ),
+            count(
+                "--shard_bytes",
+                "largest file of weights in a Hugging Face folder (default: 5 GB)",
+                5 * 10**9,
+                le=2**63 - 1,
+            ),
+        ),
+    ),
+    Verb(
+        "import",
+        "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
+        "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
+        "--config.KEY=VALUE sets what the source does not: memory, segment length, dropout.",
+        lazily("commands.import_", "import_"),
+        (
+            option(
+                "source",
+                "folder, or the common part of the names of a TensorFlow checkpoint's files",
+            ),
             option("--workdir", "new folder, also gs://", required=True),
-            option("--tokenizer", "file of a tokenizer (default: the one beside the parameters), or the symbols of a "
-                    "Transformer-XL, one a line"),
-        )),
-)  # fmt: skip
+            option(
+                "--tokenizer",
+                "file of a tokenizer (default: the one beside the parameters), or the symbols of a "
+                "Transformer-XL, one a line",
+            ),
+        ),
+    ),
+)

@@ -1,14 +1,18 @@
 """SQuAD 2.0: answers that are spans of a paragraph, or none. The settings of XLNet-Large.
 
-    xlnet-jax finetune --config=configs/finetune/squad2.py --config.checkpoint.init_from=LARGE --workdir=RUN
+    xlnet-jax finetune --config=configs/finetune/squad2.py --config.checkpoint.init_from=LARGE \
+      --workdir=RUN
 
-LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your own. Put
-train-v2.0.json and dev-v2.0.json here, or name tfds:squad/v2.0:train and tfds:squad/v2.0:validation.
-Published: every setting but the evaluations, on a TPU v3-8, in about two hours; on the dev set an exact match of 86.12
-in the paper, and an F1 of about 88.6 (median) with that command. Ours: not measured.
+LARGE is a work directory that `xlnet-jax import` made of the released checkpoint, or one of your
+own. Put train-v2.0.json and dev-v2.0.json here, or name tfds:squad/v2.0:train and
+tfds:squad/v2.0:validation.
+Published: every setting but the evaluations, on a TPU v3-8, in about two hours; on the dev set an
+exact match of 86.12 in the paper, and an F1 of about 88.6 (median) with that command. Ours: not
+measured.
 SQuAD 1.1 with the files of that version: exact match 88.95.
-Here the layer decay scales learning rates, of the embeddings too. The 2019 code scales gradients, which acts through
-Adam's epsilon alone, and adds that elsewhere: --config.compat.switches=layer_decay_on_gradients,no_bias_correction
+Here the layer decay scales learning rates, of the embeddings too. The 2019 code scales gradients,
+which acts through Adam's epsilon alone, and adds that elsewhere:
+--config.compat.switches=layer_decay_on_gradients,no_bias_correction
 """
 
 from xlnet_jax import config as base

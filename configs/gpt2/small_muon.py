@@ -2,9 +2,9 @@
 
     xlnet-jax train --config=configs/gpt2/small_muon.py --config.data.corpus=CORPUS --workdir=RUN
 
-Published (Liu et al. 2025, arXiv:2502.16982, sections 2.2 and 3): momentum 0.95, five iterations, updates of AdamW's
-size, so that its rate and its weight decay of 0.1 stay as they are; for models of other sizes and text. No complete run
-yet: no expected result.
+Published (Liu et al. 2025, arXiv:2502.16982, sections 2.2 and 3): momentum 0.95, five iterations,
+updates of AdamW's size, so that its rate and its weight decay of 0.1 stay as they are; for models
+of other sizes and text. No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -12,7 +12,9 @@ FOLDER = pathlib.Path(__file__).parent
 
 def drawn(*names: str) -> dict[pathlib.Path, str]:
     """The figures of these names, or all, by their files."""
-    scripts = [script for script in sorted(FOLDER.glob("[a-z]*.py")) if not names or script.stem in names]
+    scripts = [
+        script for script in sorted(FOLDER.glob("[a-z]*.py")) if not names or script.stem in names
+    ]
     return {script.with_suffix(".svg"): runpy.run_path(str(script))["draw"]() for script in scripts}
 
 

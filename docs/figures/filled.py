@@ -1,4 +1,6 @@
-"""A sentence after each prediction, in three orders: the word that is added, those before it, and what is known."""
+"""A sentence after each prediction, in three orders: the word that is added, those before it, and
+what is known.
+"""
 
 from _svg import DARK, MIDDLE, inside, picture, word
 from orders import KNOWN, ORDERS, WORDS, ranked
@@ -17,5 +19,7 @@ def draw() -> str:
                 new = at == position
                 fill = DARK if new else MIDDLE if seen and not KNOWN[at] else "none"
                 shown, more = (text, ' font-weight="bold"' * int(new)) if seen or new else ("?", "")
-                parts += inside(left + at * WIDTH, TOP + row * (HEIGHT + 5), WIDTH, HEIGHT, fill, shown, more)
+                parts += inside(
+                    left + at * WIDTH, TOP + row * (HEIGHT + 5), WIDTH, HEIGHT, fill, shown, more
+                )
     return picture(2 * PANEL + len(WORDS) * WIDTH + 2, TOP + 4 * (HEIGHT + 5), parts)

@@ -1,4 +1,6 @@
-"""Where the special pieces of an example stand, as `data/layouts.py` puts them: XLNet and BERT side by side."""
+"""Where the special pieces of an example stand, as `data/layouts.py` puts them: XLNet and BERT side
+by side.
+"""
 
 import numpy as np
 from _svg import DARK, LIGHT, MIDDLE, inside, picture, word
@@ -43,7 +45,15 @@ def draw() -> str:
             first = LENGTH - len(tokens) if MEMBERS[family].cls == "last" else 0
             for n in range(LENGTH):
                 token = int(tokens[n - first]) if 0 <= n - first < len(tokens) else special.pad
-                names = {special.pad: ("none", "pad"), special.sep: ("none", "SEP"), special.cls: (DARK, "CLS")}
-                text = (MIDDLE, f"B{token - B1 + 1}") if token >= B1 else (LIGHT, f"A{token - A1 + 1}")
-                parts += inside(x0 + n * CELL, y, CELL, CELL, *names.get(token, text), ' font-size="9"')
+                names = {
+                    special.pad: ("none", "pad"),
+                    special.sep: ("none", "SEP"),
+                    special.cls: (DARK, "CLS"),
+                }
+                text = (
+                    (MIDDLE, f"B{token - B1 + 1}") if token >= B1 else (LIGHT, f"A{token - A1 + 1}")
+                )
+                parts += inside(
+                    x0 + n * CELL, y, CELL, CELL, *names.get(token, text), ' font-size="9"'
+                )
     return picture(LEFT + 2 * LENGTH * CELL + 40, TOP + 4 * ROW, parts)

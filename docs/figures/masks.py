@@ -1,4 +1,6 @@
-"""Four masks of one sentence, by ranks: left to right, masked, and both streams of a permutation."""
+"""Four masks of one sentence, by ranks: left to right, masked, and both streams of a
+permutation.
+"""
 
 import numpy as np
 from _svg import DARK, LIGHT, cell, picture, upright, word
@@ -11,7 +13,9 @@ TARGETS, ORDER = [1, 3, 5], {5: 0, 1: 1, 3: 2}
 PERMUTED = [ORDER.get(position, -1) for position in range(N)]
 
 
-def panel(left: float, titles: tuple[str, str], sees_NN: np.ndarray, predicts: list[int], masked: bool) -> list[str]:
+def panel(
+    left: float, titles: tuple[str, str], sees_NN: np.ndarray, predicts: list[int], masked: bool
+) -> list[str]:
     """One mask: a row for each position, what it sees from left to right."""
     parts = [word(left + N * CELL / 2, 12 + 14 * line, title) for line, title in enumerate(titles)]
     for row, sees_N in enumerate(sees_NN):
@@ -19,14 +23,21 @@ def panel(left: float, titles: tuple[str, str], sees_NN: np.ndarray, predicts: l
             fill = "none" if not seen else DARK if row in predicts else LIGHT
             parts.append(cell(left + column * CELL, TOP + row * CELL, CELL, CELL, fill))
     shown = ["[MASK]" if masked and at in predicts else text for at, text in enumerate(WORDS)]
-    return parts + [upright(left + at * CELL + 8, TOP + N * CELL + 5, text) for at, text in enumerate(shown)]
+    return parts + [
+        upright(left + at * CELL + 8, TOP + N * CELL + 5, text) for at, text in enumerate(shown)
+    ]
 
 
 def draw() -> str:
     """The figure."""
     content_NN, query_NN = visible(PERMUTED, TARGETS)
     panels = [
-        (("left to right", "predicts the next"), visible(list(range(N)), [])[0], list(range(N)), False),
+        (
+            ("left to right", "predicts the next"),
+            visible(list(range(N)), [])[0],
+            list(range(N)),
+            False,
+        ),
         (("masked", "each mask alone"), visible([0] * N, [])[0], TARGETS, True),
         (("permutation", "content: knows itself"), content_NN, [], False),
         (("permutation", "query: good, laws, trade"), query_NN, TARGETS, False),

@@ -1,4 +1,6 @@
-"""A row over four steps: memory, window and look-ahead; and the distances that each query takes from the table."""
+"""A row over four steps: memory, window and look-ahead; and the distances that each query takes
+from the table.
+"""
 
 from _svg import DARK, GREY, LIGHT, MIDDLE, inside, picture, word
 
@@ -10,9 +12,11 @@ SHORT_T, SHORT_M = 3, 2
 
 def segments(top: float) -> list[str]:
     """A line for each step; a number is that of a token of the text."""
-    parts = [word(LEFT, top - 8, "memory", "start", MIDDLE, ' font-weight="bold"'),
-             word(LEFT + 60, top - 8, "window, R new tokens", "start", WINDOW, ' font-weight="bold"'),
-             word(LEFT + 200, top - 8, "look-ahead, read again later", "start", GREY)]  # fmt: skip
+    parts = [
+        word(LEFT, top - 8, "memory", "start", MIDDLE, ' font-weight="bold"'),
+        word(LEFT + 60, top - 8, "window, R new tokens", "start", WINDOW, ' font-weight="bold"'),
+        word(LEFT + 200, top - 8, "look-ahead, read again later", "start", GREY),
+    ]
     for step in range(STEPS):
         y, first = top + step * 30, step * R
         parts.append(word(LEFT - 8, y + 17, f"step {step}", "end"))
@@ -23,18 +27,24 @@ def segments(top: float) -> list[str]:
 
 
 def distances(top: float) -> list[str]:
-    """The rows of the position table, and below those of each query with the key that they are for."""
+    """The rows of the position table, and below those of each query with the key that they are
+    for.
+    """
     rows, keys = SHORT_M + 2 * SHORT_T - 1, SHORT_M + SHORT_T
     parts = [word(LEFT, top - 8, "rows of the position table: distances", "start")]
     for row in range(rows):
-        parts += inside(LEFT + row * 2 * CELL, top, 2 * CELL, 24, "none", SHORT_M + SHORT_T - 1 - row)
+        parts += inside(
+            LEFT + row * 2 * CELL, top, 2 * CELL, 24, "none", SHORT_M + SHORT_T - 1 - row
+        )
     for query in range(SHORT_T):
         y = top + 32 + query * 28
         parts.append(word(LEFT - 8, y + 17, f"query {query}", "end"))
         for key in range(keys):
             x = LEFT + (SHORT_T - 1 - query + key) * 2 * CELL
             text = f"memory {key}" if key < SHORT_M else f"key {key}"
-            parts += inside(x, y, 2 * CELL, 24, MIDDLE if key < SHORT_M else LIGHT, text, ' font-size="10"')
+            parts += inside(
+                x, y, 2 * CELL, 24, MIDDLE if key < SHORT_M else LIGHT, text, ' font-size="10"'
+            )
     return parts
 
 

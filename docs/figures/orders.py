@@ -1,4 +1,6 @@
-"""What each unknown word sees in three orders, by the ranks that the model gets: known words, and words before it."""
+"""What each unknown word sees in three orders, by the ranks that the model gets: known words, and
+words before it.
+"""
 
 import numpy as np
 from _svg import DARK, LIGHT, cell, picture, upright, word
@@ -35,5 +37,7 @@ def draw() -> str:
             for column, seen in enumerate(sees_N):
                 fill = "none" if not seen else DARK if KNOWN[column] else LIGHT
                 parts.append(cell(left + column * CELL, TOP + row * CELL, CELL, CELL, fill))
-        parts += [upright(left + at * CELL + 8, TOP + 4 * CELL + 5, text) for at, text in enumerate(WORDS)]
+        parts += [
+            upright(left + at * CELL + 8, TOP + 4 * CELL + 5, text) for at, text in enumerate(WORDS)
+        ]
     return picture(LEFT + 2 * PANEL + N * CELL + 2, TOP + 4 * CELL + 48, parts)

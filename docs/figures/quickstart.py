@@ -1,6 +1,7 @@
 """The loss of a quick start by step, from quickstart.json.
 
-`python docs/figures/quickstart.py runs/quickstart/run > docs/figures/quickstart.json` after `make quickstart`.
+`python docs/figures/quickstart.py runs/quickstart/run > docs/figures/quickstart.json` after `make
+quickstart`.
 """
 
 import json
@@ -16,8 +17,10 @@ EVERY = 10
 
 def read(run: pathlib.Path) -> dict:
     """What the figure needs of a run."""
-    lines, ends, starts = ([json.loads(line) for line in (run / f"{name}.jsonl").read_text("utf-8").splitlines()]
-                           for name in ("metrics", "evaluations", "runs"))  # fmt: skip
+    lines, ends, starts = (
+        [json.loads(line) for line in (run / f"{name}.jsonl").read_text("utf-8").splitlines()]
+        for name in ("metrics", "evaluations", "runs")
+    )
     losses = [line["loss"] for line in lines]
     means = [round(sum(losses[n : n + EVERY]) / EVERY, 3) for n in range(0, len(losses), EVERY)]
     end = {name: round(ends[-1][name], 3) for name in ("heldout_loss", "unigram_cross_entropy")}
@@ -38,13 +41,20 @@ def draw() -> str:
 
     at = "L".join(f"{x(EVERY * (n + 0.5)):.1f} {y(loss):.1f}" for n, loss in enumerate(losses))
     parts = [word(LEFT, 12, "training loss by step, nats per target", "start")]
-    for name, text in (("unigram_cross_entropy", "piece frequencies alone"), ("heldout_loss", "held-out, at the end")):
+    for name, text in (
+        ("unigram_cross_entropy", "piece frequencies alone"),
+        ("heldout_loss", "held-out, at the end"),
+    ):
         level = y(found[name])
-        parts.append(f'<path d="M{LEFT} {level:.1f}h{WIDTH}" stroke="{GREY}" stroke-dasharray="4"/>')
+        parts.append(
+            f'<path d="M{LEFT} {level:.1f}h{WIDTH}" stroke="{GREY}" stroke-dasharray="4"/>'
+        )
         side, place = ("end", LEFT + WIDTH) if found[name] > 5 else ("start", LEFT + 6)
         parts.append(word(place, level - 5, f"{text}: {found[name]:.2f}", side))
     for step in found["resumed"]:
-        parts.append(f'<path d="M{x(step):.1f} {TOP}v{HEIGHT}" stroke="{GREY}" stroke-dasharray="2"/>')
+        parts.append(
+            f'<path d="M{x(step):.1f} {TOP}v{HEIGHT}" stroke="{GREY}" stroke-dasharray="2"/>'
+        )
         parts.append(word(x(step) + 4, TOP + 12, f"stopped at {step}, and resumed", "start"))
     parts.append(f'<path d="M{at}" fill="none" stroke="{DARK}" stroke-width="1.5"/>')
     parts.append(f'<path d="M{LEFT} {TOP}v{HEIGHT}h{WIDTH}" fill="none" stroke="{GREY}"/>')

@@ -19,8 +19,13 @@ def draw() -> str:
     low, high = min(whole), max(whole)
 
     def path(losses: list[float], first: int) -> str:
-        at = [f"{LEFT + WIDTH * (first + n) / steps:.1f} {TOP + HEIGHT * (high - loss) / (high - low):.1f}"
-              for n, loss in enumerate(losses)]  # fmt: skip
+        at = [
+            (
+                f"{LEFT + WIDTH * (first + n) / steps:.1f} "
+                f"{TOP + HEIGHT * (high - loss) / (high - low):.1f}"
+            )
+            for n, loss in enumerate(losses)
+        ]
         return "M" + "L".join(at)
 
     parts = [f'<path d="{path(whole, 1)}" fill="none" stroke="{LIGHT}" stroke-width="8"/>']
@@ -30,18 +35,30 @@ def draw() -> str:
         parts.append(f'<path d="{line}" fill="none" stroke="{COLORS[turn]}" stroke-width="1.5"/>')
     for turn, done in enumerate(found["done"]):
         x = LEFT + WIDTH * done / steps
-        parts.append(f'<path d="M{x:g} {TOP}v{HEIGHT}" stroke="{COLORS[turn]}" stroke-dasharray="3"/>')
+        parts.append(
+            f'<path d="M{x:g} {TOP}v{HEIGHT}" stroke="{COLORS[turn]}" stroke-dasharray="3"/>'
+        )
         text = f"killed after {done}, goes on from {found['starts'][turn]}"
         side = "start" if x < WIDTH / 2 else "end"
-        parts.append(word(x + (3 if side == "start" else -3), TOP + 10 + 14 * turn, text, side, COLORS[turn]))
+        parts.append(
+            word(x + (3 if side == "start" else -3), TOP + 10 + 14 * turn, text, side, COLORS[turn])
+        )
     parts.append(f'<path d="M{LEFT} {TOP}v{HEIGHT}h{WIDTH}" fill="none" stroke="{GREY}"/>')
-    parts += [word(LEFT + WIDTH * tick / steps, TOP + HEIGHT + 16, tick) for tick in range(0, steps + 1, 20)]
+    parts += [
+        word(LEFT + WIDTH * tick / steps, TOP + HEIGHT + 16, tick)
+        for tick in range(0, steps + 1, 20)
+    ]
     parts += [
         word(LEFT - 6, TOP + HEIGHT * (high - loss) / (high - low) + 4, loss, "end")
         for loss in (6, 7, 8)
         if low < loss < high
     ]
     parts.append(
-        word(LEFT, 12, "loss by step: wide, never stopped; thin, killed three times, a color for each start", "start")
+        word(
+            LEFT,
+            12,
+            "loss by step: wide, never stopped; thin, killed three times, a color for each start",
+            "start",
+        )
     )
     return picture(LEFT + WIDTH + 20, TOP + HEIGHT + 24, parts)

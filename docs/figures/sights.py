@@ -22,7 +22,13 @@ the people of the union want the laws
 VOCABULARIES = {"wordpiece": 53, "words": 20, "bytebpe": 298}
 M, T, CELL, LEFT, TOP = 3, 12, 15, 52, 24
 WIDTH, HEIGHT, SMALL = 300, 256, ' font-size="10"'
-XLNET = {"reuse_len": 5, "num_predict": 3, "max_span": 2, "mask_group_size": 3, "bidirectional": False}
+XLNET = {
+    "reuse_len": 5,
+    "num_predict": 3,
+    "max_span": 2,
+    "mask_group_size": 3,
+    "bidirectional": False,
+}
 BERT = {"short_rate": 1.0, "target_rate": 0.2, "num_predict": 3}
 PANELS = [  # title, vocabulary, family, data, seed of the data, whether it is the query stream
     ("XLNet, content stream", "wordpiece", "xlnet", XLNET, 4, False),
@@ -33,13 +39,26 @@ PANELS = [  # title, vocabulary, family, data, seed of the data, whether it is t
 ]
 
 
-def panel(corpus: str, title: str, family: str, data: dict[str, object], seed: int, query: bool) -> Iterator[str]:
-    """The elements of one mask: a row for each position, keys from left to right, dark where something is predicted."""
-    keys = {"model": {}, "data": {"segment_len": T}} if family == "xlnet" else MEMBERS[family].usual(T)
-    model = {"memory_len": M} | keys["model"] | {"vocab_size": VOCABULARIES[os.path.basename(corpus)]}
-    config = Config().changed(model=model, data=keys["data"] | data | {"corpus": corpus}, seeds={"data": seed})
+def panel(
+    corpus: str, title: str, family: str, data: dict[str, object], seed: int, query: bool
+) -> Iterator[str]:
+    """The elements of one mask: a row for each position, keys from left to right, dark where
+    something is predicted.
+    """
+    keys = (
+        {"model": {}, "data": {"segment_len": T}} if family == "xlnet" else MEMBERS[family].usual(T)
+    )
+    model = (
+        {"memory_len": M} | keys["model"] | {"vocab_size": VOCABULARIES[os.path.basename(corpus)]}
+    )
+    config = Config().changed(
+        model=model, data=keys["data"] | data | {"corpus": corpus}, seeds={"data": seed}
+    )
     shown, memory = example(config.changed(train={"batch_size": 2}), 1, 0), config.model.memory_len
-    rank, targets = [MEMORY_RANK] * memory + shown["rank"], [memory + target for target in shown["targets"]]
+    rank, targets = (
+        [MEMORY_RANK] * memory + shown["rank"],
+        [memory + target for target in shown["targets"]],
+    )
     sees_TK = visible(rank, targets)[query][memory:]
     predicts_T = np.isin(np.arange(T), shown["targets"])
     right = LEFT + CELL * len(rank)
@@ -61,9 +80,19 @@ def draw() -> str:
         with open(text, "w", encoding="utf-8") as file:
             file.write((TEXT + "\n") * 60)
         for vocabulary, size in VOCABULARIES.items():
-            prepare([text], os.path.join(folder, vocabulary), vocabulary=vocabulary, vocab_size=size, heldout=0.0)
+            prepare(
+                [text],
+                os.path.join(folder, vocabulary),
+                vocabulary=vocabulary,
+                vocab_size=size,
+                heldout=0.0,
+            )
         parts = []
         for number, (title, vocabulary, *others) in enumerate(PANELS):
             x, y = number % 3 * WIDTH, number // 3 * HEIGHT
-            parts += [f'<g transform="translate({x} {y})">', *panel(f"{folder}/{vocabulary}", title, *others), "</g>"]
+            parts += [
+                f'<g transform="translate({x} {y})">',
+                *panel(f"{folder}/{vocabulary}", title, *others),
+                "</g>",
+            ]
     return picture(3 * WIDTH, 2 * HEIGHT, parts)

@@ -1,4 +1,6 @@
-"""Nine positions with their ranks, and who sees whom in the content stream and in the query stream."""
+"""Nine positions with their ranks, and who sees whom in the content stream and in the query
+stream.
+"""
 
 from _svg import DARK, LIGHT, cell, picture, word
 
@@ -15,7 +17,9 @@ def draw() -> str:
     """The figure."""
     parts = [word(LEFT - 8, TOP - 20, "position", "end"), word(LEFT - 8, TOP - 6, "rank", "end")]
     for row, kind in enumerate(KINDS):
-        parts.append(word(LEFT - 8, TOP + row * CELL + 16, f"{row} {kind}, rank {RANK[row]}", "end"))
+        parts.append(
+            word(LEFT - 8, TOP + row * CELL + 16, f"{row} {kind}, rank {RANK[row]}", "end")
+        )
     titles = ("content: rank[j] <= rank[i]", "query: rank[j] < rank[p]")
     for number, (title, sees_NN) in enumerate(zip(titles, visible(RANK, TARGETS), strict=True)):
         left = LEFT + number * (N * CELL + 24)

@@ -1,4 +1,5 @@
-"""Runs the notebooks of this folder one after the other, in one empty folder, and writes what their cells print.
+"""Runs the notebooks of this folder one after the other, in one empty folder, and writes what their
+cells print.
 
 python docs/notebooks
 """
@@ -33,8 +34,14 @@ def main() -> None:
         for path in NOTEBOOKS:
             book = json.loads(path.read_text(encoding="utf-8"))
             code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
-            for number, (cell, text) in enumerate(zip(code, printed(book["cells"]), strict=True), 1):
-                stream = {"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)}
+            for number, (cell, text) in enumerate(
+                zip(code, printed(book["cells"]), strict=True), 1
+            ):
+                stream = {
+                    "name": "stdout",
+                    "output_type": "stream",
+                    "text": text.splitlines(keepends=True),
+                }
                 cell["execution_count"], cell["outputs"] = number, [stream] * bool(text)
             path.write_text(json.dumps(book, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

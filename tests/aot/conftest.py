@@ -1,4 +1,6 @@
-"""Tests that need the TPU compiler (extra `tpu`), and no TPU. Without it they fail: `make test-aot` installs it."""
+"""Tests that need the TPU compiler (extra `tpu`), and no TPU. Without it they fail: `make test-aot`
+installs it.
+"""
 
 import os
 import shutil
@@ -19,7 +21,10 @@ SCHEDULES = schedule.prepare()
 def production_flags():
     """What is measured here is what the compiler really does."""
     if "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
-        pytest.fail("these tests need the compiler flags of production: XLNET_TEST_PRODUCTION=1, or make test-aot")
+        pytest.fail(
+            "these tests need the compiler flags of production: "
+            "XLNET_TEST_PRODUCTION=1, or make test-aot"
+        )
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -23,10 +23,24 @@ from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 KEYS = {
-    "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
-    "analytic_flops", "account", "projected_days", "projected_tokens_per_second", "compile_seconds", "advice",
-    "devices", "topology", "attention", "zero1",
-}  # fmt: skip
+    "fits",
+    "peak_hbm_bytes",
+    "hbm_bytes",
+    "arguments",
+    "temp_bytes",
+    "gradient_bytes",
+    "collectives",
+    "analytic_flops",
+    "account",
+    "projected_days",
+    "projected_tokens_per_second",
+    "compile_seconds",
+    "advice",
+    "devices",
+    "topology",
+    "attention",
+    "zero1",
+}
 CONFIG = tiny_tpu.config()
 TABLE, KERNELS = 1024 * 128, 2 * (5 * 128 * 128 + 2 * 128 * 256)
 """Elements that are split."""
@@ -39,7 +53,9 @@ def compiled(*words, slices=1, topology="v5e:2x2"):
 
 
 def parameters(segments=True):
-    """By hand: V = 1024, D = 128, H E = 128, F = 256, two layers; a left-to-right model has no segments and queries."""
+    """By hand: V = 1024, D = 128, H E = 128, F = 256, two layers; a left-to-right model has no
+    segments and queries.
+    """
     attention = 5 * 128 * 128 + 2 * 128 * segments + (2 + segments) * 128 + 2 * 128
     feed_forward = 2 * 128 * 256 + 256 + 128 + 2 * 128
     return 1024 * 128 + 128 * segments + 1024 + 2 * (attention + feed_forward)
@@ -53,51 +69,82 @@ def test_one_json_object_with_the_promised_keys(capsys):
     assert main(["compile", f"--config={tiny_tpu.__file__}", "--topology=v5e:2x2", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result.keys() >= KEYS and "max_batch_per_core" not in result
-    assert result["fits"] and result["advice"] == [] and result["topology"] == "v5e:2x2" and result["devices"] == 4
+    assert (
+        result["fits"]
+        and result["advice"] == []
+        and result["topology"] == "v5e:2x2"
+        and result["devices"] == 4
+    )
     assert result["analytic_flops"] == flops.step_flops(CONFIG)
     account = result["account"]
     assert result["attention"] == "fused" and account["data_dependent_loops"] == []
     # Both streams of the layers, forward and backward; the units of each that do the products.
     assert {name.partition(".")[0] for name in account["units"]} == {
-        "xlnet_attention_forward", "xlnet_attention_backward",
-    }  # fmt: skip
+        "xlnet_attention_forward",
+        "xlnet_attention_backward",
+    }
     assert len(account["units"]) == 4
-    assert all(0 < use[unit] < 1 for use in account["units"].values() for unit in ("MATMUL", "MATPUSH", "XLU", "VALU"))
+    assert all(
+        0 < use[unit] < 1
+        for use in account["units"].values()
+        for unit in ("MATMUL", "MATPUSH", "XLU", "VALU")
+    )
     work = [account[name] for name in ("compute_ms", "memory_ms", "collectives_ms")]
-    assert min(work) > 0 == account["hidden_ms"] and max(work) < account["lower_ms"] < account["upper_ms"]
+    assert (
+        min(work) > 0 == account["hidden_ms"]
+        and max(work) < account["lower_ms"] < account["upper_ms"]
+    )
     at_peak = flops.step_flops(CONFIG) / 4 / 197e12
     assert account["mfu"] == pytest.approx(at_peak / account["upper_ms"] * 1e3)
-    assert result["projected_days"] == pytest.approx(account["upper_ms"] / 1e3 * CONFIG.train.steps / 86400)
+    assert result["projected_days"] == pytest.approx(
+        account["upper_ms"] / 1e3 * CONFIG.train.steps / 86400
+    )
 
 
 def test_arguments_are_exact():
-    """Two rows a device, ten steps a dispatch; memory bfloat16, everything else four bytes but the one bool."""
+    """Two rows a device, ten steps a dispatch; memory bfloat16, everything else four bytes but the
+    one bool.
+    """
     result, size = compiled(), 4 * parameters()
     ints = 3 * 128 + 2 * 16 + 3
     rows = 10 * 2 * (4 * (ints + 16 + 1) + 1)
     # The optimizer also counts its updates, and so does its schedule.
     assert result["arguments"] == {
-        "parameters": size, "optimizer": 2 * size + 8, "memory": 2 * 2 * 64 * 128 * 2 + 2 * 4, "batch": rows,
+        "parameters": size,
+        "optimizer": 2 * size + 8,
+        "memory": 2 * 2 * 64 * 128 * 2 + 2 * 4,
+        "batch": rows,
         "counters": 20,
-    }  # fmt: skip
+    }
     assert result["gradient_bytes"] == size
-    assert sum(result["arguments"].values()) + result["temp_bytes"] <= result["peak_hbm_bytes"] * 1.01
+    assert (
+        sum(result["arguments"].values()) + result["temp_bytes"] <= result["peak_hbm_bytes"] * 1.01
+    )
     assert result["peak_hbm_bytes"] < result["hbm_bytes"] == 16 * 2**30
 
 
 def bytes_of(result, **wanted):
-    found = [one for one in result["collectives"] if all(one[key] == value for key, value in wanted.items())]
+    found = [
+        one
+        for one in result["collectives"]
+        if all(one[key] == value for key, value in wanted.items())
+    ]
     return sum(one["bytes"] for one in found)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_pure_data_parallelism_adds_each_element_once_in_float32(parts):
-    """However many micro-batches there are. A sum in every layer or micro-batch, or in bfloat16, would show."""
+    """However many micro-batches there are. A sum in every layer or micro-batch, or in bfloat16,
+    would show.
+    """
     words = ("--config.train.batch_size=32", f"--config.train.gradient_accumulation_steps={parts}")
     (reduced,) = compiled(*words, topology="v5e:4x4")["collectives"]
     assert {name: reduced[name] for name in ("kind", "axis", "network", "dtype")} == {
-        "kind": "all-reduce", "axis": "data", "network": "ici", "dtype": "f32",
-    }  # fmt: skip
+        "kind": "all-reduce",
+        "axis": "data",
+        "network": "ici",
+        "dtype": "f32",
+    }
     # The loss and the weights are a few numbers more.
     assert 4 * parameters() <= reduced["bytes"] <= 4 * parameters() + 64
     assert reduced["count"] <= 4
@@ -110,10 +157,13 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     for name in ("parameters", "optimizer"):
         share = result["arguments"][name] / whole["arguments"][name]
         assert 0.25 <= share < 0.27, name
-    # Kernels in bfloat16, saved for the backward pass as remat is off; the table for the lookup in float32.
+    # Kernels in bfloat16, saved for the backward pass as remat is off; the table for the lookup in
+    # float32.
     assert bytes_of(result, kind="all-gather", dtype="bf16") == 2 * KERNELS
     assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
-    reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    reductions = [
+        one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")
+    ]
     assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
     large, own = KERNELS + TABLE, parameters()
     assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
@@ -127,13 +177,21 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
 def test_a_mesh_that_would_split_a_side_of_the_torus_is_refused():
     devices = describe("v4:8x8x4").devices
     assert dict(make_mesh(MeshConfig(data=32, fsdp=8), devices).shape)["fsdp"] == 8
-    with pytest.raises(BadInput, match="mesh.fsdp=16 x mesh.tensor=1 does not fit the 8 x 8 x 4 chips of a slice"):
+    with pytest.raises(
+        BadInput, match="mesh.fsdp=16 x mesh.tensor=1 does not fit the 8 x 8 x 4 chips of a slice"
+    ):
         make_mesh(MeshConfig(data=16, fsdp=16), devices)
 
 
 def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
-    """The compiler may sum whole gradients and take the part, but neither round them nor gather float32 kernels."""
-    words = ("--config.train.batch_size=32", "--config.train.steps_per_dispatch=1", "--config.mesh.zero1=true")
+    """The compiler may sum whole gradients and take the part, but neither round them nor gather
+    float32 kernels.
+    """
+    words = (
+        "--config.train.batch_size=32",
+        "--config.train.steps_per_dispatch=1",
+        "--config.mesh.zero1=true",
+    )
     result, whole = compiled(*words, topology="v5e:4x4"), compiled()
     assert result["zero1"]["split_share"] > 0.9 and whole["zero1"] is None
     for name in ("parameters", "optimizer"):
@@ -143,17 +201,33 @@ def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
     # The compiler may gather as a sum with zeros.
     assert bytes_of(result, dtype="bf16") == 2 * KERNELS
     assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * TABLE
-    sums = [one for one in result["collectives"] if one["kind"] != "all-gather" and one["dtype"] != "bf16"]
+    sums = [
+        one
+        for one in result["collectives"]
+        if one["kind"] != "all-gather" and one["dtype"] != "bf16"
+    ]
     assert {one["dtype"] for one in sums} == {"f32"}
     assert 4 * parameters() <= bytes_of({"collectives": sums}) <= 4 * parameters() + 64
 
 
 def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
-    """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048 targets, two chunks."""
-    words = ["--config.data.objective=clm", "--config.data.reuse_len=128", "--config.data.num_predict=128"]
-    words += ["--config.train.batch_size=64", "--config.train.steps_per_dispatch=1", "--config.mesh.fsdp=2"]
+    """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048
+    targets, two chunks.
+    """
+    words = [
+        "--config.data.objective=clm",
+        "--config.data.reuse_len=128",
+        "--config.data.num_predict=128",
+    ]
+    words += [
+        "--config.train.batch_size=64",
+        "--config.train.steps_per_dispatch=1",
+        "--config.mesh.fsdp=2",
+    ]
     result = compiled(*words)
-    reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    reductions = [
+        one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")
+    ]
     assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
     large = KERNELS + TABLE
     assert large <= bytes_of({"collectives": reductions}, axis="fsdp") / 4 <= large + 16
@@ -167,7 +241,8 @@ def test_two_slices_reduce_once_across_the_network_in_few_pieces():
     across = [one for one in result["collectives"] if one["network"] == "dcn"]
     assert {(one["kind"], one["axis"]) for one in across} == {("all-reduce", "slices")}
     assert {one["dtype"] for one in across} == {"f32"} and sum(one["count"] for one in across) <= 12
-    # Each of the four devices of a slice may send its quarter of what was reduced and scattered within.
+    # Each of the four devices of a slice may send its quarter of what was reduced and scattered
+    # within.
     assert parameters() <= sum(one["bytes"] for one in across) <= 1.1 * 4 * parameters()
     assert result["account"]["collectives_ms"] > compiled()["account"]["collectives_ms"]
 
@@ -175,10 +250,16 @@ def test_two_slices_reduce_once_across_the_network_in_few_pieces():
 def test_three_of_four_slices_take_the_batch_of_four():
     """2048 rows on 192 chips are 2112, of which the last 64 are no useful work."""
     words = ("--config.train.batch_size=2048", "--config.train.steps_per_dispatch=1")
-    with pytest.raises(BadInput, match="batch_size=2048 does not divide over the 192 devices .*train.elastic=True"):
+    with pytest.raises(
+        BadInput, match="batch_size=2048 does not divide over the 192 devices .*train.elastic=True"
+    ):
         compiled(*words, slices=3, topology="v5e:8x8")
     result = compiled(*words, "--config.train.elastic=true", slices=3, topology="v5e:8x8")
-    assert result["fits"] and (result["chips"], result["batch_size"], result["rows"]) == (192, 2048, 2112)
+    assert result["fits"] and (result["chips"], result["batch_size"], result["rows"]) == (
+        192,
+        2048,
+        2112,
+    )
     assert result["mesh"]["slices"] == 3
     whole = override(CONFIG, words)
     assert result["analytic_flops"] == flops.step_flops(whole)
@@ -200,15 +281,24 @@ def test_what_does_not_fit_is_told_and_the_advice_fits():
     rows = 40_000
     result = compiled(f"--config.train.batch_size={rows}")
     assert not result["fits"] and result["peak_hbm_bytes"] > result["hbm_bytes"]
-    assert result["temp_bytes"] is None and result["projected_days"] is None and result["collectives"] == []
+    assert (
+        result["temp_bytes"] is None
+        and result["projected_days"] is None
+        and result["collectives"] == []
+    )
     (advice,) = result["advice"]
     again = compiled(f"--config.train.batch_size={rows}", *advice["set"].split())
-    assert again["fits"] and again["peak_hbm_bytes"] == advice["peak_hbm_bytes"] <= again["hbm_bytes"]
+    assert (
+        again["fits"] and again["peak_hbm_bytes"] == advice["peak_hbm_bytes"] <= again["hbm_bytes"]
+    )
 
 
-@pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2}, {"data": 1, "fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    "mesh", [{"data": 4}, {"data": 2, "fsdp": 2}, {"data": 1, "fsdp": 2, "tensor": 2}]
+)
 def test_the_program_is_the_one_that_train_runs(mesh):
-    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not.
+    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for
+    those that do not.
 
     With `xla`: the kernel is only lowered for a mesh of TPUs.
     """
@@ -229,12 +319,24 @@ def test_the_program_is_the_one_that_train_runs(mesh):
 
 @pytest.mark.parametrize(
     ("name", "devices", "chips", "gib"),
-    [("v3:2x2", 8, 4, 16), ("v3:16x16", 512, 256, 16), ("v3:16x32", 1024, 512, 16), ("v4:2x2x1", 4, 4, 32),
-     ("v5e:2x2", 4, 4, 16), ("v5p:2x2x1", 4, 4, 95), ("v6e:2x2", 4, 4, 32), ("tpu7x:2x2x1", 8, 4, 96)],
-)  # fmt: skip
+    [
+        ("v3:2x2", 8, 4, 16),
+        ("v3:16x16", 512, 256, 16),
+        ("v3:16x32", 1024, 512, 16),
+        ("v4:2x2x1", 4, 4, 32),
+        ("v5e:2x2", 4, 4, 16),
+        ("v5p:2x2x1", 4, 4, 95),
+        ("v6e:2x2", 4, 4, 32),
+        ("tpu7x:2x2x1", 8, 4, 96),
+    ],
+)
 def test_devices_of_every_kind(name, devices, chips, gib):
     topology = describe(name)
-    assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (devices, chips, gib * 2**30)
+    assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (
+        devices,
+        chips,
+        gib * 2**30,
+    )
     assert {device.device_kind for device in topology.devices} == {topology.chip.device_kind}
 
 
@@ -251,7 +353,10 @@ def test_an_option_that_libtpu_does_not_know_is_one_line(capsys):
     assert said.startswith("xlnet-jax compile: train.compiler_options=xla_tpu_no_such=true: ")
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="jaxlib before 0.12 cannot read it, and compile refuses it")
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 12),
+    reason="jaxlib before 0.12 cannot read it, and compile refuses it",
+)
 def test_a_program_with_collectives_on_sparse_cores_is_read():
     result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
     reduced = sum(one["bytes"] for one in result["collectives"])
@@ -259,7 +364,9 @@ def test_a_program_with_collectives_on_sparse_cores_is_read():
 
 
 def test_a_family_compiles_where_heads_are_split():
-    """With fsdp and tensor the compiler once ended the process at a lookup in a table that is split."""
+    """With fsdp and tensor the compiler once ended the process at a lookup in a table that is
+    split.
+    """
     sections = MEMBERS["roberta"].usual(128)
     config = CONFIG.changed(**sections, mesh={"data": 1, "fsdp": 2, "tensor": 2})
     trial = compile.attempt(make_recipe(config), describe("v5e:2x2"))
@@ -269,9 +376,11 @@ def test_a_family_compiles_where_heads_are_split():
 @pytest.mark.prove
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("bert/large", ("--config.train.batch_size=256",)),
-     ("albert/xxlarge", ("--config.train.batch_size=512", "--config.mesh.fsdp=4"))],
-)  # fmt: skip
+    [
+        ("bert/large", ("--config.train.batch_size=256",)),
+        ("albert/xxlarge", ("--config.train.batch_size=512", "--config.mesh.fsdp=4")),
+    ],
+)
 def test_the_largest_published_models_fit_and_have_an_account(name, words):
     config = load(str(tiny.ROOT / "configs" / f"{name}.py"), [*words, "--config.model.remat=full"])
     result = compiling.compile_for(config, "v5e:4x4", 1)
@@ -281,7 +390,9 @@ def test_the_largest_published_models_fit_and_have_an_account(name, words):
 
 @pytest.mark.prove
 def test_the_budget_is_the_largest_batch_that_fits():
-    config = override(CONFIG, ["--config.train.batch_size=8192", "--config.train.steps_per_dispatch=1"])
+    config = override(
+        CONFIG, ["--config.train.batch_size=8192", "--config.train.steps_per_dispatch=1"]
+    )
     topology = describe("v5e:2x2")
     best = compiling.largest_batch(config, topology, 4)
     assert best is not None and best.fits and best.needed <= topology.hbm_bytes
@@ -290,15 +401,20 @@ def test_the_budget_is_the_largest_batch_that_fits():
     assert not compile.attempt(make_recipe(more), topology).fits
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.prove) for name in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")]
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.prove) for name in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")
+]
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x2", *OTHERS])
 @pytest.mark.parametrize("unroll", ["on", pytest.param("off", marks=pytest.mark.prove)])
 def test_fused_attention_compiles_in_the_step(topology, unroll):
-    """Forward and backward, in `shard_map` over the rows. Catches what interpret mode accepts and a TPU does not.
+    """Forward and backward, in `shard_map` over the rows. Catches what interpret mode accepts and a
+    TPU does not.
 
-    With layers one by one the probabilities are kept; in a loop, as in most tests here, they are not."""
+    With layers one by one the probabilities are kept; in a loop, as in most tests here, they are
+    not.
+    """
     config = override(CONFIG, ["--config.model.attention=fused", f"--config.model.unroll={unroll}"])
     assert compile.attempt(make_recipe(config), describe(topology)).fits
 
@@ -306,11 +422,25 @@ def test_fused_attention_compiles_in_the_step(topology, unroll):
 @pytest.mark.prove
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1"])
 def test_kept_probabilities_have_room_in_the_vector_memory(topology):
-    """Two layers of XLNet-Large in float32. Catches too many heads in a program: the compiler then refuses it."""
-    words = ["model.layers=2", "model.vocab_size=1024", "model.compute_dtype=float32", "model.attention=fused",
-             "train.batch_size=8", "train.steps_per_dispatch=1", "mesh.fsdp=1"]  # fmt: skip
-    pods = load(str(tiny.ROOT / "configs" / "xlnet_large_pods.py"), [f"--config.{word}" for word in words])
-    assert pods.model.saves_probabilities and compile.attempt(make_recipe(pods), describe(topology)).fits
+    """Two layers of XLNet-Large in float32. Catches too many heads in a program: the compiler then
+    refuses it.
+    """
+    words = [
+        "model.layers=2",
+        "model.vocab_size=1024",
+        "model.compute_dtype=float32",
+        "model.attention=fused",
+        "train.batch_size=8",
+        "train.steps_per_dispatch=1",
+        "mesh.fsdp=1",
+    ]
+    pods = load(
+        str(tiny.ROOT / "configs" / "xlnet_large_pods.py"), [f"--config.{word}" for word in words]
+    )
+    assert (
+        pods.model.saves_probabilities
+        and compile.attempt(make_recipe(pods), describe(topology)).fits
+    )
 
 
 @pytest.mark.prove
@@ -322,13 +452,24 @@ def test_fused_attention_compiles_where_heads_are_split():
 @pytest.mark.prove
 @pytest.mark.parametrize(("attention", "fits"), [("fused", True), ("xla", False)])
 def test_a_long_text_fits_only_with_the_kernel(attention, fits):
-    """Catches an array of queries times keys. XLNet-Large: a row of T = 4096 and M = 3072 per device, full remat."""
+    """Catches an array of queries times keys. XLNet-Large: a row of T = 4096 and M = 3072 per
+    device, full remat.
+    """
     words = [
-        "data.segment_len=4096", "data.reuse_len=2048", "data.num_predict=680", "model.memory_len=3072",
-        "train.batch_size=16", "train.steps_per_dispatch=1", "mesh.data=1", "mesh.fsdp=16", "model.remat=full",
+        "data.segment_len=4096",
+        "data.reuse_len=2048",
+        "data.num_predict=680",
+        "model.memory_len=3072",
+        "train.batch_size=16",
+        "train.steps_per_dispatch=1",
+        "mesh.data=1",
+        "mesh.fsdp=16",
+        "model.remat=full",
         f"model.attention={attention}",
-    ]  # fmt: skip
-    large = load(str(tiny.ROOT / "configs" / "xlnet_large_512.py"), [f"--config.{word}" for word in words])
+    ]
+    large = load(
+        str(tiny.ROOT / "configs" / "xlnet_large_512.py"), [f"--config.{word}" for word in words]
+    )
     trial = compile.attempt(make_recipe(large), describe("v5e:4x4"))
     assert trial.fits == fits, trial.needed
 

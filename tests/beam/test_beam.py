@@ -1,4 +1,6 @@
-"""The engine `beam` writes what the engine `local` writes, and says the same of what it cannot read."""
+"""The engine `beam` writes what the engine `local` writes, and says the same of what it cannot
+read.
+"""
 
 import functools
 import os
@@ -22,11 +24,24 @@ from xlnet_jax.errors import BadInput, RestartMe
 ROOT = pathlib.Path(__file__).parents[2]
 RUNNERS = {
     "one process": ["runner=DirectRunner"],
-    "two processes": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_processing"],
-    "threads": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_threading"],
+    "two processes": [
+        "runner=DirectRunner",
+        "direct_num_workers=2",
+        "direct_running_mode=multi_processing",
+    ],
+    "threads": [
+        "runner=DirectRunner",
+        "direct_num_workers=2",
+        "direct_running_mode=multi_threading",
+    ],
 }
-DATAFLOW = ["runner=DataflowRunner", "project=a-project", "region=us-central1", "temp_location=gs://bucket/temp",
-            "sdk_container_image=gcr.io/p/i"]  # fmt: skip
+DATAFLOW = [
+    "runner=DataflowRunner",
+    "project=a-project",
+    "region=us-central1",
+    "temp_location=gs://bucket/temp",
+    "sdk_container_image=gcr.io/p/i",
+]
 
 
 def _prepare(output, inputs=None, **changes):
@@ -47,7 +62,9 @@ def test_to_a_bucket():
     assert objects == data.contents(pathlib.Path(data.corpus_path()))
 
 
-@pytest.mark.parametrize("changes", [{"vocab_size": data.VOCAB_SIZE}, {"vocabulary": "words"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"vocab_size": data.VOCAB_SIZE}, {"vocabulary": "words"}], ids=str
+)
 def test_a_trained_tokenizer_or_a_counted_vocabulary(tmp_path, changes):
     _prepare(tmp_path / "beam", tokenizer=None, **changes)
     _prepare(tmp_path / "local", tokenizer=None, engine="local", workers=1, **changes)
@@ -56,17 +73,32 @@ def test_a_trained_tokenizer_or_a_counted_vocabulary(tmp_path, changes):
 
 def test_bad_input_is_the_same_one_line(tmp_path, capfd):
     for index in range(5):
-        (tmp_path / f"{index}.txt").write_bytes(b"Bado.\n\n" * 40 + (b"\xff" if index in (2, 3) else b""))
-    words = ["prepare", f"--input={tmp_path}", f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=100",
-             "--heldout=0"]  # fmt: skip
+        (tmp_path / f"{index}.txt").write_bytes(
+            b"Bado.\n\n" * 40 + (b"\xff" if index in (2, 3) else b"")
+        )
+    words = [
+        "prepare",
+        f"--input={tmp_path}",
+        f"--tokenizer={data.tokenizer_path()}",
+        "--shard_bytes=100",
+        "--heldout=0",
+    ]
     said = []
     for name in ("beam", "local"):
         assert main([*words, f"--output={tmp_path / name}", f"--engine={name}", "--workers=1"]) == 2
-        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("xlnet-jax")]
+        lines = [
+            line for line in capfd.readouterr().err.splitlines() if line.startswith("xlnet-jax")
+        ]
         said.append(lines)
     assert said[0] == said[1] and "2.txt, byte 280: not UTF-8" in said[0][0]
     # What was complete stays, the report of the error does not, and the other engine goes on.
-    changes = {"inputs": [str(tmp_path)], "shard_bytes": 100, "heldout": 0.0, "page_tokens": 4096, "errors": "replace"}
+    changes = {
+        "inputs": [str(tmp_path)],
+        "shard_bytes": 100,
+        "heldout": 0.0,
+        "page_tokens": 4096,
+        "errors": "replace",
+    }
     _prepare(tmp_path / "beam", engine="local", workers=1, **changes)
     _prepare(tmp_path / "local", **changes)
     assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
@@ -75,8 +107,16 @@ def test_bad_input_is_the_same_one_line(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("raised", "expected", "message"),
     [
-        (dataflow_runner.DataflowRuntimeException("Job failed.\nWorkflow", None), RestartMe, "as Job failed. Work"),
-        (ImportError("No module named 'apitools'"), BadInput, "No module named 'apitools'; Dataflow needs"),
+        (
+            dataflow_runner.DataflowRuntimeException("Job failed.\nWorkflow", None),
+            RestartMe,
+            "as Job failed. Work",
+        ),
+        (
+            ImportError("No module named 'apitools'"),
+            BadInput,
+            "No module named 'apitools'; Dataflow needs",
+        ),
     ],
 )
 def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
@@ -88,21 +128,30 @@ def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
         with pytest.raises(expected, match=message):
             _prepare(tmp_path / "c")
     monkeypatch.setattr(engine, "_report_errors", lambda *unit: None)
-    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json; workers elsewhere need --output=gs://"):
+    with pytest.raises(
+        BadInput, match="c: the pipeline wrote no 00000.json; workers elsewhere need --output=gs://"
+    ):
         _prepare(tmp_path / "c")
 
 
 # aiohttp's advice to gcsfs.
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 def test_a_job_does_not_grow_with_its_units():
-    """Dataflow takes jobs of 20 MB: the units, with all their files, must not be elements of the pipeline."""
+    """Dataflow takes jobs of 20 MB: the units, with all their files, must not be elements of the
+    pipeline.
+    """
     jobs, size = [], 64_000_000
     with fake_gcs.serve() as server:
         for count in (1, 156_250):
             pipeline = engine.make_pipeline(DATAFLOW, "gs://bucket/corpus")
             server.objects.clear()
-            units = [(unit, (Part("gs://bucket/text.jsonl", unit * size, (unit + 1) * size),)) for unit in range(count)]
-            engine.add_units(pipeline, "gs://bucket/corpus", units, functools.partial(print, data.tokenizer()))
+            units = [
+                (unit, (Part("gs://bucket/text.jsonl", unit * size, (unit + 1) * size),))
+                for unit in range(count)
+            ]
+            engine.add_units(
+                pipeline, "gs://bucket/corpus", units, functools.partial(print, data.tokenizer())
+            )
             (of_units,) = server.objects.values()
             jobs.append((len(pipeline.to_runner_api().SerializeToString()), len(of_units)))
     (job, file), (large_job, large_file) = jobs
@@ -114,38 +163,69 @@ def test_a_job_does_not_grow_with_its_units():
 def test_workers_of_dataflow_need_a_bucket_and_the_package(tmp_path):
     with pytest.raises(BadInput, match="the workers of Dataflow do not see; use gs://"):
         _prepare(tmp_path / "c", beam_options=DATAFLOW)
-    with pytest.raises(BadInput, match="workers of Dataflow need this package; add sdk_container_image="):
+    with pytest.raises(
+        BadInput, match="workers of Dataflow need this package; add sdk_container_image="
+    ):
         _prepare("gs://bucket/c", beam_options=DATAFLOW[:-1])
 
 
 def test_killed(tmp_path):
-    """The whole process group, with some units done; the same command, and the other engine, go on."""
-    words = [sys.executable, "-m", "xlnet_jax", "prepare", f"--input={tmp_path / 'text'}", "--heldout=0.2",
-             f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=100000"]  # fmt: skip
+    """The whole process group, with some units done; the same command, and the other engine, go
+    on.
+    """
+    words = [
+        sys.executable,
+        "-m",
+        "xlnet_jax",
+        "prepare",
+        f"--input={tmp_path / 'text'}",
+        "--heldout=0.2",
+        f"--tokenizer={data.tokenizer_path()}",
+        "--shard_bytes=100000",
+    ]
     (tmp_path / "text").mkdir()
     for index in range(6):
         (tmp_path / "text" / f"{index}.txt").write_text(data.synthetic_text(index, 800))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     beam = ["--engine=beam", "--beam_options=runner=DirectRunner"]
     for name in ("c", "d"):
-        with subprocess.Popen([*words, f"--output={tmp_path / name}", *beam], env=environment, start_new_session=True,
-                              stderr=subprocess.PIPE) as process:  # fmt: skip
+        with subprocess.Popen(
+            [*words, f"--output={tmp_path / name}", *beam],
+            env=environment,
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+        ) as process:
             for _ in range(3000):
-                if len(list((tmp_path / name).glob("units/*.json"))) >= 2 or process.poll() is not None:
+                if (
+                    len(list((tmp_path / name).glob("units/*.json"))) >= 2
+                    or process.poll() is not None
+                ):
                     break
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == -signal.SIGKILL and not (tmp_path / name / "manifest.json").exists()
+        assert (
+            process.returncode == -signal.SIGKILL
+            and not (tmp_path / name / "manifest.json").exists()
+        )
     for name, engine_options in (("c", beam), ("d", ["--workers=2"]), ("e", ["--workers=2"])):
-        subprocess.run([*words, f"--output={tmp_path / name}", *engine_options], env=environment, check=True)
-    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d") == data.contents(tmp_path / "e")
+        subprocess.run(
+            [*words, f"--output={tmp_path / name}", *engine_options], env=environment, check=True
+        )
+    assert (
+        data.contents(tmp_path / "c")
+        == data.contents(tmp_path / "d")
+        == data.contents(tmp_path / "e")
+    )
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ("runner=Nope", "--beam_options: Unexpected pipeline runner: Nope"),
-        ("direct_num_workers=x", "--beam_options: argument --direct_num_workers: invalid int value: 'x'"),
+        (
+            "direct_num_workers=x",
+            "--beam_options: argument --direct_num_workers: invalid int value: 'x'",
+        ),
         ("direct_num_wokers=2", "--beam_options: Apache Beam has no option direct_num_wokers"),
         ("runner=DataflowRunner", "--beam_options: "),
     ],

@@ -1,4 +1,6 @@
-"""The ladder of checkpoints: damage of every kind in every part, other meshes, parameters of another run, no code."""
+"""The ladder of checkpoints: damage of every kind in every part, other meshes, parameters of
+another run, no code.
+"""
 
 import errno
 import json
@@ -51,7 +53,9 @@ def run(tmp_path_factory, pytestconfig):
 def abstract():
     """Of the whole state, on one device."""
     settings = tiny.config(mesh={"data": 1})
-    return build_step(make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
+    return build_step(
+        make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    ).abstract_state.split()
 
 
 @pytest.fixture(scope="session")
@@ -71,18 +75,31 @@ def ends_as(run, tmp_path_factory, pytestconfig, abstract):
 def goes_on(workdir, pytestconfig, abstract):
     train(config(pytestconfig), str(workdir), stop_at=END)
     with Checkpoints(str(workdir)) as checkpoints:
-        arrays, plan = contents(tiny.restored(checkpoints, END, abstract)), checkpoints.record(END)["plan"]
+        arrays, plan = (
+            contents(tiny.restored(checkpoints, END, abstract)),
+            checkpoints.record(END)["plan"],
+        )
     lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
-    return arrays, plan, [[line[name] for name in ("step", "loss", "grad_norm", "skipped")] for line in lines]
+    return (
+        arrays,
+        plan,
+        [[line[name] for name in ("step", "loss", "grad_norm", "skipped")] for line in lines],
+    )
 
 
 def contents(trees):
-    return {jax.tree_util.keystr(path): np.asarray(x).tobytes() for path, x in jax.tree.leaves_with_path(trees)}
+    return {
+        jax.tree_util.keystr(path): np.asarray(x).tobytes()
+        for path, x in jax.tree.leaves_with_path(trees)
+    }
 
 
 def everything(folder):
     """Every file and folder below, with what is in it."""
-    return {str(path): path.read_bytes() if path.is_file() else None for path in pathlib.Path(folder).rglob("*")}
+    return {
+        str(path): path.read_bytes() if path.is_file() else None
+        for path in pathlib.Path(folder).rglob("*")
+    }
 
 
 def file_of(checkpoint, part):
@@ -113,7 +130,9 @@ def miss(checkpoint, part):
 def half_delete(checkpoint, part):
     """As a deletion that was killed leaves it."""
     folder = checkpoint if part == "metadata" else checkpoint / part
-    there = sorted(path for path in folder.glob("_*" if part == "metadata" else "**/*") if path.is_file())
+    there = sorted(
+        path for path in folder.glob("_*" if part == "metadata" else "**/*") if path.is_file()
+    )
     assert there
     for path in there[: (len(there) + 1) // 2]:
         path.unlink()
@@ -135,7 +154,9 @@ def resume(workdir, abstract, processes=None):
 
 
 def copy(run, tmp_path):
-    return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("compilation_cache"))
+    return shutil.copytree(
+        run, tmp_path / "run", ignore=shutil.ignore_patterns("compilation_cache")
+    )
 
 
 ONE_OF_EACH = tuple(zip(DAMAGES, (*PARTS, "params"), strict=True))
@@ -143,11 +164,14 @@ ONE_OF_EACH = tuple(zip(DAMAGES, (*PARTS, "params"), strict=True))
 
 
 def matrix(*now):
-    """All damages of all parts: those of `now` in `make test`, one of each kind in CI, all of them in `make prove`."""
+    """All damages of all parts: those of `now` in `make test`, one of each kind in CI, all of them
+    in `make prove`.
+    """
     marks = {case: pytest.mark.slow for case in ONE_OF_EACH} | {case: () for case in now}
     cases = [(damage, part) for damage in DAMAGES for part in PARTS]
     return pytest.mark.parametrize(
-        ("damage", "part"), [pytest.param(*case, marks=marks.get(case, pytest.mark.prove)) for case in cases]
+        ("damage", "part"),
+        [pytest.param(*case, marks=marks.get(case, pytest.mark.prove)) for case in cases],
     )
 
 
@@ -161,16 +185,27 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     found = resume(workdir, abstract)
     assert found is not None and found.step == 8 and list(found.damaged) == [12]
     assert contents(found.trees) == saved[8] != saved[12]
-    (line,) = [record for record in caplog.records if record.levelname == "ERROR" and record.name == "xlnet_jax"]
+    (line,) = [
+        record
+        for record in caplog.records
+        if record.levelname == "ERROR" and record.name == "xlnet_jax"
+    ]
     assert f"{workdir}/checkpoints/12 is damaged: " in line.message
-    assert f"moved to {workdir}/quarantine/12*, resuming from step 8" in line.message and "\n" not in line.message
+    assert (
+        f"moved to {workdir}/quarantine/12*, resuming from step 8" in line.message
+        and "\n" not in line.message
+    )
     assert not (workdir / "checkpoints" / "12").exists()
     moved = everything(workdir / "quarantine" / "12")
-    assert {path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()} == broken
+    assert {
+        path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()
+    } == broken
 
 
 @matrix((flip, "optimizer"))
-def test_the_run_then_ends_as_if_nothing_had_happened(run, tmp_path, pytestconfig, abstract, ends_as, damage, part):
+def test_the_run_then_ends_as_if_nothing_had_happened(
+    run, tmp_path, pytestconfig, abstract, ends_as, damage, part
+):
     workdir = shutil.copytree(run, tmp_path / "run")
     damage(workdir / "checkpoints" / "12", part)
     assert goes_on(workdir, pytestconfig, abstract) == ends_as
@@ -184,7 +219,9 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     for step, damage, part in zip(STEPS, (truncate, flip, leave_temporary), PARTS[:3], strict=True):
         damage(workdir / "checkpoints" / str(step), part)
     before = everything(workdir)
-    with pytest.raises(BadInput, match="every checkpoint is damaged, and nothing was changed") as raised:
+    with pytest.raises(
+        BadInput, match="every checkpoint is damaged, and nothing was changed"
+    ) as raised:
         train(config(pytestconfig), str(workdir))
     assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
     assert all(f"checkpoints/{step} is damaged: " in str(raised.value) for step in STEPS)
@@ -194,7 +231,9 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
 
 @pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.prove)])
 def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
-    """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go through."""
+    """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go
+    through.
+    """
     workdir, draw = copy(run, tmp_path), random.Random(flips)
     taken, why = [], []
     newest = workdir / "checkpoints" / "12"
@@ -246,7 +285,11 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
     params, step = restore.parameters(str(workdir), abstract["params"], Session())
     assert step == 8 and contents({"params": params}).items() <= saved[8].items()
     (line,) = [record for record in caplog.records if record.name == "xlnet_jax"]
-    assert line.levelname == "WARNING" and "12 is damaged: " in line.message and "taking step 8" in line.message
+    assert (
+        line.levelname == "WARNING"
+        and "12 is damaged: " in line.message
+        and "taking step 8" in line.message
+    )
     with pytest.raises(Damaged, match="12 is damaged: .*; choose another step"):
         restore.parameters(str(workdir), abstract["params"], Session(), 12)
     assert restore.parameters(str(workdir), abstract["params"], Session(), 4)[1] == 4
@@ -258,7 +301,9 @@ def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved,
 
 @pytest.mark.parametrize("lost", ["_METADATA", "params"])
 def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost):
-    """Of a folder Orbax says that there is no _METADATA in it; the checkpoint would be moved to quarantine."""
+    """Of a folder Orbax says that there is no _METADATA in it; the checkpoint would be moved to
+    quarantine.
+    """
     workdir = copy(run, tmp_path)
     folder, scandir = workdir / "checkpoints" / "12" / "params", os.scandir
     if lost == "params":
@@ -270,7 +315,10 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost
             raise PermissionError(errno.EACCES, "Permission denied", f"12/{lost}")
         return scandir(path)
 
-    place = {"_METADATA": "xlnet_jax.checkpoint.store.ocp.load_checkpointables", "params": "os.scandir"}[lost]
+    place = {
+        "_METADATA": "xlnet_jax.checkpoint.store.ocp.load_checkpointables",
+        "params": "os.scandir",
+    }[lost]
     with monkeypatch.context() as patch:
         patch.setattr(place, refuse)
         with pytest.raises(BadInput, match=f"12/{lost}: Permission denied; fix this") as raised:
@@ -278,11 +326,18 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch, lost
     assert not isinstance(raised.value, Damaged) and everything(workdir) == before
 
 
-MESHES = {"1": {}, "2": {"fsdp": 2}, "4": {"data": 2, "fsdp": 2}, "8": {"data": 2, "fsdp": 2, "tensor": 2}}
+MESHES = {
+    "1": {},
+    "2": {"fsdp": 2},
+    "4": {"data": 2, "fsdp": 2},
+    "8": {"data": 2, "fsdp": 2, "tensor": 2},
+}
 
 
 @pytest.mark.parametrize("devices", MESHES)
-def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, pytestconfig, devices):
+def test_other_devices_have_the_same_arrays_and_the_same_next_batch(
+    run, saved, pytestconfig, devices
+):
     settings = config(pytestconfig, mesh={"data": 1} | MESHES[devices])
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(devices)])
     built = build_step(make_recipe(settings), mesh)
@@ -302,20 +357,29 @@ def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, 
 def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved):
     for path, step in ((run, 12), (run / "checkpoints" / "8", 8), (f"{run}/checkpoints/4/", 4)):
         params, origin = restore.foreign_parameters(str(path), abstract["params"], Session())
-        assert contents({"params": params}).items() <= saved[step].items() and origin["step"] == step
+        assert (
+            contents({"params": params}).items() <= saved[step].items() and origin["step"] == step
+        )
     workdir = str(tmp_path / "new")
     train(config(pytestconfig, checkpoint={"init_from": str(run)}), workdir, stop_at=4)
     (line,) = read_jsonl(f"{workdir}/runs.jsonl")
-    assert line["step"] == 0 and (line["init_from"]["path"], line["init_from"]["step"]) == (str(run), 12)
+    assert line["step"] == 0 and (line["init_from"]["path"], line["init_from"]["step"]) == (
+        str(run),
+        12,
+    )
     first, *_ = read_jsonl(f"{workdir}/metrics.jsonl")
     fresh, *_ = read_jsonl(f"{run}/metrics.jsonl")
-    assert first["step"] == 1 and first["learning_rate"] == 0 and first["loss"] < fresh["loss"] - 0.1
+    assert (
+        first["step"] == 1 and first["learning_rate"] == 0 and first["loss"] < fresh["loss"] - 0.1
+    )
 
 
 def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):
     other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
     built = build_step(make_recipe(other), meshes.make_mesh(other.mesh, jax.devices()[:1]))
-    with pytest.raises(BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* here"):
+    with pytest.raises(
+        BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* here"
+    ):
         restore.foreign_parameters(str(run), built.abstract_state.params, Session())
     with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):
         restore.foreign_parameters(str(tmp_path / "nothing"), abstract["params"], Session())
@@ -324,25 +388,46 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp_path, pytestconfig, saved, caplog):
-    """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
+def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(
+    run, tmp_path, pytestconfig, saved, caplog
+):
+    """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it
+    was drawn.
+    """
     model = {"biases_per_layer": False, "activation": "relu", "dropout": 0.4}
-    settings = config(pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)})
+    settings = config(
+        pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)}
+    )
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
-        job = Job(settings, str(tmp_path), open_mixture(settings), make_recipe, None, settings.train.steps)
+        job = Job(
+            settings, str(tmp_path), open_mixture(settings), make_recipe, None, settings.train.steps
+        )
         state, _, step, origin = restore_or_init(job, [built], checkpoints, Session())
         drawn = contents({"params": create_state(built).params})
     biases = ("content_bias", "position_bias", "segment_bias")
-    assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
-    assert origin["init_from"]["left_over"] == [f"params/layers/attention/{name}" for name in biases]
-    (line,) = [record for record in caplog.records if "starting with the parameters" in record.getMessage()]
-    new, unused = (", ".join(f"params/{scope}/{name}" for name in biases) for scope in ("biases", "layers/attention"))
-    assert line.levelname == "WARNING" and line.getMessage().endswith(f"{run}; new: {new}; not used: {unused}")
+    assert step == 0 and origin["init_from"]["fresh"] == [
+        f"params/biases/{name}" for name in biases
+    ]
+    assert origin["init_from"]["left_over"] == [
+        f"params/layers/attention/{name}" for name in biases
+    ]
+    (line,) = [
+        record for record in caplog.records if "starting with the parameters" in record.getMessage()
+    ]
+    new, unused = (
+        ", ".join(f"params/{scope}/{name}" for name in biases)
+        for scope in ("biases", "layers/attention")
+    )
+    assert line.levelname == "WARNING" and line.getMessage().endswith(
+        f"{run}; new: {new}; not used: {unused}"
+    )
     # Equal names and shapes may be another function.
-    assert (f"init_from={run} has another architecture, so its parameters compute something else here: "
-            "model.activation: 'gelu' -> 'relu'; model.biases_per_layer: True -> False\n") in caplog.text  # fmt: skip
+    assert (
+        f"init_from={run} has another architecture, so its parameters compute something else here: "
+        "model.activation: 'gelu' -> 'relu'; model.biases_per_layer: True -> False\n"
+    ) in caplog.text
     loaded = contents({"params": state.params})
     for name, value in loaded.items():
         assert value == (drawn if "['biases']" in name else saved[12])[name], name
@@ -364,11 +449,15 @@ def test_a_checkpoint_cannot_run_code(run, tmp_path, abstract, saved, monkeypatc
     found = resume(workdir, abstract)
     assert contents(found.trees) == saved[found.step] and "planted" not in sys.modules
     for source in (tiny.ROOT / "xlnet_jax").rglob("*.py"):
-        unpickles = re.search("import pickle|allow_pickle|import dill|cloudpickle", source.read_text(encoding="utf-8"))
+        unpickles = re.search(
+            "import pickle|allow_pickle|import dill|cloudpickle", source.read_text(encoding="utf-8")
+        )
         assert not unpickles, source
 
 
-def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(run, tmp_path, abstract, saved, caplog):
+def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(
+    run, tmp_path, abstract, saved, caplog
+):
     workdir, later = copy(run, tmp_path), tmp_path / "later"
     shutil.move(workdir / "checkpoints" / "12", later)
 
@@ -385,11 +474,16 @@ def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(run
     assert not caplog.records
 
 
-def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(run, tmp_path, pytestconfig, abstract, ends_as, caplog):
+def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
+    run, tmp_path, pytestconfig, abstract, ends_as, caplog
+):
     workdir = shutil.copytree(run, tmp_path / "run")
-    for name, garbage in (("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'), ("time.jsonl", b'{"step": 12}\n'),
-                          ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
-                          ("runs.jsonl", b'{"step": 12, "ti')):  # fmt: skip
+    for name, garbage in (
+        ("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'),
+        ("time.jsonl", b'{"step": 12}\n'),
+        ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
+        ("runs.jsonl", b'{"step": 12, "ti'),
+    ):
         with open(workdir / name, "ab") as file:
             file.write(garbage)
     assert goes_on(workdir, pytestconfig, abstract) == ends_as
@@ -399,7 +493,11 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(run, tmp_path, py
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 @pytest.mark.parametrize(
-    "damage", ["missing record", *(pytest.param(name, marks=pytest.mark.slow) for name in ("missing data", "cut data"))]
+    "damage",
+    [
+        "missing record",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("missing data", "cut data")),
+    ],
 )
 def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
     with fake_gcs.serve() as server:
@@ -413,26 +511,46 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, dam
             server.objects[data] = server.objects[data][:100]
         else:
             del server.objects[data if damage == "missing data" else f"{at}_CHECKPOINT_METADATA"]
-        broken = {name.removeprefix(at): data for name, data in server.objects.items() if name.startswith(at)}
+        broken = {
+            name.removeprefix(at): data
+            for name, data in server.objects.items()
+            if name.startswith(at)
+        }
         found = resume("gs://bucket/run", abstract)
         assert found.step == 4 and list(found.damaged) == [12] and contents(found.trees) == saved[4]
         to = "bucket/run/quarantine/12/"
-        assert {name.removeprefix(to): data for name, data in server.objects.items() if name.startswith(to)} == broken
+        assert {
+            name.removeprefix(to): data
+            for name, data in server.objects.items()
+            if name.startswith(to)
+        } == broken
         assert not any(name.startswith(at) for name in server.objects)
 
 
-def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytestconfig, saved, caplog):
+def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(
+    run, tmp_path, pytestconfig, saved, caplog
+):
     """Half of the pieces are known, in another order."""
     corpus = str(tmp_path / "corpus")
     lines = data_fixtures.synthetic_text(9, 60)
     (tmp_path / "text.txt").write_text(lines.replace("ba", "zu"))
-    data_fixtures.make_corpus(corpus, [str(tmp_path / "text.txt")], tokenizer=None, vocab_size=tiny.VOCAB + 8)
+    data_fixtures.make_corpus(
+        corpus, [str(tmp_path / "text.txt")], tokenizer=None, vocab_size=tiny.VOCAB + 8
+    )
     model = {"vocab_size": tiny.VOCAB + 8}
-    settings = config(pytestconfig, model=model, mesh={"data": 1}, data={"corpus": corpus},
-                      checkpoint={"init_from": str(run)})  # fmt: skip
+    settings = config(
+        pytestconfig,
+        model=model,
+        mesh={"data": 1},
+        data={"corpus": corpus},
+        checkpoint={"init_from": str(run)},
+    )
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     mixture = open_mixture(settings)
-    with jax.set_mesh(mesh), Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints:
+    with (
+        jax.set_mesh(mesh),
+        Checkpoints(str(tmp_path / "new"), CheckpointConfig(keep=1)) as checkpoints,
+    ):
         built = build_step(recipe, mesh)
         job = Job(settings, str(tmp_path / "new"), mixture, make_recipe, None, settings.train.steps)
         state, *_ = restore_or_init(job, [built], checkpoints, Session())
@@ -444,6 +562,10 @@ def test_a_grown_vocabulary_takes_the_rows_of_known_pieces(run, tmp_path, pytest
     both = [piece in known for piece in ours]
     assert 20 < sum(both) < len(ours) - 8 and ours != data_fixtures.tokenizer().pieces[: len(ours)]
     for row, piece in enumerate(ours):
-        np.testing.assert_array_equal(table[row], theirs[known[piece]] if piece in known else drawn[row], str(piece))
-    assert (f"has another vocabulary: the rows of {sum(both)} pieces are taken from there, and those of "
-            f"{len(ours) - sum(both)} other pieces are drawn") in caplog.text  # fmt: skip
+        np.testing.assert_array_equal(
+            table[row], theirs[known[piece]] if piece in known else drawn[row], str(piece)
+        )
+    assert (
+        f"has another vocabulary: the rows of {sum(both)} pieces are taken from there, and those "
+        f"of {len(ours) - sum(both)} other pieces are drawn"
+    ) in caplog.text

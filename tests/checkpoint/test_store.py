@@ -1,4 +1,6 @@
-"""Checkpoints: exact round trip, parts, retention, refusals, readers that leave the folder alone."""
+"""Checkpoints: exact round trip, parts, retention, refusals, readers that leave the folder
+alone.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -28,7 +30,10 @@ from xlnet_jax.train.state import MUST_BE_FINITE, State
 
 def make_state(scale=1.0) -> State:
     return State(
-        params={"a": jnp.arange(6.0).reshape(2, 3) * scale, "b": {"c": jnp.array([0.1, -0.0, 1e-40], jnp.float32)}},
+        params={
+            "a": jnp.arange(6.0).reshape(2, 3) * scale,
+            "b": {"c": jnp.array([0.1, -0.0, 1e-40], jnp.float32)},
+        },
         opt_state=({"mu": jnp.ones(3) * scale}, jnp.array(7, jnp.int32)),
         memory=Memory(jnp.full((2, 1, 2, 2), 0.3, jnp.bfloat16), jnp.array([2], jnp.int32)),
         step=jnp.array(5, jnp.int32),
@@ -40,7 +45,9 @@ def make_state(scale=1.0) -> State:
 
 
 def abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path, monkeypatch):
@@ -54,7 +61,12 @@ def test_everything_comes_back_bit_for_bit(tmp_path, monkeypatch):
         assert reader.steps()[0] == 5
         record = reader.record(5)
         assert (record["format_version"], record["plan"]) == (3, [[0, 0, 8]])
-        assert {name.split("/")[0] for name in record["checksums"]} == {"params", "optimizer", "memory", "counters"}
+        assert {name.split("/")[0] for name in record["checksums"]} == {
+            "params",
+            "optimizer",
+            "memory",
+            "counters",
+        }
         back = State.join(tiny.restored(reader, 5, abstract(state).split()))
     assert jax.tree.structure(back) == jax.tree.structure(state)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(back), strict=True):
@@ -62,13 +74,31 @@ def test_everything_comes_back_bit_for_bit(tmp_path, monkeypatch):
 
 
 OTHERS = (
-    ({"opt_state": ({"mu": jnp.ones(3), "nu": jnp.ones(3), "zu": jnp.ones(3)}, jnp.array(7, jnp.int32))},
-     "optimizer/0/nu is not there (and 1 more); the optimizer of the run was another; resume with the versions"),
-    ({"opt_state": ({}, jnp.array(7, jnp.int32))}, "optimizer/0/mu is not known; the optimizer of the run was"),
-    ({"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
-     "params/a is float32[2,3] there and float32[3,3] here; config.json or the version of xlnet_jax is not"),
+    (
+        {
+            "opt_state": (
+                {"mu": jnp.ones(3), "nu": jnp.ones(3), "zu": jnp.ones(3)},
+                jnp.array(7, jnp.int32),
+            )
+        },
+        (
+            "optimizer/0/nu is not there (and 1 more); the optimizer of the run was "
+            "another; resume with the versions"
+        ),
+    ),
+    (
+        {"opt_state": ({}, jnp.array(7, jnp.int32))},
+        "optimizer/0/mu is not known; the optimizer of the run was",
+    ),
+    (
+        {"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
+        (
+            "params/a is float32[2,3] there and float32[3,3] here; "
+            "config.json or the version of xlnet_jax is not"
+        ),
+    ),
     ({"params": {"a": jnp.ones((2, 3))}}, "params/b/c is not known; config.json or"),
-)  # fmt: skip
+)
 
 
 def test_other_arrays_than_those_of_the_run_are_no_damage(tmp_path):
@@ -90,7 +120,9 @@ def test_other_arrays_than_those_of_the_run_are_no_damage(tmp_path):
 
 
 def test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices(tmp_path):
-    """Eight rows: nine on three devices, the last of weight 0. Catches a checksum of all, and a memory that is lost."""
+    """Eight rows: nine on three devices, the last of weight 0. Catches a checksum of all, and a
+    memory that is lost.
+    """
 
     def placed(rows, devices):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
@@ -98,8 +130,10 @@ def test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices(tmp_p
         hidden = np.concatenate([hidden, np.full((2, rows - 8, 4, 2), 7, jnp.bfloat16)], axis=1)
         valid = np.arange(rows, dtype=np.int32)
         axes = {"hidden": PartitionSpec(None, "data"), "valid": PartitionSpec("data")}
-        return {name: jax.device_put(array, NamedSharding(mesh, axes[name]))
-                for name, array in {"hidden": hidden, "valid": valid}.items()}  # fmt: skip
+        return {
+            name: jax.device_put(array, NamedSharding(mesh, axes[name]))
+            for name, array in {"hidden": hidden, "valid": valid}.items()
+        }
 
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         writer.save(3, {"memory": placed(9, 3)}, {"plan": [[0, 0, 8]]})
@@ -107,7 +141,9 @@ def test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices(tmp_p
     with Checkpoints(str(tmp_path)) as reader:
         assert reader.record(3)["checksums"] == reader.record(4)["checksums"]
         for step, rows, devices in ((3, 8, 4), (4, 9, 3), (3, 9, 3)):
-            back = tiny.restored(reader, step, {"memory": abstract(placed(rows, devices))})["memory"]
+            back = tiny.restored(reader, step, {"memory": abstract(placed(rows, devices))})[
+                "memory"
+            ]
             for name, array in placed(8, 4).items():
                 found = np.asarray(back[name])[tuple(map(slice, array.shape))]
                 assert back[name].shape == placed(rows, devices)[name].shape
@@ -122,7 +158,9 @@ def test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices(tmp_p
 
 
 def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
-    """The CPU copies a donated buffer that is still being read; where it does not, the save must have its own."""
+    """The CPU copies a donated buffer that is still being read; where it does not, the save must
+    have its own.
+    """
     trees = {"params": {"a": jnp.arange(6.0)}}
     overwrite = jax.jit(lambda trees: jax.tree.map(lambda x: x * 0 + 9, trees), donate_argnums=0)
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
@@ -135,9 +173,13 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
 
 def test_each_device_reads_a_part_of_a_replicated_array_and_gets_the_whole(tmp_path):
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
-    whole, halves = (NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(None, "fsdp")))
+    whole, halves = (
+        NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec(None, "fsdp"))
+    )
     values = np.arange(2**18, dtype=np.float32).reshape(2, 256, 512)
-    trees = {"params": {"kernel": jax.device_put(values, whole), "split": jax.device_put(values, halves)}}
+    trees = {
+        "params": {"kernel": jax.device_put(values, whole), "split": jax.device_put(values, halves)}
+    }
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
         writer.save(1, trees, {})
     with Checkpoints(str(tmp_path)) as reader:
@@ -150,13 +192,18 @@ def test_each_device_reads_a_part_of_a_replicated_array_and_gets_the_whole(tmp_p
 
 
 def test_an_array_that_the_metadata_do_not_name_is_missing(tmp_path):
-    """One flipped bit in a name: Orbax then returns what was asked for, abstract, in place of the array."""
+    """One flipped bit in a name: Orbax then returns what was asked for, abstract, in place of the
+    array.
+    """
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
         trees = {"params": {"query": jax.numpy.ones(3), "key": jax.numpy.ones(2)}}
         writer.save(1, trees, {})
     path = tmp_path / "checkpoints" / "1" / "params" / "_METADATA"
     path.write_text(path.read_text().replace("query", "puery"))
-    with Checkpoints(str(tmp_path)) as reader, pytest.raises(Damaged, match="params/query is missing"):
+    with (
+        Checkpoints(str(tmp_path)) as reader,
+        pytest.raises(Damaged, match="params/query is missing"),
+    ):
         reader.read(1, abstract(trees))
 
 
@@ -179,9 +226,13 @@ def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_pat
 
 
 def test_a_process_whose_save_failed_waits_for_no_other(monkeypatch):
-    """Orbax does, for 20 minutes, before it raises the error: the others wait for what this process cannot write."""
+    """Orbax does, for 20 minutes, before it raises the error: the others wait for what this process
+    cannot write.
+    """
     waited = []
-    monkeypatch.setattr(chunks.multihost, "get_barrier_sync_fn", lambda: lambda **barrier: waited.append(barrier))
+    monkeypatch.setattr(
+        chunks.multihost, "get_barrier_sync_fn", lambda: lambda **barrier: waited.append(barrier)
+    )
     barrier = chunks.context().async_options.v0().barrier_sync_fn
 
     def finalize(error):
@@ -202,7 +253,9 @@ def test_a_process_whose_save_failed_waits_for_no_other(monkeypatch):
 
 
 def test_late_callbacks_of_a_failed_read_print_nothing_and_other_errors_all(tmp_path, monkeypatch):
-    """Otherwise a damaged checkpoint or a full disk prints a traceback for each array that it has not reached."""
+    """Otherwise a damaged checkpoint or a full disk prints a traceback for each array that it has
+    not reached.
+    """
     printed = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: printed.append(str(found.exc_value)))
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)):
@@ -219,10 +272,15 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
         assert restore.resume(writer, wanted, Session()) is None
         writer.save(2, make_state().split(), {"format_version": 99})
         writer.wait()
-        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 3; use the xlnet_jax") as e:
+        with pytest.raises(
+            BadInput, match="checkpoint format 99, this version reads 3; use the xlnet_jax"
+        ) as e:
             restore.resume(writer, wanted, Session())
         assert not isinstance(e.value, Damaged)
-    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; there are 2"):
+    with (
+        Checkpoints(str(tmp_path)) as reader,
+        pytest.raises(BadInput, match="no checkpoint of step 3; there are 2"),
+    ):
         restore.newest(reader, wanted, Session(), 3)
     shutil.rmtree(tmp_path / "checkpoints" / "2")
     with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint; give"):
@@ -241,22 +299,29 @@ def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
     metadata = json.loads(path.read_text())
     del metadata["custom_metadata"]["checksums"], metadata["custom_metadata"]["record_sha256"]
     path.write_text(json.dumps(metadata))
-    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="its record is not what was saved"):
+    with (
+        Checkpoints(str(tmp_path)) as reader,
+        pytest.raises(BadInput, match="its record is not what was saved"),
+    ):
         restore.newest(reader, wanted, Session())
 
 
 @pytest.mark.parametrize("place", ["params", "optimizer"])
 def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
     state = make_state()
-    bad = {"params": {"params": state.params | {"a": state.params["a"].at[1, 1].set(jnp.inf)}},
-           "optimizer": {"opt_state": ({"mu": jnp.array([1, jnp.nan, 1])}, state.opt_state[1])}}[place]  # fmt: skip
+    bad = {
+        "params": {"params": state.params | {"a": state.params["a"].at[1, 1].set(jnp.inf)}},
+        "optimizer": {"opt_state": ({"mu": jnp.array([1, jnp.nan, 1])}, state.opt_state[1])},
+    }[place]
     name = {"params": "params/a", "optimizer": "optimizer/0/mu"}[place]
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         with pytest.raises(Diverged, match=f"step 6: {name} is not finite") as raised:
             writer.save(6, dataclasses.replace(state, **bad).split(), {}, MUST_BE_FINITE)
         assert raised.value.exit_code == 3 and writer.steps() == []
         # A running mean of losses heals: the rest is worth chunks.
-        writer.save(6, dataclasses.replace(state, loss_mean=jnp.array(jnp.nan)).split(), {}, MUST_BE_FINITE)
+        writer.save(
+            6, dataclasses.replace(state, loss_mean=jnp.array(jnp.nan)).split(), {}, MUST_BE_FINITE
+        )
     assert os.listdir(tmp_path / "checkpoints") == ["6"]
 
 
@@ -292,14 +357,27 @@ def test_checksums_are_of_the_whole_array_and_stay_what_they_are():
     assert checksums.of_trees({"a": spread}) == ({"a": expected}, [])
     flipped = values.copy()
     flipped.view(np.uint32)[2, 3] ^= 1 << 7
-    for other in (flipped, values[::-1].copy(), values.reshape(6, 4), values.astype(np.float64).astype(np.int32)):
+    for other in (
+        flipped,
+        values[::-1].copy(),
+        values.reshape(6, 4),
+        values.astype(np.float64).astype(np.int32),
+    ):
         assert checksums.of_trees({"a": other})[0]["a"] != expected
     assert checksums.of_trees({"a": values.reshape(6, 4)})[0]["a"].split()[1] == expected.split()[1]
     swapped = values.copy()
     swapped[0, 0], swapped[0, 1] = values[0, 1], values[0, 0]
     assert checksums.of_trees({"a": swapped})[0]["a"] != expected
-    kinds = {"half": jnp.ones(3, jnp.bfloat16), "flag": jnp.array(True), "byte": jnp.ones((2, 0), jnp.int8)}
-    assert [text.split()[0] for text in checksums.of_trees(kinds)[0].values()] == ["int8[2,0]", "bool[]", "bfloat16[3]"]
+    kinds = {
+        "half": jnp.ones(3, jnp.bfloat16),
+        "flag": jnp.array(True),
+        "byte": jnp.ones((2, 0), jnp.int8),
+    }
+    assert [text.split()[0] for text in checksums.of_trees(kinds)[0].values()] == [
+        "int8[2,0]",
+        "bool[]",
+        "bfloat16[3]",
+    ]
 
 
 def by_hand(array):
@@ -322,7 +400,12 @@ def test_checksums_in_parts_are_those_of_the_whole(monkeypatch):
     """Arrays in host memory are summed in parts, others by their devices."""
     monkeypatch.setattr(checksums, "_PART", 7)
     generator = np.random.default_rng(0)
-    for array in (generator.normal(size=(3, 5, 2)), generator.random(9) < 0.5, np.int32(7).reshape(()), np.zeros(0)):
+    for array in (
+        generator.normal(size=(3, 5, 2)),
+        generator.random(9) < 0.5,
+        np.int32(7).reshape(()),
+        np.zeros(0),
+    ):
         array = array.astype(np.float32) if array.dtype == np.float64 else array
         sums, finite = checksums.sums_in_memory(array)
         np.testing.assert_array_equal(sums, jax.jit(checksums.sums_of)(array))
@@ -349,12 +432,15 @@ def on_mesh(sizes, spec):
         ((8, 1), (), (4, 64, 32), (1, 1, 1)),  # 3 chunks do not divide over 8 devices
         ((8, 1), (), (4, 8, 32), (1, 8, 1)),
         ((4, 2), (None, "fsdp"), (4, 8, 96), (1, 8, 1)),  # each half in 4 parts
-        ((4, 2), (None, "fsdp"), (4, 64, 96), (1, 2, 1)),  # the chunk is larger than the half: as without
+        # The chunk is larger than the half: as without.
+        ((4, 2), (None, "fsdp"), (4, 64, 96), (1, 2, 1)),
         ((4, 2), (None, ("data", "fsdp")), (1, 8, 96), (1, 8, 1)),  # no copies
     ],
 )
 def test_the_parts_are_whole_chunks_and_cover_the_array(sizes, spec, chunk, parts):
-    """Fails if a part cuts a chunk (two devices read it), overlaps another, or needs another order of the devices."""
+    """Fails if a part cuts a chunk (two devices read it), overlaps another, or needs another order
+    of the devices.
+    """
     asked = on_mesh(sizes, spec)
     got = spread(asked, SHAPE, chunk)
     assert tuple(np.array(SHAPE) // got.shard_shape(SHAPE)) == parts

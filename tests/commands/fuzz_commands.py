@@ -2,10 +2,11 @@
 
     python tests/commands/fuzz_commands.py --count 200 --seed 0
 
-A line is drawn from the verbs and options that the parser has, the keys of the configuration, and values that people
-and scripts get wrong: other types, huge and negative numbers, missing files, folders for files, links to nothing,
-Unicode, control characters. Some lines are good. Command number n of a seed is the same in every run. It exits with 1
-and prints the command lines that ended otherwise.
+A line is drawn from the verbs and options that the parser has, the keys of the configuration, and
+values that people and scripts get wrong: other types, huge and negative numbers, missing files,
+folders for files, links to nothing, Unicode, control characters. Some lines are good. Command
+number n of a seed is the same in every run. It exits with 1 and prints the command lines that ended
+otherwise.
 """
 
 from __future__ import annotations
@@ -59,26 +60,47 @@ class World:
         for name in ("full/a.txt", "full/b.txt", "file", "new\nline.txt"):
             (folder / name).write_text("text\n\n")
         (folder / "binary").write_bytes(bytes(range(256)) * 20)
-        for name, body in (("raises", "return 1 / 0"), ("exits", "raise SystemExit(0)"), ("none", "return None")):
+        for name, body in (
+            ("raises", "return 1 / 0"),
+            ("exits", "raise SystemExit(0)"),
+            ("none", "return None"),
+        ):
             (folder / f"{name}.py").write_text(f"def get_config():\n    {body}\n")
         (folder / "broken.py").write_text("def get_config(:\n")
         (folder / "nowhere").symlink_to(folder / "missing")
         (folder / "loop").symlink_to(folder / "loop")
         run = folder / "half"
         (run / "checkpoints" / "5").mkdir(parents=True)
-        (run / "config.json").write_text(json.dumps({"config": {}, "corpus_sha256": "", "tokenizer_sha256": ""}))
+        (run / "config.json").write_text(
+            json.dumps({"config": {}, "corpus_sha256": "", "tokenizer_sha256": ""})
+        )
         (folder / "json").mkdir()
         (folder / "json" / "config.json").write_text("{")
         self.paths = [str(path) for path in folder.iterdir()]
-        self.paths += [str(folder / "file" / "below"), str(folder / "new"), "/proc/self/mem", "/dev/null", "/", "."]
+        self.paths += [
+            str(folder / "file" / "below"),
+            str(folder / "new"),
+            "/proc/self/mem",
+            "/dev/null",
+            "/",
+            ".",
+        ]
 
     def train_options(self) -> list[str]:
         """A run of two steps; what it compiles is kept for the next."""
-        return ["--config.train.steps=2", "--config.optimizer.warmup_steps=1",
-                f"--config.log.compilation_cache={self.cache}"]  # fmt: skip
+        return [
+            "--config.train.steps=2",
+            "--config.optimizer.warmup_steps=1",
+            f"--config.log.compilation_cache={self.cache}",
+        ]
 
     def train(self) -> None:
-        words = ["train", f"--config={self.config}", f"--config.data.corpus={self.corpus}", f"--workdir={self.run}"]
+        words = [
+            "train",
+            f"--config={self.config}",
+            f"--config.data.corpus={self.corpus}",
+            f"--workdir={self.run}",
+        ]
         code, _, err = run_here([*words, *self.train_options()])
         assert code == 0, err
 
@@ -96,18 +118,30 @@ def draw(world: World, number: int, seed: int) -> list[str]:
         return one([*world.paths, *TEXTS]) if rng.random() < wild else good
 
     if rng.random() < 0.03:
-        return [one([*TEXTS, "train", "corpus", "--version", "--help"]) for _ in range(int(rng.integers(3)))]
+        return [
+            one([*TEXTS, "train", "corpus", "--version", "--help"])
+            for _ in range(int(rng.integers(3)))
+        ]
     verb = one([verb for verb in cli.VERBS if verb.name != "quickstart"])
     parser = argparse.ArgumentParser()
     for option in verb.options:
         parser.add_argument(option.name, **option.keywords)
     words = verb.name.split()
     fresh = str(world.folder / f"new{number}")
-    good = {"config": world.config, "input": data_fixtures.text_folder(), "tokenizer": data_fixtures.tokenizer_path(),
-            "workdir": fresh if verb.name == "train" else world.run, "output": f"{fresh}.png", "corpus": world.corpus,
-            "path": world.corpus,
-            "topology": "v9:2x2", "sample_bytes": "100000", "shard_bytes": "8000",
-            "vocab_size": "200", "texts": "ba [MASK] lu"}  # fmt: skip
+    good = {
+        "config": world.config,
+        "input": data_fixtures.text_folder(),
+        "tokenizer": data_fixtures.tokenizer_path(),
+        "workdir": fresh if verb.name == "train" else world.run,
+        "output": f"{fresh}.png",
+        "corpus": world.corpus,
+        "path": world.corpus,
+        "topology": "v9:2x2",
+        "sample_bytes": "100000",
+        "shard_bytes": "8000",
+        "vocab_size": "200",
+        "texts": "ba [MASK] lu",
+    }
     for action in parser._actions:
         if action.dest in ("help", "beam_options") or rng.random() < (
             0.1 * wild if action.required or action.dest == "input" else 0.7
@@ -135,17 +169,28 @@ def draw(world: World, number: int, seed: int) -> list[str]:
 
 
 def _override(one) -> str:
-    """A word for a key of any kind; numbers are far too large or small, so that no line takes a machine's memory."""
+    """A word for a key of any kind; numbers are far too large or small, so that no line takes a
+    machine's memory.
+    """
     name = one([*configs.fields(), "model.layer", "nonsense", "model", ""])
     field = configs.fields().get(name)
-    if field is not None and isinstance(field.default, (int, float)) and not isinstance(field.default, bool):
+    if (
+        field is not None
+        and isinstance(field.default, (int, float))
+        and not isinstance(field.default, bool)
+    ):
         return f"--config.{name}={one(NUMBERS)}"
-    return f"--config.{name}={one([*TEXTS, *NUMBERS, *(field.metadata['choices'] if field else ())])}"
+    return (
+        f"--config.{name}={one([*TEXTS, *NUMBERS, *(field.metadata['choices'] if field else ())])}"
+    )
 
 
 def run_here(words: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command in this process; a traceback counts as 1."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace") for _ in range(2))
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+        for _ in range(2)
+    )
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = cli.main(words)
@@ -203,7 +248,10 @@ def main() -> None:
             codes[ended[0]] += 1
             if wrong := fault(words, ended):
                 faults += 1
-                print(f"--seed {args.seed} --first {number} --count 1: {words}\n  {wrong}\n", flush=True)
+                print(
+                    f"--seed {args.seed} --first {number} --count 1: {words}\n  {wrong}\n",
+                    flush=True,
+                )
     print(json.dumps({"commands": args.count, "codes": codes, "faults": faults}))
     sys.exit(faults > 0)
 

@@ -39,11 +39,19 @@ def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help"])
     out = capsys.readouterr().out
-    assert ended.value.code == 0 and "example:" in out and f"xlnet-jax {command}" in out and "--json" in out
+    assert (
+        ended.value.code == 0
+        and "example:" in out
+        and f"xlnet-jax {command}" in out
+        and "--json" in out
+    )
 
 
 def test_help_answers_without_loading_jax():
-    code = "import sys; from xlnet_jax.cli import make_parser; make_parser(); sys.exit('jax' in sys.modules)"
+    code = (
+        "import sys; from xlnet_jax.cli import make_parser; make_parser(); "
+        "sys.exit('jax' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE)).returncode == 0
 
 
@@ -61,7 +69,9 @@ def left(tmp_path):
     """A work directory as a run has left it, of which only the identity is read."""
 
     def make(**sections):
-        config = tiny.config(data={"corpus": data_fixtures.corpus_path(), **sections.pop("data", {})}, **sections)
+        config = tiny.config(
+            data={"corpus": data_fixtures.corpus_path(), **sections.pop("data", {})}, **sections
+        )
         mixture = open_mixture(config)
         identity = workdir.identity(config, mixture.sha256, mixture.tokenizer.sha256)
         (tmp_path / "config.json").write_text(json.dumps(identity))
@@ -81,8 +91,10 @@ def test_a_run_is_resumed_by_its_work_directory_alone(left, tmp_path, capsys):
     for verb in ("train", "finetune"):
         assert main([verb, f"--workdir={tmp_path}/new"]) == 2
         line = capsys.readouterr().err
-        assert line == f"xlnet-jax {verb}: --workdir={tmp_path}/new holds no run that could be resumed; give the " \
-                       "--config of a new one\n"  # fmt: skip
+        assert line == (
+            f"xlnet-jax {verb}: --workdir={tmp_path}/new holds no run that could be resumed; "
+            "give the --config of a new one\n"
+        )
 
 
 CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
@@ -120,18 +132,42 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W", "--config.train.stps=3"], "Did you mean 'train.steps'?"),
         (["train", "--config=missing.py", "--workdir=W"], "missing.py: no such file"),
         (["train", CONFIG, "--workdir=W"], "data.corpus is empty"),
-        (["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"], "if it has moved, name its folder (key"),
-        (["prepare", "--input=x", "--output=a,b"], "--output=a,b: commas separate the folders of data.corpus; choose"),
+        (
+            ["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"],
+            "if it has moved, name its folder (key",
+        ),
+        (
+            ["prepare", "--input=x", "--output=a,b"],
+            "--output=a,b: commas separate the folders of data.corpus; choose",
+        ),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
         (["evaluate", "--workdir=W"], "W: no config.json"),
-        (["export", "--workdir=W", "--output=X", "--steps=2"], "unknown option '--steps=2'. Did you mean '--step'?"),
+        (
+            ["export", "--workdir=W", "--output=X", "--steps=2"],
+            "unknown option '--steps=2'. Did you mean '--step'?",
+        ),
         (["train", CONFIG, "--workdr=W"], "unknown option '--workdr=W'. Did you mean '--workdir'?"),
-        (["train", CONFIG, "--workdir=W", "--train.steps=3"], "Did you mean '--config.train.steps'?"),
-        (["train", CONFIG, "--workdir=W", "--lr=3"], "Did you mean '--config.optimizer.learning_rate'?"),
-        (["generate", "--workdir=W", "one", "--seed=1", "two"], "unknown word 'two'; give all texts side by side"),
-        (["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"], f"Did you mean '{HERE}/tiny_config.py'?"),
+        (
+            ["train", CONFIG, "--workdir=W", "--train.steps=3"],
+            "Did you mean '--config.train.steps'?",
+        ),
+        (
+            ["train", CONFIG, "--workdir=W", "--lr=3"],
+            "Did you mean '--config.optimizer.learning_rate'?",
+        ),
+        (
+            ["generate", "--workdir=W", "one", "--seed=1", "two"],
+            "unknown word 'two'; give all texts side by side",
+        ),
+        (
+            ["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"],
+            f"Did you mean '{HERE}/tiny_config.py'?",
+        ),
         (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
-        (["score", "--workdir=W", "--orders=1000000", "x"], "--orders=1000000 must be at most 10,000"),
+        (
+            ["score", "--workdir=W", "--orders=1000000", "x"],
+            "--orders=1000000 must be at most 10,000",
+        ),
         (["train", CONFIG, "--workdir="], "--workdir is empty; give a value"),
         (["configure", "corpus", "--output="], "--output is empty; give a value, or leave it out"),
         (["configure", "nowhere"], "nowhere: no such folder"),
@@ -143,17 +179,35 @@ def corpus_option():
         (["compile", TPU, "--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
         (["compile", TPU, "--topology=v4:8x8"], "no such slice is rented, as v4:8x8x4 is"),
         (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
-        (["compile", TPU, "--topology=v5e:3x5"], "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips"),
+        (
+            ["compile", TPU, "--topology=v5e:3x5"],
+            "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips",
+        ),
         (["compile", TPU, "--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
-        (["compile", TPU, "--topology=v3:16x16", "--slices=2"], "--slices=2: v3 slices cannot be joined"),
-        (["inspect", CONFIG, "--workdir=W"], "give --config=FILE, or the --workdir of a run, not both"),
+        (
+            ["compile", TPU, "--topology=v3:16x16", "--slices=2"],
+            "--slices=2: v3 slices cannot be joined",
+        ),
+        (
+            ["inspect", CONFIG, "--workdir=W"],
+            "give --config=FILE, or the --workdir of a run, not both",
+        ),
         (["inspect"], "give --config=FILE, or the --workdir of a run"),
-        (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
+        (
+            ["train", CONFIG, "--workdir=s3://b/W"],
+            "s3://b/W: of the addresses only gs://BUCKET/... works",
+        ),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
         (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),
-        (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
+        (
+            ["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"],
+            "must be at most 10,000,000 tokens",
+        ),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
-        (["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"], "there is no kernel for cpu, "),
+        (
+            ["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"],
+            "there is no kernel for cpu, ",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -168,7 +222,12 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
 
 
 def test_every_whole_number_of_every_verb_has_a_range():
-    numbers = [(verb, option) for verb in VERBS for option in verb.options if option.keywords.get("type") is int]
+    numbers = [
+        (verb, option)
+        for verb in VERBS
+        for option in verb.options
+        if option.keywords.get("type") is int
+    ]
     for verb, option in numbers:
         options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in verb.options}
         never = verb._replace(run=mock.Mock(side_effect=AssertionError("it ran")))
@@ -179,10 +238,16 @@ def test_every_whole_number_of_every_verb_has_a_range():
 
 
 def test_a_mistyped_verb_is_told_the_nearest(capsys):
-    for words, near in ((["trian"], "train"), (["corpus", "vrify"], "verify"), (["corpus", "trian"], None)):
+    for words, near in (
+        (["trian"], "train"),
+        (["corpus", "vrify"], "verify"),
+        (["corpus", "trian"], None),
+    ):
         assert main(words) == 2
         err = capsys.readouterr().err
-        assert f"invalid choice: '{words[-1]}'" in err and err.endswith(f". Did you mean '{near}'?\n") == bool(near)
+        assert f"invalid choice: '{words[-1]}'" in err and err.endswith(
+            f". Did you mean '{near}'?\n"
+        ) == bool(near)
         assert ("usage: " in err) == (near is None)
 
 
@@ -216,14 +281,22 @@ def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     for path in (f"{tmp_path}/pipe", "/dev/null"):
         assert main(["prepare", f"--input={path}", f"--output={tmp_path}/X"]) == 2
-        assert f"input {path}: a pipe or a device, not a file; copy the text to a file" in capsys.readouterr().err
+        assert (
+            f"input {path}: a pipe or a device, not a file; copy the text to a file"
+            in capsys.readouterr().err
+        )
 
 
 def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, monkeypatch, capsys):
-    picture, words = tmp_path / "masks.png", ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]
+    picture, words = (
+        tmp_path / "masks.png",
+        ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"],
+    )
     assert main([*words, f"--output={picture}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {len(shown[name]) for name in ("tokens", "segments", "rank", "pieces")} == {tiny.config().data.segment_len}
+    assert {len(shown[name]) for name in ("tokens", "segments", "rank", "pieces")} == {
+        tiny.config().data.segment_len
+    }
     assert len(shown["targets"]) == 6 and shown["pieces"][-1] == "<cls>" and shown["continues"]
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -231,20 +304,43 @@ def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, monkeypatch, 
     assert "--output needs matplotlib: run `pip install" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)])
+@pytest.mark.parametrize(
+    ("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)]
+)
 def test_inspect_counts_parameters_as_the_original_names_them(capsys, name, parameters, tensors):
     """Also of a model whose attention needs another device."""
     path = os.path.join(HERE, "..", "configs", f"xlnet_{name}.py")
-    assert main(["inspect", f"--config={path}", "--parameters", "--json", "--config.model.attention=fused"]) == 0
+    assert (
+        main(
+            [
+                "inspect",
+                f"--config={path}",
+                "--parameters",
+                "--json",
+                "--config.model.attention=fused",
+            ]
+        )
+        == 0
+    )
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["parameters"], shown["tensors"], shown["families"][0]) == (parameters, tensors, "xlnet")
+    assert (shown["parameters"], shown["tensors"], shown["families"][0]) == (
+        parameters,
+        tensors,
+        "xlnet",
+    )
 
 
 def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsys):
     """The documented path, with the JSON keys that scripts rely on."""
     corpus, run, exported = (str(tmp_path / name) for name in ("my corpus", "run", "exported"))
-    prepared = ["prepare", f"--input={data_fixtures.text_folder()}", f"--output={corpus}", "--heldout=0.2",
-                f"--tokenizer={data_fixtures.tokenizer_path()}", "--workers=1"]  # fmt: skip
+    prepared = [
+        "prepare",
+        f"--input={data_fixtures.text_folder()}",
+        f"--output={corpus}",
+        "--heldout=0.2",
+        f"--tokenizer={data_fixtures.tokenizer_path()}",
+        "--workers=1",
+    ]
     assert main(prepared) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["vocabulary"] == str(data_fixtures.tokenizer().vocab_size)
@@ -252,13 +348,24 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert words[:2] == ["configure", corpus] and cli.make_parser().parse_known_args(words)[1] == []
     assert main([*prepared, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["train_tokens"] > 1000 and again["dropped"]["letters"] > again["dropped"]["marks"] == 0
+    assert (
+        again["train_tokens"] > 1000
+        and again["dropped"]["letters"] > again["dropped"]["marks"] == 0
+    )
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
-        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput", "heldout_loss", "heldout_share",
-        "unigram_cross_entropy", "picture",
-    }  # fmt: skip
+        "step",
+        "loss",
+        "tokens_per_second",
+        "workdir",
+        "seconds",
+        "goodput",
+        "heldout_loss",
+        "heldout_share",
+        "unigram_cross_entropy",
+        "picture",
+    }
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     keys = {"heldout_loss", "perplexity", "loss_without_memory", "targets", "heldout_share", "step"}
@@ -268,7 +375,9 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     shutil.rmtree(corpus)  # the work directory has the tokenizer
     assert main(["export", f"--workdir={run}", f"--output={exported}", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {os.path.basename(file) for file in files}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        os.path.basename(file) for file in files
+    }
     assert main(["export", f"--workdir={run}", f"--output={exported}"]) == 2
     assert exported in capsys.readouterr().err
 
@@ -297,15 +406,27 @@ def caused(error, by):
         (Diverged("three bad steps"), 3, "three bad steps"),
         (RestartMe("SIGTERM"), 42, "SIGTERM"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"), 2, f"{MEMORY}: "
-         "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or train.batch_size, "
-         "model.remat=full, or more devices with mesh.fsdp"),
-        (caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")), 2,
-         f"{MEMORY} (1 GiB); use a machine with more, fewer workers, or smaller inputs"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"), 2, "Too many open files; raise the limit of open "
-         "files (`ulimit -n`, or that of the container or service)"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"),
+            2,
+            (
+                f"{MEMORY}: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller "
+                "model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
+            ),
+        ),
+        (
+            caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")),
+            2,
+            f"{MEMORY} (1 GiB); use a machine with more, fewer workers, or smaller inputs",
+        ),
+        (
+            OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
+            2,
+            "Too many open files; raise the limit of open "
+            "files (`ulimit -n`, or that of the container or service)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
     verb(mock.Mock(side_effect=error))
     assert main(["x"]) == code
@@ -313,7 +434,10 @@ def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, erro
     assert captured.err == f"xlnet-jax x: {said}\n" and captured.out == ""
     assert main(["x", "--json"]) == code
     captured = capsys.readouterr()
-    assert json.loads(captured.out) == {"error": said, "exit_code": code} and captured.err.count("\n") == 1
+    assert (
+        json.loads(captured.out) == {"error": said, "exit_code": code}
+        and captured.err.count("\n") == 1
+    )
 
 
 def test_what_workers_leave_in_shared_memory_is_removed_without_a_word():
@@ -321,7 +445,9 @@ def test_what_workers_leave_in_shared_memory_is_removed_without_a_word():
 from xlnet_jax import cli
 cli.main = lambda: print(SharedMemory(create=True, size=1).name, flush=True) or 0
 cli.program()"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=tiny.ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tiny.ROOT, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout and not os.path.exists(f"/dev/shm/{done.stdout.strip()}")
 
@@ -345,7 +471,9 @@ def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
     assert captured.err.startswith("Traceback")
 
 
-@pytest.mark.parametrize("words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]])
+@pytest.mark.parametrize(
+    "words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]]
+)
 def test_words_that_make_no_command(verb, capsys, words):
     verb(mock.Mock(side_effect=BadInput("unknown words")))
     assert main(words) == 2
@@ -356,26 +484,47 @@ def test_words_that_make_no_command(verb, capsys, words):
 
 def test_a_process_that_is_ended_from_a_thread_tells_json_too():
     code = "from xlnet_jax import messages; messages.output.json = True; messages.end(42, 'x')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=os.path.dirname(HERE), capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (42, "xlnet-jax: x\n")
     assert json.loads(done.stdout) == {"error": "x", "exit_code": 42}
 
 
 def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
-    result = {"step": 8, "loss": 0.123456789, "seconds": {"steps": 3720.0, "data": 12.34}, "tokens_per_second": 59.0}
+    result = {
+        "step": 8,
+        "loss": 0.123456789,
+        "seconds": {"steps": 3720.0, "data": 12.34},
+        "tokens_per_second": 59.0,
+    }
     verb(lambda overrides: result)
     assert main(["x", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == result
     assert main(["x"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert lines == {"step": "8", "loss": "0.123457", "seconds.steps": "1 h 02 min", "seconds.data": "12.3 s",
-                     "tokens_per_second": "59"}  # fmt: skip
+    assert lines == {
+        "step": "8",
+        "loss": "0.123457",
+        "seconds.steps": "1 h 02 min",
+        "seconds.data": "12.3 s",
+        "tokens_per_second": "59",
+    }
     print_lines({"step": 0, "loss": None, "seconds": None, "nothing": {}})
     assert capsys.readouterr().out.split() == ["step", "0"]
-    said = [messages.quantity(*pair) for pair in ((1, "document"), (0, "document"), (2000, "token"), (2, "batch"))]
+    said = [
+        messages.quantity(*pair)
+        for pair in ((1, "document"), (0, "document"), (2000, "token"), (2, "batch"))
+    ]
     assert said == ["1 document", "0 documents", "2,000 tokens", "2 batches"]
-    for seconds, said in ((0.0, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (303, "5 min 03 s"),
-                          (3599.6, "1 h 00 min"), (90_000, "25 h 00 min")):  # fmt: skip
+    for seconds, said in (
+        (0.0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (303, "5 min 03 s"),
+        (3599.6, "1 h 00 min"),
+        (90_000, "25 h 00 min"),
+    ):
         assert messages.duration(seconds) == said
 
 
@@ -387,7 +536,9 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
         # Without a buffer argparse itself passes over what it cannot write.
         environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": os.path.dirname(HERE)}
         words_here = [sys.executable, "-m", "xlnet_jax", *words]
-        done = subprocess.run(words_here, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            words_here, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+        )
         return done.returncode, done.stderr
 
     read, write = os.pipe()
@@ -396,18 +547,28 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
     os.close(write)
     with open("/dev/full", "wb") as full:
         assert run(full) == (2, "xlnet-jax: cannot write the output: No space left on device\n")
-        if "--help" not in words:  # a closed log, or one on a full disk, does not change the exit code
+        # A closed log, or one on a full disk, does not change the exit code.
+        if "--help" not in words:
             shell = ["bash", "-c", '"$@" 2>&-', "bash", sys.executable, "-m", "xlnet_jax", *words]
-            assert subprocess.run(shell, cwd=os.path.dirname(HERE), stdout=subprocess.DEVNULL).returncode == 0
+            assert (
+                subprocess.run(
+                    shell, cwd=os.path.dirname(HERE), stdout=subprocess.DEVNULL
+                ).returncode
+                == 0
+            )
             words[2] = "nowhere"
-            done = subprocess.run([sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full)
+            done = subprocess.run(
+                [sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full
+            )
             assert done.returncode == 2
 
 
 def test_a_platform_that_is_not_here(monkeypatch):
     words = [sys.executable, "-m", "xlnet_jax", "inspect", CONFIG, "--parameters"]
     environment = {**os.environ, "JAX_PLATFORMS": "junk"}
-    done = subprocess.run(words, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
     assert "JAX_PLATFORMS=junk: Unable to initialize backend 'junk'" in done.stderr
     # A platform of GPUs without its plugin: JAX only asserts.
@@ -424,7 +585,9 @@ def test_a_platform_that_is_not_here(monkeypatch):
         ("full", "holds other files (a.pdf, photo.jpg, ...) and no run"),
     ],
 )
-def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, capsys, name, why):
+def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(
+    tmp_path, capsys, name, why
+):
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to(tmp_path / "missing")
     (tmp_path / "full").mkdir()
@@ -441,7 +604,9 @@ def test_the_quick_start_writes_only_into_a_folder_of_its_own(tmp_path, monkeypa
     words = ["quickstart", f"--config={HERE}/../configs/quickstart.py"]
     shutil.copytree(data_fixtures.corpus_path(), tmp_path / "corpus")
     assert main([*words, f"--workdir={tmp_path}/corpus"]) == 2
-    assert "and no quick start; name a new folder, or that of a quick start" in capsys.readouterr().err
+    assert (
+        "and no quick start; name a new folder, or that of a quick start" in capsys.readouterr().err
+    )
     with pytest.raises(pytest.fail.Exception, match="it began"):
         main([*words, f"--workdir={tmp_path}"])
 
@@ -474,8 +639,13 @@ def test_links_to_nothing_are_named(tmp_path, capsys):
 def test_texts_of_a_corpus_cannot_command_a_terminal(capsys):
     text = "red \x1b[31m, bell \a, right to left \u202e, ن\u200cخ, हिन्दी"
     show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
-    assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in capsys.readouterr().out
-    shown = inspect.example(tiny.config(data={"corpus": data_fixtures.corpus_path()}), step=0, row=0)
+    assert (
+        "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n"
+        in capsys.readouterr().out
+    )
+    shown = inspect.example(
+        tiny.config(data={"corpus": data_fixtures.corpus_path()}), step=0, row=0
+    )
     shown["pieces"][0] = "[/bold]\x1b"  # nor is it markup
     inspect.print_example(shown)
     assert "[/bold]\\x1b" in capsys.readouterr().out

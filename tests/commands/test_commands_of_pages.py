@@ -18,10 +18,14 @@ def test_every_command_can_be_parsed(page):
         args, others = PARSER.parse_known_args(shlex.split(command)[1:])
         for word in others:
             key = word.removeprefix("--config.").partition("=")[0].rpartition("].")[2]
-            assert args.verb.overrides and word.startswith("--config.") and key in KEYS, f"{command}: {word}"
+            assert args.verb.overrides and word.startswith("--config.") and key in KEYS, (
+                f"{command}: {word}"
+            )
 
 
 def test_the_commands_of_a_page_are_found():
-    text = "```bash\nxlnet-jax fill 'a b' \\\n  --json  # why\n```\n\n    xlnet-jax score x | head\n"
+    text = (
+        "```bash\nxlnet-jax fill 'a b' \\\n  --json  # why\n```\n\n    xlnet-jax score x | head\n"
+    )
     assert pages.commands(text) == ["xlnet-jax fill 'a b' --json", "xlnet-jax score x"]
     assert sum(len(pages.commands(page.read_text(encoding="utf-8"))) for page in pages.PAGES) > 60

@@ -66,10 +66,17 @@ def words(tmp_path):
     for name, changes in {"causal": CLM, "diffusion": MDM}.items():
         (tmp_path / f"{name}.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes=changes))
     return [
-        "compare", f"--configs={tmp_path}/causal.py,{tmp_path}/diffusion.py", f"--workdir={tmp_path}/compared",
-        f"--corpus={data_fixtures.corpus_path()}", "--seeds=2", "--equal=tokens", "--windows=3", "--length=16",
-        "--json", "--config.train.steps=4",
-    ]  # fmt: skip
+        "compare",
+        f"--configs={tmp_path}/causal.py,{tmp_path}/diffusion.py",
+        f"--workdir={tmp_path}/compared",
+        f"--corpus={data_fixtures.corpus_path()}",
+        "--seeds=2",
+        "--equal=tokens",
+        "--windows=3",
+        "--length=16",
+        "--json",
+        "--config.train.steps=4",
+    ]
 
 
 @pytest.fixture
@@ -102,7 +109,9 @@ def asked(capsys, words, code=0):
 
 @pytest.fixture
 def scored(monkeypatch):
-    """In place of training: scores that depend on system and seed. The second run is killed once. The runs begun."""
+    """In place of training: scores that depend on system and seed. The second run is killed once.
+    The runs begun.
+    """
     begun = []
 
     def run(config, folder, seed, heldout, tokens_NT, orders):
@@ -110,13 +119,35 @@ def scored(monkeypatch):
         if len(begun) == 2:
             raise KeyboardInterrupt
         causal = config.objective.causal
-        one = {"calls": 3, "flops": 10, "seconds": 0.5, "nats_N": [10.0 + seed + causal, 20.0, 30.0]}
-        measures = {"left_to_right": one, "half": None if causal else one, "pseudo": None if causal else one,
-                    "bound": None if causal else one}  # fmt: skip
-        where = {"time": "then", "xlnet_jax": "0", "python": "3", "packages": {"jax": "0"}, "devices": 1,
-                 "device_kind": "<cpu>", "cores": 2}  # fmt: skip
-        content = {"steps": 4, "seconds": {"steps": 1.0}, "heldout_loss": None, "curve": [[2, 5.0], [4, 4.0]],
-                   "measures": measures, "environment": where}  # fmt: skip
+        one = {
+            "calls": 3,
+            "flops": 10,
+            "seconds": 0.5,
+            "nats_N": [10.0 + seed + causal, 20.0, 30.0],
+        }
+        measures = {
+            "left_to_right": one,
+            "half": None if causal else one,
+            "pseudo": None if causal else one,
+            "bound": None if causal else one,
+        }
+        where = {
+            "time": "then",
+            "xlnet_jax": "0",
+            "python": "3",
+            "packages": {"jax": "0"},
+            "devices": 1,
+            "device_kind": "<cpu>",
+            "cores": 2,
+        }
+        content = {
+            "steps": 4,
+            "seconds": {"steps": 1.0},
+            "heldout_loss": None,
+            "curve": [[2, 5.0], [4, 4.0]],
+            "measures": measures,
+            "environment": where,
+        }
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         pathlib.Path(folder, "measures.json").write_text(json.dumps(content))
 
@@ -135,9 +166,16 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     (left,) = result["differences"]  # the others are not defined for one of the two
     corpus = Corpus(data_fixtures.corpus_path(), "heldout")
     bytes_NT = corpus.tokenizer.text_lengths()[1][windows(Mixture((corpus,)), 16, 3, every=16)]
-    assert (left["a"], left["b"], left["measure"], left["named"]) == ("causal", "diffusion", "left_to_right", False)
+    assert (left["a"], left["b"], left["measure"], left["named"]) == (
+        "causal",
+        "diffusion",
+        "left_to_right",
+        False,
+    )
     assert left["mean"] == pytest.approx(1 / math.log(2) / bytes_NT.sum())
-    assert left["spread"] == pytest.approx(np.std([1 / math.log(2) / bytes_NT[0].sum(), 0, 0], ddof=1))
+    assert left["spread"] == pytest.approx(
+        np.std([1 / math.log(2) / bytes_NT[0].sum(), 0, 0], ddof=1)
+    )
     half = result["systems"]["diffusion"]["1"]["measures"]["half"]
     given_NT = known_places(bytes_NT.shape, 0.5)
     assert half["bits_per_byte"] == pytest.approx(61 / math.log(2) / (bytes_NT * ~given_NT).sum())
@@ -153,7 +191,9 @@ def test_a_killed_comparison_goes_on_and_its_page_loads_nothing(words, scored, t
     xml.etree.ElementTree.fromstring(page[page.index("<body>") : page.index("</html>")])
 
 
-def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(words, task, scored, tmp_path, monkeypatch, capsys):
+def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(
+    words, task, scored, tmp_path, monkeypatch, capsys
+):
     begun = []
 
     def fine_tune(config, folder):
@@ -161,7 +201,10 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(words, task, sco
         if len(begun) == 2:
             raise KeyboardInterrupt
         pathlib.Path(folder).mkdir(parents=True)
-        return {"score": 0.5 + 0.1 * config.seeds.init + 0.25 * ("causal" in folder), "metric": "accuracy"}
+        return {
+            "score": 0.5 + 0.1 * config.seeds.init + 0.25 * ("causal" in folder),
+            "metric": "accuracy",
+        }
 
     monkeypatch.setattr(command, "fine_tune", fine_tune)
     scored += ["", ""]  # so that none of its runs is killed
@@ -169,12 +212,22 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(words, task, sco
     capsys.readouterr()
     result = asked(capsys, [*words, task])
     assert asked(capsys, [*words, task]) == result
-    assert [where for where, _ in begun] == [f"{name}/word/{seed}" for name, seed in (
-        ("causal", 0), ("causal", 1), ("causal", 1), ("diffusion", 0), ("diffusion", 1))]  # fmt: skip
+    assert [where for where, _ in begun] == [
+        f"{name}/word/{seed}"
+        for name, seed in (
+            ("causal", 0),
+            ("causal", 1),
+            ("causal", 1),
+            ("diffusion", 0),
+            ("diffusion", 1),
+        )
+    ]
     config = begun[-1][1]
     assert config.checkpoint.init_from == f"{tmp_path}/compared/diffusion/1"
     assert (config.seeds.init, config.seeds.data, config.seeds.dropout) == (1, 1, 1)
-    assert config.evaluation.every == config.checkpoint.every == config.train.steps == 2, "a choice on the dev set"
+    assert config.evaluation.every == config.checkpoint.every == config.train.steps == 2, (
+        "a choice on the dev set"
+    )
     assert result["systems"]["causal"]["1"]["tasks"]["word"]["score"] == pytest.approx(0.85)
     (pair,) = [each for each in result["differences"] if each["measure"] == "word"]
     assert pair["mean"] == pytest.approx(0.25) and pair["spread"] is None and not pair["named"]
@@ -186,10 +239,15 @@ def test_every_run_is_fine_tuned_once_and_the_page_has_the_task(words, task, sco
 
     path = tmp_path / "word.py"
     path.write_text(path.read_text().replace("segment_len = 16", "segment_len = 32"))
-    assert "compared/causal/word/0 was fine-tuned with another configuration" in asked(capsys, [*words, task], 2)
+    assert "compared/causal/word/0 was fine-tuned with another configuration" in asked(
+        capsys, [*words, task], 2
+    )
     (tmp_path / "uneven.py").write_text(path.read_text().replace("steps=2,", "steps=3,"))
     for changed, what in [
-        (f"--finetune={tmp_path}/uneven.py", "evaluation.every=3 must be a multiple of train.steps_per_dispatch=2"),
+        (
+            f"--finetune={tmp_path}/uneven.py",
+            "evaluation.every=3 must be a multiple of train.steps_per_dispatch=2",
+        ),
         (f"{task},{tmp_path}/word.py", "--finetune has two files with the name word"),
         (f"--finetune={tmp_path}/causal.py", "causal.py names no finetune.task"),
     ]:
@@ -209,22 +267,38 @@ def test_what_a_folder_lacks_is_scored(words, scored, tmp_path, capsys):
 
 def test_one_run_alone_and_more_seeds_later(words, scored, tmp_path, capsys):
     result = asked(capsys, [*words, "--only=diffusion:1"])
-    assert scored == ["diffusion/1"] and [*result["systems"]["diffusion"]] == ["1"] and not result["systems"]["causal"]
+    assert (
+        scored == ["diffusion/1"]
+        and [*result["systems"]["diffusion"]] == ["1"]
+        and not result["systems"]["causal"]
+    )
     assert "not run" in pathlib.Path(result["page"]).read_text()
     scored.append("killed before")
     result = asked(capsys, [word.replace("--seeds=2", "--seeds=6") for word in words])
-    assert len(scored) == 2 + 11 and result["differences"][0]["seeds"] == 6 and result["differences"][0]["named"]
+    assert (
+        len(scored) == 2 + 11
+        and result["differences"][0]["seeds"] == 6
+        and result["differences"][0]["named"]
+    )
     assert "is named only where" in pathlib.Path(result["page"]).read_text()
 
 
 def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, capsys):
-    (tmp_path / "small.py").write_text(CONFIG.format(tests=str(tiny.TESTS), changes="model=dict(vocab_size=100)"))
+    (tmp_path / "small.py").write_text(
+        CONFIG.format(tests=str(tiny.TESTS), changes="model=dict(vocab_size=100)")
+    )
     causal = f"--configs={tmp_path}/causal.py"
     for changed, what in [
-        ([f"{causal},{tmp_path}/small.py"], "small has 100: they do not compare; use one vocabulary"),
+        (
+            [f"{causal},{tmp_path}/small.py"],
+            "small has 100: they do not compare; use one vocabulary",
+        ),
         ([causal], "is one configuration; name two"),
         ([f"{causal},{tmp_path}/causal.py"], "two files with the name causal"),
-        (["--only=causal:7"], "--only=causal:7 is no NAME:SEED of causal, diffusion with seeds 0 to 1"),
+        (
+            ["--only=causal:7"],
+            "--only=causal:7 is no NAME:SEED of causal, diffusion with seeds 0 to 1",
+        ),
     ]:
         assert what in asked(capsys, [*words, *changed], 2)
     assert scored == []
@@ -239,7 +313,11 @@ def test_what_does_not_compare_is_refused_in_one_line(words, scored, tmp_path, c
 
 def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
     """Those of the others follow, also of phases, beside which `train.steps` is refused."""
-    corpus, causal, parts = data_fixtures.corpus_path(), tmp_path / "causal.py", tmp_path / "parts.py"
+    corpus, causal, parts = (
+        data_fixtures.corpus_path(),
+        tmp_path / "causal.py",
+        tmp_path / "parts.py",
+    )
     parts.write_text(PHASES)
     asked = ["--config.train.steps=10", "--config.seeds.data=5"]
     named = command.scaled(command.loaded(f"{causal},{parts}", str(corpus), asked), "flops")
@@ -252,22 +330,28 @@ def test_all_spend_what_the_first_does():
     named = {
         "half": base.changed(train={"batch_size": 4, "steps": 100}),
         "whole": base,
-        "parts": configs.from_dict(dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}),
+        "parts": configs.from_dict(
+            dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}
+        ),
     }
     found = command.scaled(named, "tokens")
     assert [each.train.steps for each in found.values()] == [100, 50, 43 + 14]
     assert [phase["steps"] for phase in found["parts"].phases] == [43, 14]
     found = command.scaled(named, "flops")
     each = {name: command.spent(config, "flops") for name, config in found.items()}
-    assert each["half"] == 100 * step_flops(named["half"]) and found["whole"].train.steps > 50, "one table for all rows"
+    assert each["half"] == 100 * step_flops(named["half"]) and found["whole"].train.steps > 50, (
+        "one table for all rows"
+    )
     assert all(abs(cost / each["half"] - 1) < 0.02 for cost in each.values())
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 seed"), (2, "2 seeds")])
 def test_one_seed_is_one(capsys, count, said):
     measures = dict.fromkeys(command.MEASURES, {"bits_per_byte": 2.0})
-    runs = {str(seed): {"measures": measures, "tasks": {"imdb": {"metric": "accuracy", "score": 0.5}}}
-            for seed in range(count)}  # fmt: skip
+    runs = {
+        str(seed): {"measures": measures, "tasks": {"imdb": {"metric": "accuracy", "score": 0.5}}}
+        for seed in range(count)
+    }
     command.show({"systems": {"one": runs}, "differences": [], "page": "page.html"})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2 and all(line.endswith(f", {said}") for line in lines[:-1])
@@ -278,27 +362,39 @@ def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, mo
     result = asked(capsys, [*words, task])
     tuned = {name: runs["1"]["tasks"]["word"] for name, runs in result["systems"].items()}
     assert all(each["metric"] == "accuracy" and 0 <= each["score"] <= 1 for each in tuned.values())
-    losses = {name: read_jsonl(str(tmp_path / f"compared/{name}/word/1/metrics.jsonl"))[-1]["loss"] for name in tuned}
+    losses = {
+        name: read_jsonl(str(tmp_path / f"compared/{name}/word/1/metrics.jsonl"))[-1]["loss"]
+        for name in tuned
+    }
     assert losses["causal"] != losses["diffusion"], "both began with the same parameters"
     without_bound(tmp_path / "compared/diffusion/0/measures.json")
     monkeypatch.setattr(command, "train", None)  # it is not called again
     again = asked(capsys, words)["systems"]["diffusion"]["0"]["measures"]["bound"]
     for each in (result["systems"]["diffusion"]["0"]["measures"]["bound"], again):
         assert each.pop("seconds") > 0
-    assert again == result["systems"]["diffusion"]["0"]["measures"]["bound"] and again["calls"] == 3 * 64
+    assert (
+        again == result["systems"]["diffusion"]["0"]["measures"]["bound"]
+        and again["calls"] == 3 * 64
+    )
     for name, calls in {"causal": 3, "diffusion": 3 * 16}.items():
         runs = result["systems"][name]
         assert [*runs] == ["0", "1"] and runs["0"]["curve"] != runs["1"]["curve"]
         for one in runs.values():
             score = one["measures"]["left_to_right"]
             assert score["calls"] == calls and 5 < score["bits_per_byte"] < 9 and one["steps"] == 4
-            assert (one["measures"]["half"] is None) == (one["measures"]["pseudo"] is None) == (name == "causal")
+            assert (
+                (one["measures"]["half"] is None)
+                == (one["measures"]["pseudo"] is None)
+                == (name == "causal")
+            )
     half = result["systems"]["diffusion"]["0"]["measures"]["half"]
     assert half["calls"] == 3 * 8 * 2 and half["flops"] > 0
 
 
 @pytest.mark.slow
-def test_a_training_that_was_killed_in_the_middle_ends_with_the_same_scores(words, tmp_path, monkeypatch, capsys):
+def test_a_training_that_was_killed_in_the_middle_ends_with_the_same_scores(
+    words, tmp_path, monkeypatch, capsys
+):
     words = [*words, "--only=causal:1"]
     undisturbed = asked(capsys, words)["systems"]["causal"]["1"]
     monkeypatch.setattr(command, "train", killed_after_two_steps)
@@ -309,5 +405,8 @@ def test_a_training_that_was_killed_in_the_middle_ends_with_the_same_scores(word
     found = asked(capsys, words)["systems"]["causal"]["1"]
     lines = (tmp_path / "killed/causal/1/runs.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 2]
-    assert found["measures"]["left_to_right"]["nats_N"] == undisturbed["measures"]["left_to_right"]["nats_N"]
+    assert (
+        found["measures"]["left_to_right"]["nats_N"]
+        == undisturbed["measures"]["left_to_right"]["nats_N"]
+    )
     assert found["curve"] == undisturbed["curve"] and found["steps"] == 4

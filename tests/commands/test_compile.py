@@ -1,4 +1,6 @@
-"""What `compile` reads and adds up, on recorded snippets: no TPU compiler is needed here; `tests/aot/` has it."""
+"""What `compile` reads and adds up, on recorded snippets: no TPU compiler is needed here;
+`tests/aot/` has it.
+"""
 
 import dataclasses
 import importlib.util
@@ -110,7 +112,10 @@ def test_collectives_of_a_module_by_hand():
     """Ten steps of two layers; a bound is a constant of the condition, or carried along."""
     program = hlo.Program(MODULE)
     assert (program.runs["main"], program.runs["step"], program.runs["layer"]) == (1, 10, 20)
-    found = {(one.kind, one.axis, one.network): (one.group, one.count, one.bytes) for one in program.collectives(MESH)}
+    found = {
+        (one.kind, one.axis, one.network): (one.group, one.count, one.bytes)
+        for one in program.collectives(MESH)
+    }
     assert found == {
         # Two pieces of one gather; the bytes are the whole array's.
         ("all-gather", "fsdp", "ici"): (2, 20, 20 * 64 * 64 * 2),
@@ -124,15 +129,23 @@ def test_collectives_of_a_module_by_hand():
 def test_a_loop_without_a_constant_bound_is_no_guess():
     with pytest.raises(ValueError, match="while.1: its trip count is not a constant"):
         hlo.Program(MODULE.replace("%j, %layers), direction=LT", "%j, %layers), direction=NE"))
-    known = MODULE.replace("body=%layer\n", 'body=%layer, backend_config={"known_trip_count":{"n":"5"}}\n')
+    known = MODULE.replace(
+        "body=%layer\n", 'body=%layer, backend_config={"known_trip_count":{"n":"5"}}\n'
+    )
     assert hlo.Program(known).runs["layer"] == 50
     # The first iteration taken out: the loop starts at a copy of 1.
-    peeled = MODULE.replace("%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)")
+    peeled = MODULE.replace(
+        "%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)"
+    )
     assert hlo.Program(peeled).runs["step"] == 9
     # Three iterations joined to one.
-    joined = MODULE.replace("%more = s32[]{:T(128)} constant(1)", "%more = s32[]{:T(128)} constant(3)")
+    joined = MODULE.replace(
+        "%more = s32[]{:T(128)} constant(1)", "%more = s32[]{:T(128)} constant(3)"
+    )
     assert hlo.Program(joined).runs["step"] == 4
-    with pytest.raises(ValueError, match="loop with the body step: it does not count by a constant"):
+    with pytest.raises(
+        ValueError, match="loop with the body step: it does not count by a constant"
+    ):
         hlo.Program(MODULE.replace("add(%m, %more)", "multiply(%m, %more)"))
 
 
@@ -146,7 +159,10 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, x", [[0, 2], [1, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_1'}, x", [[0, 1], [2, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, x", [[0, 1, 2, 3]]),
-        ("replica_groups=mesh['axis_0'=2,'axis_1'=2], device_ids=([2,2]T(1,0)) {'axis_0'}, x", [[0, 1], [2, 3]]),
+        (
+            "replica_groups=mesh['axis_0'=2,'axis_1'=2], device_ids=([2,2]T(1,0)) {'axis_0'}, x",
+            [[0, 1], [2, 3]],
+        ),
         ("replica_groups=mesh['axis_0'=4] {'axis_0':(1)2}, x", [[0, 2], [1, 3]]),
         ("replica_groups=mesh['axis_0'=1,'axis_1'=4] {'axis_1':(2)2}, x", [[0, 1], [2, 3]]),
         ("source_target_pairs={{1,3}}, x", [[1, 3]]),
@@ -162,21 +178,38 @@ def test_axes_of_groups_and_bytes_of_types():
         with pytest.raises(ValueError, match="groups"):
             hlo.device_groups(attributes, 4)
     axes = {"data": 2, "fsdp": 2, "tensor": 2}
-    for groups, name in (([[0, 4], [1, 5], [2, 6], [3, 7]], "data"), ([[0, 2, 4, 6], [1, 3, 5, 7]], "data+fsdp")):
+    for groups, name in (
+        ([[0, 4], [1, 5], [2, 6], [3, 7]], "data"),
+        ([[0, 2, 4, 6], [1, 3, 5, 7]], "data+fsdp"),
+    ):
         assert hlo.axes_of(groups, axes) == name
     assert hlo.axes_of([[0], [1]], axes) == "none"
-    assert hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])") == 44
+    assert (
+        hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])")
+        == 44
+    )
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
-         "temporaries (17.05G) exceeds available HBM (15.75G). HLO module: jit_steps.", (17.05, 15.75)),
-        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity "
-         "by 4.75G.", (20.5, 15.75)),
+        (
+            (
+                "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total "
+                "memory required for HLO temporaries (17.05G) "
+                "exceeds available HBM (15.75G). HLO module: jit_steps."
+            ),
+            (17.05, 15.75),
+        ),
+        (
+            (
+                "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.50G of 15.75G "
+                "hbm. Exceeded hbm capacity by 4.75G."
+            ),
+            (20.5, 15.75),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_compiler_says_when_memory_is_short(message, expected):
     assert compile.out_of_memory(message) == tuple(int(number * 2**30) for number in expected)
     with pytest.raises(RuntimeError, match="the TPU compiler failed: INTERNAL"):
@@ -191,35 +224,52 @@ def test_the_account_and_utilisation_agree_on_peaks():
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
-    [({"fsdp": 4}, r"mesh.slices=2 x mesh.data=-1 x mesh.fsdp=4 .* does not fit 4 devices"),
-     ({"slices": 4}, r"mesh.slices=4: the devices belong to 2 slices; leave it at 0")],
-)  # fmt: skip
+    [
+        ({"fsdp": 4}, r"mesh.slices=2 x mesh.data=-1 x mesh.fsdp=4 .* does not fit 4 devices"),
+        ({"slices": 4}, r"mesh.slices=4: the devices belong to 2 slices; leave it at 0"),
+    ],
+)
 def test_slices_are_what_the_devices_say(wanted, message):
     config = dataclasses.replace(tiny_tpu.config().mesh, **wanted)
     with pytest.raises(BadInput, match=message):
-        make_mesh(config, [SimpleNamespace(platform="tpu", slice_index=number) for number in (0, 0, 1, 1)])
+        make_mesh(
+            config, [SimpleNamespace(platform="tpu", slice_index=number) for number in (0, 0, 1, 1)]
+        )
 
 
 @pytest.mark.parametrize("name", ["v5p:8x8x8", "v6e:16x16", "tpu7x:4x4x4"])
-def test_a_chip_whose_programs_this_jaxlib_cannot_read_is_refused_before_compiling(monkeypatch, name):
+def test_a_chip_whose_programs_this_jaxlib_cannot_read_is_refused_before_compiling(
+    monkeypatch, name
+):
     monkeypatch.setattr(topology.importlib.metadata, "version", lambda package: "0.10.2")
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(compiling, "attempt", lambda *_: pytest.fail("compiled"))
-    with pytest.raises(BadInput, match=f"--topology={name}: jaxlib 0.10.2 cannot read .* jaxlib 0.12 can"):
+    with pytest.raises(
+        BadInput, match=f"--topology={name}: jaxlib 0.10.2 cannot read .* jaxlib 0.12 can"
+    ):
         compiling.compile_for(tiny_tpu.config(), name)
     topology.check_readable("v5e:16x16", CHIPS["v5e"])
 
 
 def test_a_phase_is_compiled_with_the_schedule_of_the_whole_run(monkeypatch):
-    """Would fail if the warm-up had to be shorter than the phase. Its days are those of its own steps."""
+    """Would fail if the warm-up had to be shorter than the phase. Its days are those of its own
+    steps.
+    """
     for name, stand_in in {
-        "check": lambda *_: None, "check_readable": lambda *_: None, "describe": lambda *_: None,
+        "check": lambda *_: None,
+        "check_readable": lambda *_: None,
+        "describe": lambda *_: None,
         "attempt": lambda recipe, _: SimpleNamespace(fits=True, recipe=recipe),
-        "report": lambda trial, _, steps: {"rate": float(trial.recipe.learning_rate(29)), "steps": steps},
-    }.items():  # fmt: skip
+        "report": lambda trial, _, steps: {
+            "rate": float(trial.recipe.learning_rate(29)),
+            "steps": steps,
+        },
+    }.items():
         monkeypatch.setattr(compiling, name, stand_in)
     optimizer = {"schedule": "cosine", "warmup_steps": 20, "learning_rate": 1e-2}
-    config = dataclasses.replace(tiny.config(optimizer=optimizer), phases=({"steps": 30}, {"steps": 10}))
+    config = dataclasses.replace(
+        tiny.config(optimizer=optimizer), phases=({"steps": 30}, {"steps": 10})
+    )
     result = compiling.compile_for(config, "v5e:2x2", phase=1)
     assert result["steps"] == 10 and result["rate"] > 5e-3
 
@@ -231,14 +281,18 @@ def test_what_the_compiler_refuses_with_options_is_one_line(monkeypatch):
     monkeypatch.setattr(compile, "lower", lambda *_: (None, SimpleNamespace(compile=refuse)))
     monkeypatch.setattr(compile, "argument_bytes", lambda _: {})
     config = override(tiny_tpu.config(), ["--config.train.compiler_options=a=1"])
-    with pytest.raises(BadInput, match="^train.compiler_options=a=1: UNIMPLEMENTED: .* incorrect results; leave it"):
+    with pytest.raises(
+        BadInput, match="^train.compiler_options=a=1: UNIMPLEMENTED: .* incorrect results; leave it"
+    ):
         compile.attempt(make_recipe(config), SimpleNamespace(devices=jax.devices()[:1]))
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name)
+    )
     with pytest.raises(BadInput, match=r"pip install .* '\.\[tpu\]'"):
         topology.check("v5e:2x2")
 
@@ -248,22 +302,41 @@ def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "here")
     topology.prepare_environment()
-    for name, value in (("JAX_PLATFORMS", "tpu,cpu"), ("TPU_SKIP_MDS_QUERY", "1"), ("TPU_WORKER_HOSTNAMES", "here")):
+    for name, value in (
+        ("JAX_PLATFORMS", "tpu,cpu"),
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("TPU_WORKER_HOSTNAMES", "here"),
+    ):
         assert os.environ[name] == value
 
 
 def test_a_report_for_people_says_projection(capsys):
     result = {
-        "slices": 2, "fits": False, "peak_hbm_bytes": 2**35, "arguments": {"parameters": 2**20}, "advice": [],
-        "projected_days": 1.5, "collectives": [{"kind": "all-reduce", "bytes": 2**30}],
-        "account": {"lower_ms": 1.5, "units": {"kernel.1": {"XLU": 0.5}}, "data_dependent_loops": []},
-    }  # fmt: skip
+        "slices": 2,
+        "fits": False,
+        "peak_hbm_bytes": 2**35,
+        "arguments": {"parameters": 2**20},
+        "advice": [],
+        "projected_days": 1.5,
+        "collectives": [{"kind": "all-reduce", "bytes": 2**30}],
+        "account": {
+            "lower_ms": 1.5,
+            "units": {"kernel.1": {"XLU": 0.5}},
+            "data_dependent_loops": [],
+        },
+    }
     compiling.print_report(result)
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert {"slices 2", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
-            "PROJECTION projected_days 1.5", "PROJECTION account lower_ms 1.5, data_dependent_loops []",
-            "units kernel kernel.1, XLU 0.5", "collectives kind all-reduce, bytes 1.000 GiB",
-            "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip
+    assert {
+        "slices 2",
+        "peak_hbm_bytes 32.000 GiB",
+        "arguments parameters 0.001 GiB",
+        "PROJECTION projected_days 1.5",
+        "PROJECTION account lower_ms 1.5, data_dependent_loops []",
+        "units kernel kernel.1, XLU 0.5",
+        "collectives kind all-reduce, bytes 1.000 GiB",
+        "advice nothing tried fits; use a larger topology or a smaller model",
+    } <= set(shown)
 
 
 @pytest.mark.parametrize("grows", [1.0, 1.3, 0.6])
@@ -284,7 +357,8 @@ def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch
     assert rows <= fit < rows + max(rows // 16, 1) + 1 and len(tried) < 20
 
 
-# Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end is not a constant.
+# Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end
+# is not a constant.
 BUNDLES = """\
 LB: loop body
      0   :  { %s1 = smov.u32 [#allocation9] }
@@ -298,17 +372,20 @@ LB: loop body
    0x8   : > { %p3 = scmp.ge.s32.totalorder %s8, 4 /* loop exit test */ }
    0x9   :  { %v3 = vadd.f32 %v1, %v1 } /* exit bundle
  of more than one line */
-"""
+"""  # noqa: E501
 
 
-# The slots that the eleven bundles use: one of each unit, and a second push in the body of the loop of 3 turns.
+# The slots that the eleven bundles use: one of each unit, and a second push in the body of the loop
+# of 3 turns.
 UNITS = "== CAPACITY:\nMATMUL, MATPUSH\n    4     2\n== UTILIZATION:\n" + "".join(
     f"1 {1 + (n == 3)}\n" for n in range(BUNDLES.count(" { ") + BUNDLES.count(" {}"))
 )
 
 
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
-    """A bundle between those of a loop is in it, whatever its mark; stages of programs add two turns without work."""
+    """A bundle between those of a loop is in it, whatever its mark; stages of programs add two
+    turns without work.
+    """
     found = schedule.parse(BUNDLES, UNITS)
     # Outside 2; in two programs 4 bundles, and 4 more three times.
     assert found.bundles == 2 + 2 * (4 + 3 * 4)
@@ -324,12 +401,17 @@ PRODUCTS = """\
    0x1   : > { %5 = KIND.gmra.mxu0 %v2 ;;  %6 = vdelay 4 }
    0x2   : > { %7 = KIND.gmra.mxu1 %v2 ;;  %8 = KIND.gmra.mxu1 %v3 }
    0x3   : > { %p3 = scmp.ge.s32.totalorder %s8, 5 /* loop exit test */ }
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
     ("kind", "cycles"),
-    [("vmatmul.f32", 8), ("vmatmul.msk.bf16.vlgmr", 16), ("vmatmul.mubr.bf16", 8), ("vmatmul.lmr.bf16", 8)],
+    [
+        ("vmatmul.f32", 8),
+        ("vmatmul.msk.bf16.vlgmr", 16),
+        ("vmatmul.mubr.bf16", 8),
+        ("vmatmul.lmr.bf16", 8),
+    ],
 )
 def test_a_schedule_counts_delays_and_how_long_products_keep_a_unit_busy(kind, cycles):
     """Four bundles and four more cycles; three products on two units."""
@@ -344,11 +426,16 @@ def test_schedules_are_collected_by_operation_and_removed(tmp_path, monkeypatch)
     with schedule.collected() as found:
         for name in ("17-fusion.2-02", "18-xlnet_attention_forward.3-02"):
             (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
-        (folder / "18-xlnet_attention_forward.3-00-final_hlo-static-per-bundle-utilization.txt").write_text(UNITS)
-        (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
+        (
+            folder / "18-xlnet_attention_forward.3-00-final_hlo-static-per-bundle-utilization.txt"
+        ).write_text(UNITS)
+        (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text(
+            "other"
+        )
     assert found == {
-        "fusion.2": schedule.parse(BUNDLES), "xlnet_attention_forward.3": schedule.parse(BUNDLES, UNITS)
-    }  # fmt: skip
+        "fusion.2": schedule.parse(BUNDLES),
+        "xlnet_attention_forward.3": schedule.parse(BUNDLES, UNITS),
+    }
     assert not folder.exists() and tmp_path.exists()
     assert schedule.prepare() == folder, "libtpu reads the flags only once"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")

@@ -1,4 +1,6 @@
-"""`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written over another."""
+"""`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written
+over another.
+"""
 
 import json
 import logging
@@ -52,7 +54,9 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     assert main(["configure", corpus, "--minutes=30", f"--output={path}", "--json"]) == 0
     captured = capsys.readouterr()
     result, config = json.loads(captured.out), configs.load(path)
-    assert "of 30 minutes 27 min 19 s are for steps; 1 min 15 s are kept for the start" in captured.err
+    assert (
+        "of 30 minutes 27 min 19 s are for steps; 1 min 15 s are kept for the start" in captured.err
+    )
     assert result["tokens_per_second"] > 0 and result["minutes"] > 0
     assert (result["steps"], result["batch_size"]) == (config.train.steps, config.train.batch_size)
     assert config.model.vocab_size == data_fixtures.VOCAB_SIZE and config.data.corpus == corpus
@@ -68,11 +72,18 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     assert result["new_tokens"] == result["steps"] * rows * R
     for text in (
         f"(measured here): all {T} x {rows} positions of a step, of which {R} x",
-        f"{result['steps']:,} steps read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text",
+        (
+            f"{result['steps']:,} steps read {result['new_tokens']:,} new tokens, "
+            f"{result['epochs']:.2f} times the text"
+        ),
         "; the start takes 75 s of them.",
     ):
         assert text in docstring
-    assert path in result["command"] and result["command"] in docstring and "Hardware: 8 x cpu" in docstring
+    assert (
+        path in result["command"]
+        and result["command"] in docstring
+        and "Hardware: 8 x cpu" in docstring
+    )
     before = os.stat(path)
     assert main(["configure", corpus, f"--output={path}"]) == 2
     assert "is there already" in capsys.readouterr().err and os.stat(path) == before
@@ -81,7 +92,9 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
 def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, speed):
     outcomes = set()
     for documents in (2, 5, 40):
-        text = data_fixtures.write(tmp_path, **{f"text{documents}": data_fixtures.synthetic_text(7, documents)})
+        text = data_fixtures.write(
+            tmp_path, **{f"text{documents}": data_fixtures.synthetic_text(7, documents)}
+        )
         corpus = str(tmp_path / f'a "corpus" of {documents}  \\ words')
         data_fixtures.make_corpus(corpus, text, heldout=0.3)
         path = str(tmp_path / f"{documents}.py")
@@ -100,35 +113,75 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, spee
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [("bert", "wordpiece"), ("gpt2", "bytebpe"), pytest.param("transformer_xl", "bytebpe", marks=pytest.mark.slow)],
+    [
+        ("bert", "wordpiece"),
+        ("gpt2", "bytebpe"),
+        pytest.param("transformer_xl", "bytebpe", marks=pytest.mark.slow),
+    ],
 )
 def test_train_accepts_the_file_of_a_family(family, kind, tmp_path, speed, capsys):
     corpus, path = str(tmp_path / "corpus"), str(tmp_path / "small.py")
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
     data_fixtures.make_corpus(corpus, text, tokenizer=None, vocabulary=kind, vocab_size=300)
-    assert main(["configure", corpus, f"--output={path}", "--minutes=30", f"--family={family}", "--json"]) == 0
+    assert (
+        main(
+            [
+                "configure",
+                corpus,
+                f"--output={path}",
+                "--minutes=30",
+                f"--family={family}",
+                "--json",
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     config = configs.load(path)
-    assert config.model.architecture == family and config.data.objective == config.model.member.objectives[0]
-    assert config.data.sentence_loss == (family == "bert") and config.model.max_positions == config.data.segment_len
+    assert (
+        config.model.architecture == family
+        and config.data.objective == config.model.member.objectives[0]
+    )
+    assert (
+        config.data.sentence_loss == (family == "bert")
+        and config.model.max_positions == config.data.segment_len
+    )
     assert dry_run(path, tmp_path / "run") == 0
     assert main(["configure", corpus, f"--output={tmp_path}/other.py", "--family=brt"]) == 2
     assert "'brt'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "family", ["xlnet", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert"))]
+    "family",
+    [
+        "xlnet",
+        "bert",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "albert")),
+    ],
 )
 def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, capsys):
     corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
     if family != "xlnet":
         corpus = str(tmp_path / "corpus")
         text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 200))
-        data_fixtures.make_corpus(corpus, text, tokenizer=None, vocabulary="wordpiece", vocab_size=300)
-    words = ["configure", corpus, f"--output={path}", f"--family={family}", "--objective=mdm", "--json"]
+        data_fixtures.make_corpus(
+            corpus, text, tokenizer=None, vocabulary="wordpiece", vocab_size=300
+        )
+    words = [
+        "configure",
+        corpus,
+        f"--output={path}",
+        f"--family={family}",
+        "--objective=mdm",
+        "--json",
+    ]
     assert main(words) == 0, capsys.readouterr().err
     config = configs.load(path)
-    assert (config.data.objective, config.model.architecture, config.data.sentence_loss) == ("mdm", family, False)
+    assert (config.data.objective, config.model.architecture, config.data.sentence_loss) == (
+        "mdm",
+        family,
+        False,
+    )
     assert dry_run(path, tmp_path / "run") == 0
     capsys.readouterr()
     assert main([*words[:2], f"--output={tmp_path}/no.py", "--family=gpt2", "--objective=mdm"]) == 2
@@ -153,12 +206,17 @@ def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_t
         config = configuring.with_length(config, mixture, 60.0 * minutes, found)
         configs.check(config)
         layers.append(config.model.layers)
-        assert config.train.steps * config.train.batch_size * config.data.reuse_len / 10**9 <= MOST_EPOCHS * 1.1
+        assert (
+            config.train.steps * config.train.batch_size * config.data.reuse_len / 10**9
+            <= MOST_EPOCHS * 1.1
+        )
         assert config.train.steps <= 60 * minutes * found / step_flops(config)
     assert layers == sorted(layers) and layers[0] == fitting[0].model.layers < layers[-1]
 
 
-def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(tmp_path, caplog, speed):
+def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(
+    tmp_path, caplog, speed
+):
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, heldout=0.0)
     caplog.set_level(logging.INFO, "xlnet_jax")
@@ -169,9 +227,13 @@ def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(t
 
 @pytest.mark.parametrize(("steps", "expected"), [(3, 1), (280, 2), (5000, 4)])
 def test_evaluations_take_what_training_leaves(steps, expected):
-    """Catches four evaluations in two minutes, which took longer than the rest of the plan knows."""
+    """Catches four evaluations in two minutes, which took longer than the rest of the plan
+    knows.
+    """
     mixture, fitting = of_length(10**9, evaluation={"final": True})
-    config = configuring.with_length(fitting[0], mixture, 4000.0, steps * step_flops(fitting[0]) / 3700)
+    config = configuring.with_length(
+        fitting[0], mixture, 4000.0, steps * step_flops(fitting[0]) / 3700
+    )
     steps, every, W = config.train.steps, config.evaluation.every, config.data.windows_per_block
     times, batches = -(-steps // every), config.evaluation.blocks / config.train.batch_size
     # A window is scored twice, and forward is a third of a step.
@@ -185,24 +247,46 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
     (least,) = re.findall(rf"{result['steps']} steps are too few: from about (\d+) on", caplog.text)
     caplog.clear()
     enough = 1 + int(least) / result["steps"] * result["minutes"]
-    assert configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)["steps"] >= int(least)
+    assert configure(data_fixtures.corpus_path(), str(tmp_path / "long.py"), enough)[
+        "steps"
+    ] >= int(least)
     assert "too few" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("share", "documents", "advice"),
-    [(0.01, 44, "such as --heldout=0.04"), (0.05, 44, "such as --heldout=0.1"), (0.2, 44, "; prepare more text"),
-     (0.05, 1, "such as --heldout=0.1, or as more documents than 1, since they fall whole (--document=blank_line)")],
-)  # fmt: skip
-def test_the_share_that_is_named_is_larger_than_the_one_that_was_too_small(share, documents, advice):
+    [
+        (0.01, 44, "such as --heldout=0.04"),
+        (0.05, 44, "such as --heldout=0.1"),
+        (0.2, 44, "; prepare more text"),
+        (
+            0.05,
+            1,
+            (
+                "such as --heldout=0.1, or as more documents than 1, "
+                "since they fall whole (--document=blank_line)"
+            ),
+        ),
+    ],
+)
+def test_the_share_that_is_named_is_larger_than_the_one_that_was_too_small(
+    share, documents, advice
+):
     """The fault: 4,996 of 279,146 tokens with a share of 0.05, and 0.04 as the remedy."""
-    counts = {"heldout": {"tokens": 4_996, "documents": 0}, "train": {"tokens": 274_150, "documents": documents}}
+    counts = {
+        "heldout": {"tokens": 4_996, "documents": 0},
+        "train": {"tokens": 274_150, "documents": documents},
+    }
     said = manifests.little_heldout({"splits": counts, "options": {"heldout": share}})
     assert said and said.endswith(advice)
 
 
-@pytest.mark.parametrize(("share", "advice"), [(0.1, "such as --heldout=0.2"), (0.3, "prepare more text"), (0.6, None)])
-def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, advice, monkeypatch):
+@pytest.mark.parametrize(
+    ("share", "advice"), [(0.1, "such as --heldout=0.2"), (0.3, "prepare more text"), (0.6, None)]
+)
+def test_few_held_out_tokens_are_named_with_the_option(
+    tmp_path, caplog, share, advice, monkeypatch
+):
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 40))
     monkeypatch.setattr(manifests, "FEWEST_HELDOUT", 2000)
     corpus = str(tmp_path / "corpus")
@@ -211,7 +295,10 @@ def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, 
     open_heldout(tiny.config(data={"corpus": corpus}, evaluation={"final": True}), mixture)
     splits = mixture.corpora[0].manifest["splits"]
     tokens = [splits[name]["tokens"] for name in ("heldout", "train")]
-    line = f"the held-out split has {tokens[0]:,} of {sum(tokens):,} tokens, and the loss of fewer than 2,000 is mostly"
+    line = (
+        f"the held-out split has {tokens[0]:,} of {sum(tokens):,} tokens, "
+        "and the loss of fewer than 2,000 is mostly"
+    )
     assert caplog.text.count(line) == (2 if advice else 0)
     assert not advice or caplog.text.count(advice) == 2
 
@@ -221,7 +308,13 @@ def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, 
 def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys, family, row):
     output = str(tmp_path / "config.py")
     said = f"its padding is piece 5, and that of {family} must be {row}"
-    words = ["configure", data_fixtures.corpus_path(), f"--output={output}", "--minutes=1", f"--family={family}"]
+    words = [
+        "configure",
+        data_fixtures.corpus_path(),
+        f"--output={output}",
+        "--minutes=1",
+        f"--family={family}",
+    ]
     assert main([*words, "--json"]) == 0
     assert said in capsys.readouterr().err
     assert dry_run(output, tmp_path / "run") == 0
@@ -231,26 +324,45 @@ def test_a_vocabulary_whose_models_cannot_be_exported_is_told(tmp_path, capsys, 
 def test_prepare_says_which_models_its_vocabulary_suits(tmp_path, capsys):
     data_fixtures.write(tmp_path, a="Bado kilu menora, kilu.\n" * 20)
     words = ["prepare", f"--input={tmp_path}", "--heldout=0", "--workers=1"]
-    assert main([*words, f"--output={tmp_path}/c", f"--tokenizer={data_fixtures.tokenizer_path()}"]) == 0
-    assert "models of bert, roberta, albert train with this vocabulary, but cannot be" in capsys.readouterr().err
+    assert (
+        main([*words, f"--output={tmp_path}/c", f"--tokenizer={data_fixtures.tokenizer_path()}"])
+        == 0
+    )
+    assert (
+        "models of bert, roberta, albert train with this vocabulary, but cannot be"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("speed")
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt2"])
-def test_the_family_of_prepare_has_its_vocabulary_and_is_that_of_configure(tmp_path, capsys, family):
+def test_the_family_of_prepare_has_its_vocabulary_and_is_that_of_configure(
+    tmp_path, capsys, family
+):
     from xlnet_jax.data.vocabulary import unexportable
 
     text = str(tmp_path / "text")
     os.mkdir(text)
     data_fixtures.write(tmp_path / "text", a=data_fixtures.synthetic_text(7, 200))
-    words = ["prepare", f"--input={text}", f"--output={tmp_path}/c", f"--family={family}", "--vocab_size=300"]
+    words = [
+        "prepare",
+        f"--input={text}",
+        f"--output={tmp_path}/c",
+        f"--family={family}",
+        "--vocab_size=300",
+    ]
     assert main([*words, "--workers=1"]) == 0
     made = manifests.read_manifest(f"{tmp_path}/c")
-    assert made["options"]["vocabulary"] == {"bert": "wordpiece", "albert": "wordpiece"}.get(family, "bytebpe")
+    assert made["options"]["vocabulary"] == {"bert": "wordpiece", "albert": "wordpiece"}.get(
+        family, "bytebpe"
+    )
     result = configure(f"{tmp_path}/c", str(tmp_path / "config.py"), 1.0)
     config = configs.load(result["output"])
     assert config.model.architecture == family
     tokenizer = open_mixture(config).tokenizer
     assert unexportable(tokenizer, family) is None
     err = capsys.readouterr().err
-    assert f"models of {family}" not in err and "cannot be exported to Hugging Face: tokenizer" not in err
+    assert (
+        f"models of {family}" not in err
+        and "cannot be exported to Hugging Face: tokenizer" not in err
+    )

@@ -29,7 +29,9 @@ def machine(monkeypatch):
 
 
 def found_by_probe(monkeypatch, *found):
-    done = subprocess.CompletedProcess("probe", 0, f"a library's own line\n{json.dumps(found)}\n", "")
+    done = subprocess.CompletedProcess(
+        "probe", 0, f"a library's own line\n{json.dumps(found)}\n", ""
+    )
     monkeypatch.setattr(subprocess, "run", mock.Mock(return_value=done))
 
 
@@ -39,17 +41,29 @@ def examined(check, folder=None, alone=True):
 
 
 def test_a_healthy_host(tmp_path, capsys):
-    words = ["doctor", f"--workdir={tmp_path / 'new' / 'run'}", f"--corpus={data_fixtures.corpus_path()}"]
+    words = [
+        "doctor",
+        f"--workdir={tmp_path / 'new' / 'run'}",
+        f"--corpus={data_fixtures.corpus_path()}",
+    ]
     assert main([*words, "--json"]) == 0
     found = {each["check"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
-    assert {each["status"] for each in found.values()} <= {"ok", "warning"}, found  # the disk may be rather full
+    # The disk may be rather full.
+    assert {each["status"] for each in found.values()} <= {"ok", "warning"}, found
     assert list(found) == [check.__name__ for check in doctor.CHECKS]
-    assert "tokens" in found["corpus"]["text"] and f"{tmp_path}: list, write" in found["rights"]["text"]
+    assert (
+        "tokens" in found["corpus"]["text"]
+        and f"{tmp_path}: list, write" in found["rights"]["text"]
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
-    faults = {"broken": KeyError("unforeseen"), "silent": RestartMe("no answer"), "wrong": BadInput("no disk; buy one")}
+    faults = {
+        "broken": KeyError("unforeseen"),
+        "silent": RestartMe("no answer"),
+        "wrong": BadInput("no disk; buy one"),
+    }
     checks = [mock.Mock(side_effect=fault, __name__=name) for name, fault in faults.items()]
     hangs = mock.Mock(side_effect=lambda host: time.sleep(5), __name__="hangs")
 
@@ -63,9 +77,17 @@ def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
     assert main(["doctor"]) == 2
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.err.splitlines()] == [
-        ["warning", "broken"], ["warning", "silent"], ["stop", "wrong"], ["stop", "hangs"], ["xlnet-jax", "doctor:"],
-    ]  # fmt: skip
-    assert "Traceback" not in shown.err and "no answer within" in shown.err and "no disk; buy one" in shown.err
+        ["warning", "broken"],
+        ["warning", "silent"],
+        ["stop", "wrong"],
+        ["stop", "hangs"],
+        ["xlnet-jax", "doctor:"],
+    ]
+    assert (
+        "Traceback" not in shown.err
+        and "no answer within" in shown.err
+        and "no disk; buy one" in shown.err
+    )
     assert shown.err.endswith("a launch would fail here: see wrong, hangs\n") and shown.out == ""
     monkeypatch.setattr(doctor, "CHECKS", one_after_the_other())
     assert main(["doctor", "--json"]) == 2
@@ -85,7 +107,9 @@ def test_versions_that_do_not_fit(monkeypatch):
     older = RuntimeError("jaxlib is older than jax")
     monkeypatch.setattr(importlib, "import_module", mock.Mock(side_effect=older))
     status, text = examined(doctor.versions)
-    assert status == "stop" and text.startswith("RuntimeError: jaxlib is older than jax; run `pip install")
+    assert status == "stop" and text.startswith(
+        "RuntimeError: jaxlib is older than jax; run `pip install"
+    )
 
 
 def test_a_slice_without_libtpu(monkeypatch):
@@ -108,9 +132,13 @@ def test_devices(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     found_by_probe(monkeypatch, "cpu", "cpu", 1)
     assert examined(doctor.devices)[0] == "warning"
-    monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("probe", 100)))
+    monkeypatch.setattr(
+        subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("probe", 100))
+    )
     assert "no device within 100 s" in examined(doctor.devices)[1]
-    ended = subprocess.CompletedProcess("probe", 1, "", "Traceback\nxlnet_jax.errors.BadInput: no such platform\n")
+    ended = subprocess.CompletedProcess(
+        "probe", 1, "", "Traceback\nxlnet_jax.errors.BadInput: no such platform\n"
+    )
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: ended)
     assert examined(doctor.devices) == ("stop", "JAX finds no device: no such platform")
 
@@ -125,7 +153,9 @@ def test_the_platform_that_is_missing_is_named(monkeypatch):
 
 def test_ports(monkeypatch):
     def of(process, host):
-        monkeypatch.setattr(doctor, "find_process_info", lambda config: ProcessInfo(host, 2, process))
+        monkeypatch.setattr(
+            doctor, "find_process_info", lambda config: ProcessInfo(host, 2, process)
+        )
         return examined(doctor.processes)
 
     used = hosts.free_port()
@@ -163,14 +193,22 @@ def test_a_right_that_a_bucket_refuses(refused, doing):
     if doing is None:
         assert (status, text) == ("ok", "gs://bucket/run: list, write, read and delete")
     else:
-        assert status == "stop" and text.startswith(f"cannot {doing}: gs://bucket/run") and "roles/storage" in text
+        assert (
+            status == "stop"
+            and text.startswith(f"cannot {doing}: gs://bucket/run")
+            and "roles/storage" in text
+        )
     assert len(left) == (doing == "delete")
 
 
 def test_rights_of_a_folder_on_disk(tmp_path, monkeypatch):
     assert examined(doctor.rights, tmp_path / "new" / "run")[0] == "ok"
-    monkeypatch.setattr(files, "write_new", mock.Mock(side_effect=OSError(28, "No space left on device")))
-    assert examined(doctor.rights, tmp_path / "new")[1].startswith(f"cannot write: {tmp_path}/.doctor-")
+    monkeypatch.setattr(
+        files, "write_new", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
+    assert examined(doctor.rights, tmp_path / "new")[1].startswith(
+        f"cannot write: {tmp_path}/.doctor-"
+    )
     (tmp_path / "file").touch()
     status, text = examined(doctor.rights, tmp_path / "file")
     assert status == "stop" and "file is a file" in text

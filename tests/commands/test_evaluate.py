@@ -1,4 +1,6 @@
-"""`evaluate`: a run under any order law, its joint likelihoods by hand, and how far back models are asked to look."""
+"""`evaluate`: a run under any order law, its joint likelihoods by hand, and how far back models are
+asked to look.
+"""
 
 import contextlib
 import json
@@ -22,7 +24,11 @@ from xlnet_jax.train import evaluation
 from xlnet_jax.train.sliding import windows
 
 CAUSAL = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
+WHOLE = (
+    "--config.data.factorization_order=uniform",
+    "--config.data.reuse_len=32",
+    "--config.data.num_predict=32",
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,8 @@ def test_a_run_is_evaluated_under_any_law(run, capsys):
     assert own["heldout_loss"] == pytest.approx(found["uniform"]["heldout_loss"], rel=1e-6)
     assert own["bits_per_byte"] > 0 and own["targets"] == found["left_within"]["targets"]
     assert found["left_within"]["heldout_loss"] != found["uniform"]["heldout_loss"]
-    # 16 blocks of 4 windows, or what there is, with 5 targets each (a sixth of 32); some windows do not exist.
+    # 16 blocks of 4 windows, or what there is, with 5 targets each (a sixth of 32); some windows do
+    # not exist.
     assert found["spans"]["targets"] % 5 == 0 and found["spans"]["targets"] != own["targets"]
 
 
@@ -64,8 +71,15 @@ def test_a_run_is_evaluated_under_any_law(run, capsys):
 def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, capsys):
     words = ("--target_share=0.5", "--windows=3", "--orders=4")
     found = evaluated(capsys, run, *words)
-    assert (found["windows"], found["tokens"], found["orders"], found["segment_len"]) == (3, 48, 4, 32)
-    assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(found["left"], rel=1e-6)
+    assert (found["windows"], found["tokens"], found["orders"], found["segment_len"]) == (
+        3,
+        48,
+        4,
+        32,
+    )
+    assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(
+        found["left"], rel=1e-6
+    )
 
     corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
     tokens = windows(corpus, 32, 3, every=32)
@@ -93,9 +107,15 @@ def test_windows_are_evenly_spaced_and_short_splits_are_refused():
     mixture = tiny.mixture(tiny.Words(tokens=100))
     text = mixture.corpora[0].text
     starts = [text[:32].tolist(), text[32:64].tolist(), text[64:96].tolist()]
-    assert windows(mixture, 32, 0, every=32).tolist() == windows(mixture, 32, 9, every=32).tolist() == starts
+    assert (
+        windows(mixture, 32, 0, every=32).tolist()
+        == windows(mixture, 32, 9, every=32).tolist()
+        == starts
+    )
     assert windows(mixture, 32, 2, every=32).tolist() == [starts[0], starts[1]]
-    assert windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0, every=32).shape == (4, 32)
+    assert windows(
+        tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0, every=32
+    ).shape == (4, 32)
     with pytest.raises(BadInput, match="has 31 tokens, but a window needs 32"):
         windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4, every=32)
 
@@ -110,13 +130,20 @@ def test_the_same_share_is_unknown_in_every_window_at_other_places():
 
 
 def test_another_law_keeps_the_segment():
-    config = tiny.config(data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32})
+    config = tiny.config(
+        data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32}
+    )
     assert under_law(config, None) is config and under_law(config, "uniform") is config
-    for law, old, expected in (("spans", config, (16, 5)), ("left_within", tiny.config(), (32, 32))):
+    for law, old, expected in (
+        ("spans", config, (16, 5)),
+        ("left_within", tiny.config(), (32, 32)),
+    ):
         data = under_law(old, law).data
         assert (data.factorization_order, data.segment_len) == (law, 32)
         assert (data.reuse_len, data.num_predict) == expected
-    with pytest.raises(BadInput, match="--factorization_order is for models of data.objective=plm, but this"):
+    with pytest.raises(
+        BadInput, match="--factorization_order is for models of data.objective=plm, but this"
+    ):
         under_law(CAUSAL, "uniform")
 
 
@@ -125,12 +152,17 @@ def test_another_law_keeps_the_segment():
     [
         (["--target_share=1.5"], "--target_share=1.5 must be a share above 0 and at most 1"),
         (["--target_share=nan"], "--target_share=nan must be a share above 0"),
-        (["--target_share=0.5", "--factorization_order=spans"], "--factorization_order is not for --target_share"),
+        (
+            ["--target_share=0.5", "--factorization_order=spans"],
+            "--factorization_order is not for --target_share",
+        ),
         (["--target_share=0.5", "--memory_len=4"], "--memory_len is not for --target_share"),
         (["--orders=3"], "--orders is not for the loss of the split"),
     ],
 )
-def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys, monkeypatch):
+def test_what_is_not_asked_rightly_is_refused_in_one_line(
+    words, message, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(workdirs, "load_config", lambda *_: tiny.config())
     assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
     told = capsys.readouterr().err
@@ -139,8 +171,13 @@ def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_pa
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer it compared."""
-    runs = {name: CAUSAL.changed(model={"memory_len": length}) for name, length in (("far", 40), ("near", 24))}
+    """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer
+    it compared.
+    """
+    runs = {
+        name: CAUSAL.changed(model={"memory_len": length})
+        for name, length in (("far", 40), ("near", 24))
+    }
     runs["plm"] = tiny.config()
     heldout, scored, compared = tiny.mixture(), [], []
     monkeypatch.setattr(heldout.corpora[0], "sha256", "0", raising=False)
@@ -154,12 +191,16 @@ def asked(monkeypatch):
         return np.full((len(lengths), len(windows_NX)), 1.0 + (stored.path == "near"))
 
     monkeypatch.setattr(workdirs, "load_config", lambda name, *_: runs[name])
-    monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
+    monkeypatch.setattr(
+        workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture))
+    )
     monkeypatch.setattr(evaluation, "open_mixture", lambda config, split, weighted: heldout)
     monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(evaluate, "opened", opened)
     monkeypatch.setattr(evaluate.contexts, "losses", losses)
-    monkeypatch.setattr(evaluate, "picture", lambda path, title, xlabel, curves, levels, **scale: sorted(curves))
+    monkeypatch.setattr(
+        evaluate, "picture", lambda path, title, xlabel, curves, levels, **scale: sorted(curves)
+    )
     return scored, compared, heldout
 
 
@@ -169,12 +210,21 @@ def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
     assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
-    assert {name for name, _ in compared} == {"far", "near"} and all(mixture is heldout for _, mixture in compared)
+    assert {name for name, _ in compared} == {"far", "near"} and all(
+        mixture is heldout for _, mixture in compared
+    )
     losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
-    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
+    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == [
+        "far",
+        "near",
+    ]
     scored.clear()
     assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
-    with pytest.raises(BadInput, match="models of data.objective=clm, but plm has data.objective=plm"):
+    with pytest.raises(
+        BadInput, match="models of data.objective=clm, but plm has data.objective=plm"
+    ):
         evaluate.by_context("far", against=["plm"])
-    with pytest.raises(BadInput, match="--target_share is for models of data.objective=plm, but far has"):
+    with pytest.raises(
+        BadInput, match="--target_share is for models of data.objective=plm, but far has"
+    ):
         joint.joint("far", target_share=0.5)

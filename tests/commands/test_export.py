@@ -1,4 +1,6 @@
-"""The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
+"""The exported folder as files: what is in it, under which names, and what is refused. `peers/`
+loads it.
+"""
 
 import base64
 import json
@@ -33,9 +35,15 @@ from xlnet_jax.train.recipe import make_recipe
 
 VOCAB = 400
 FILES = [
-    "README.md", "config.json", "generation_config.json", "model.safetensors", "spiece.model", "tokenizer.json",
-    "tokenizer_config.json", "xlnet_jax.json",
-]  # fmt: skip
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "xlnet_jax.json",
+]
 
 
 def small(**changes) -> Config:
@@ -52,7 +60,9 @@ def tokenizer(tmp_path_factory) -> str:
     path = str(tmp_path_factory.mktemp("tokenizer") / "spiece.model")
     lines = "\n".join(topics.topics.values()).split("\n")[:2000]
     numbers = [f"in {year}, or {year + 1}, it was" for year in [1990, 2000] * 200]
-    train_tokenizer([line for line in lines + numbers if line.strip()], path, VOCAB, seed=0, threads=1)
+    train_tokenizer(
+        [line for line in lines + numbers if line.strip()], path, VOCAB, seed=0, threads=1
+    )
     return path
 
 
@@ -97,14 +107,25 @@ def test_tensors(exported):
     }
     for i in range(2):
         layer = f"transformer.layer.{i}"
-        expected |= {f"{layer}.rel_attn.{letter}": attention[name][i] for letter, name in letters.items()}
+        expected |= {
+            f"{layer}.rel_attn.{letter}": attention[name][i] for letter, name in letters.items()
+        }
         for letter, name in (("w", "content"), ("r", "position"), ("s", "segment")):
             expected[f"{layer}.rel_attn.r_{letter}_bias"] = attention[f"{name}_bias"][i]
         expected[f"{layer}.rel_attn.seg_embed"] = attention["segment_embedding"][i]
-        for name, part in (("rel_attn.layer_norm", attention["norm"]), ("ff.layer_norm", forward["norm"])):
-            expected |= {f"{layer}.{name}.weight": part["scale"][i], f"{layer}.{name}.bias": part["bias"][i]}
+        for name, part in (
+            ("rel_attn.layer_norm", attention["norm"]),
+            ("ff.layer_norm", forward["norm"]),
+        ):
+            expected |= {
+                f"{layer}.{name}.weight": part["scale"][i],
+                f"{layer}.{name}.bias": part["bias"][i],
+            }
         for name, part in (("layer_1", forward["inner"]), ("layer_2", forward["outer"])):
-            expected |= {f"{layer}.ff.{name}.weight": part["kernel"][i].T, f"{layer}.ff.{name}.bias": part["bias"][i]}
+            expected |= {
+                f"{layer}.ff.{name}.weight": part["kernel"][i].T,
+                f"{layer}.ff.{name}.bias": part["bias"][i],
+            }
     assert set(tensors) == set(expected)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
@@ -115,25 +136,47 @@ def test_config(exported):
     _, folder = exported
     config = read(folder, "config.json")
     expected = dict(
-        model_type="xlnet", architectures=["XLNetLMHeadModel"], dtype="float32", vocab_size=VOCAB, n_layer=2,
-        d_model=12, n_head=3, d_head=4, d_inner=20, ff_activation="gelu_new", layer_norm_eps=1e-12, dropout=0.1,
-        clamp_len=-1, untie_r=True, mem_len=None, reuse_len=None, bi_data=False, use_mems_train=False, pad_token_id=5,
-    )  # fmt: skip
+        model_type="xlnet",
+        architectures=["XLNetLMHeadModel"],
+        dtype="float32",
+        vocab_size=VOCAB,
+        n_layer=2,
+        d_model=12,
+        n_head=3,
+        d_head=4,
+        d_inner=20,
+        ff_activation="gelu_new",
+        layer_norm_eps=1e-12,
+        dropout=0.1,
+        clamp_len=-1,
+        untie_r=True,
+        mem_len=None,
+        reuse_len=None,
+        bi_data=False,
+        use_mems_train=False,
+        pad_token_id=5,
+    )
     assert {key: config[key] for key in expected} == expected
     assert read(folder, "generation_config.json")["eos_token_id"] == 2
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")]
+)
 def test_the_activation_has_their_name(ours, theirs, tokenizer, tmp_path):
     write(tokenizer, tmp_path / "model", activation=ours)
     assert read(str(tmp_path / "model"), "config.json")["ff_activation"] == theirs
 
 
 def test_tokenizer_files(exported):
-    """A piece that ends in a digit and a comma is never taken: SentencePiece's training splits there."""
+    """A piece that ends in a digit and a comma is never taken: SentencePiece's training splits
+    there.
+    """
     _, folder = exported
     written, config = read(folder, "tokenizer.json"), read(folder, "tokenizer_config.json")
-    assert [(token["id"], token["content"]) for token in written["added_tokens"]] == list(enumerate(SPECIAL_PIECES))
+    assert [(token["id"], token["content"]) for token in written["added_tokens"]] == list(
+        enumerate(SPECIAL_PIECES)
+    )
     cut = [score < -90 for piece, score in written["model"]["vocab"] if re.search(r"\d,$", piece)]
     assert cut and all(cut)
     assert config["model_input_names"][1] == "token_type_ids" and config["padding_side"] == "left"
@@ -151,14 +194,23 @@ def test_normalizers_follow_the_normalization(tokenizer):
     assert kinds() == ["Replace", "Replace", "Replace", "NFKD", "Replace", "NFC", "Precompiled"]
     assert kinds(lower=True)[5:7] == ["Replace", "Lowercase"]
     assert kinds(keep_accents=True, nfkc=True)[3:] == ["NFKC", "NFC", "Precompiled"]
-    assert kinds(keep_accents=True, remove_space=False) == ["Replace", "Replace", "NFC", "Precompiled"]
+    assert kinds(keep_accents=True, remove_space=False) == [
+        "Replace",
+        "Replace",
+        "NFC",
+        "Precompiled",
+    ]
     spec = sentencepiece_model_pb2.ModelProto.FromString(model).normalizer_spec
-    last = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"][-1]
+    last = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"][
+        -1
+    ]
     assert base64.b64decode(last["precompiled_charsmap"]) == spec.precompiled_charsmap != b""
 
 
 def test_accents_are_the_characters_the_normalization_drops(tokenizer):
-    steps = tokenizer_json.tokenizer_json(files.read(tokenizer), Normalization(), "t")["normalizer"]["normalizers"]
+    steps = tokenizer_json.tokenizer_json(files.read(tokenizer), Normalization(), "t")[
+        "normalizer"
+    ]["normalizers"]
     accents = re.compile(steps[4]["pattern"]["Regex"])
     drop, dropped = Normalization(remove_space=False), 0
     for code in (*range(0x80, 0xD800), *range(0xE000, 0x20000)):
@@ -171,9 +223,18 @@ def test_accents_are_the_characters_the_normalization_drops(tokenizer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(share_layers=True), "model.share_layers=True: .* has only model.share_layers=False; use --format=orbax"),
-        (dict(norm="pre", scale_embedding=True), "norm=pre, model.scale_embedding=True: .* only model.norm=post, mod"),
-        (dict(head_dim=5), "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export"),
+        (
+            dict(share_layers=True),
+            "model.share_layers=True: .* has only model.share_layers=False; use --format=orbax",
+        ),
+        (
+            dict(norm="pre", scale_embedding=True),
+            "norm=pre, model.scale_embedding=True: .* only model.norm=post, mod",
+        ),
+        (
+            dict(head_dim=5),
+            "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export",
+        ),
         (dict(vocab_size=VOCAB + 1), f"has {VOCAB} pieces, the model {VOCAB + 1}"),
     ],
 )
@@ -184,7 +245,8 @@ def test_a_model_that_cannot_be_expressed(changes, message, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("full", "not empty"), ("file", "not a folder"), ("file/below", "file: Not a directory")]
+    ("name", "message"),
+    [("full", "not empty"), ("file", "not a folder"), ("file/below", "file: Not a directory")],
 )
 def test_a_folder_in_use_is_refused(name, message, tokenizer, tmp_path):
     (tmp_path / "full").mkdir()
@@ -192,11 +254,15 @@ def test_a_folder_in_use_is_refused(name, message, tokenizer, tmp_path):
         path.write_text("mine")
     with pytest.raises(BadInput, match=message):
         write(tokenizer, tmp_path / name)
-    assert (tmp_path / "full" / "config.json").read_text() == (tmp_path / "file").read_text() == "mine"
+    assert (
+        (tmp_path / "full" / "config.json").read_text() == (tmp_path / "file").read_text() == "mine"
+    )
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
-@pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)]
+)
 def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface, "save_file", mock.Mock(side_effect=error))
     with pytest.raises(raised or type(error)):
@@ -205,31 +271,47 @@ def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [(dict(model_type="bpe"), "unigram"), (dict(byte_fallback=True), "byte")]
+    ("options", "message"),
+    [(dict(model_type="bpe"), "unigram"), (dict(byte_fallback=True), "byte")],
 )
 def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
     """With the right special pieces, so that it is the export that refuses."""
     lines = [line for line in topics.topics["strings"].split("\n") if line.strip()]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(tmp_path / "other"), vocab_size=VOCAB, minloglevel=2,
-        control_symbols=list(SPECIAL_PIECES[3:8]), user_defined_symbols=["<eop>"], pad_id=-1, **options,
-    )  # fmt: skip
+        sentence_iterator=iter(lines),
+        model_prefix=str(tmp_path / "other"),
+        vocab_size=VOCAB,
+        minloglevel=2,
+        control_symbols=list(SPECIAL_PIECES[3:8]),
+        user_defined_symbols=["<eop>"],
+        pad_id=-1,
+        **options,
+    )
     with pytest.raises(BadInput, match=message):
         write(str(tmp_path / "other.model"), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
 def test_the_average_that_a_run_keeps_is_read_where_it_is_asked_for(tmp_path):
-    """By what exports and by what computes on a mesh; the fault: the parameters, or a slot of the optimizer."""
+    """By what exports and by what computes on a mesh; the fault: the parameters, or a slot of the
+    optimizer.
+    """
     config = tiny.config(optimizer={"average": 0.9})
-    rng, run, asked = np.random.default_rng(0), str(tmp_path / "run"), ["--config.evaluation.averaged=true"]
+    rng, run, asked = (
+        np.random.default_rng(0),
+        str(tmp_path / "run"),
+        ["--config.evaluation.averaged=true"],
+    )
     params = tiny.random_params(config)
     state = jax.tree.map(
-        lambda x: rng.standard_normal(x.shape).astype(x.dtype), make_recipe(config).optimizer.init(params)
+        lambda x: rng.standard_normal(x.shape).astype(x.dtype),
+        make_recipe(config).optimizer.init(params),
     )
     tiny.save_run(run, config, params)
     with Checkpoints(run, config.checkpoint) as checkpoints:
-        checkpoints.save(4, {"params": params, "optimizer": state}, workdirs.identity(config, "1" * 64, "2" * 64))
+        checkpoints.save(
+            4, {"params": params, "optimizer": state}, workdirs.identity(config, "1" * 64, "2" * 64)
+        )
 
     def same(found, wanted):
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), wanted)
@@ -247,16 +329,29 @@ def test_the_average_that_a_run_keeps_is_read_where_it_is_asked_for(tmp_path):
 
 def test_an_average_that_a_run_does_not_keep_is_refused(tmp_path):
     tiny.save_run(str(tmp_path / "run"), tiny.config(), tiny.random_params(tiny.config()))
-    with pytest.raises(BadInput, match="evaluation.averaged=True needs a run that keeps an average; set optimizer.av"):
-        export(str(tmp_path / "run"), str(tmp_path / "out"), overrides=["--config.evaluation.averaged=true"])
+    with pytest.raises(
+        BadInput,
+        match="evaluation.averaged=True needs a run that keeps an average; set optimizer.av",
+    ):
+        export(
+            str(tmp_path / "run"),
+            str(tmp_path / "out"),
+            overrides=["--config.evaluation.averaged=true"],
+        )
 
 
 def test_the_mean_of_checkpoints(tmp_path):
-    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean with an old one that is kept."""
+    """The newest one and those before it; the fault: a sum, the oldest ones, or a mean with an old
+    one that is kept.
+    """
     config = tiny.config()
     rng = np.random.default_rng(0)
-    params = [jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), tiny.random_params(config))
-              for _ in range(3)]  # fmt: skip
+    params = [
+        jax.tree.map(
+            lambda x: rng.standard_normal(x.shape).astype(np.float32), tiny.random_params(config)
+        )
+        for _ in range(3)
+    ]
     tiny.save_run(str(tmp_path / "run"), config, params[0])
     with Checkpoints(str(tmp_path / "run"), config.checkpoint) as checkpoints:
         for step, each in ((8, params[1]), (12, params[2])):
@@ -267,33 +362,61 @@ def test_the_mean_of_checkpoints(tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
     assert result["step"] == 12
     for step, average, said in (
-        (None, 3, "last 3 saves up to step 12, every 4 steps, and .* has steps 12, 8, 3; train with checkpoint.keep=3"),
+        (
+            None,
+            3,
+            (
+                "last 3 saves up to step 12, every 4 steps, and .* has steps 12, 8, 3; "
+                "train with checkpoint.keep=3"
+            ),
+        ),
         (8, 2, "last 2 saves up to step 8, every 4 steps, and .*; give --step=12"),
         (8, 3, "last 3 saves up to step 8, every 4 steps, and .*; give --step=12"),
     ):
         with pytest.raises(BadInput, match=said):
-            export(str(tmp_path / "run"), str(tmp_path / "other"), format="orbax", average=average, step=step)
+            export(
+                str(tmp_path / "run"),
+                str(tmp_path / "other"),
+                format="orbax",
+                average=average,
+                step=step,
+            )
 
 
 def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
-    """The fault: one checkpoint in all folders, the newest one left out, or the steps of another batch size."""
+    """The fault: one checkpoint in all folders, the newest one left out, or the steps of another
+    batch size.
+    """
     config, run, out = tiny.config(), str(tmp_path / "run"), tmp_path / "out"
     params = [tiny.random_params(config, scale) for scale in (1.0, 2.0)]
     tiny.save_run(run, config, params[0])
     with Checkpoints(run, config.checkpoint) as checkpoints:
         plan = {"plan": [[0, 0, 8], [4, 8, 16]]}
-        checkpoints.save(8, {"params": params[1]}, workdirs.identity(config, "1" * 64, "2" * 64) | plan)
-    files.write(f"{run}/evaluations.jsonl", b'{"step": 8, "heldout_loss": 4.25, "heldout_share": 0.125}\n')
+        checkpoints.save(
+            8, {"params": params[1]}, workdirs.identity(config, "1" * 64, "2" * 64) | plan
+        )
+    files.write(
+        f"{run}/evaluations.jsonl", b'{"step": 8, "heldout_loss": 4.25, "heldout_share": 0.125}\n'
+    )
     result = export(run, str(out), every=True)
     assert result["steps"] == [3, 8] and len(result["files"]) == 2 * len(FILES)
-    assert sorted(os.listdir(out)) == ["step_3", "step_8"] and sorted(os.listdir(out / "step_8")) == FILES
+    assert (
+        sorted(os.listdir(out)) == ["step_3", "step_8"]
+        and sorted(os.listdir(out / "step_8")) == FILES
+    )
     for step, each in zip(result["steps"], params, strict=True):
         tensors = load_file(out / f"step_{step}" / "model.safetensors")
-        np.testing.assert_array_equal(tensors["transformer.word_embedding.weight"], each["word_embedding"])
+        np.testing.assert_array_equal(
+            tensors["transformer.word_embedding.weight"], each["word_embedding"]
+        )
     first, last = ((out / f"step_{step}" / "README.md").read_text() for step in result["steps"])
     tokens = (4 * 8 + 4 * 16) * config.data.reuse_len
-    for line in ("exported at step 8.", f"| fresh tokens | {tokens:,} |", f"| steps | 8 of {config.train.steps} |",
-                 "| held-out, 12.5% of the split | 4.2500 nats per target |"):  # fmt: skip
+    for line in (
+        "exported at step 8.",
+        f"| fresh tokens | {tokens:,} |",
+        f"| steps | 8 of {config.train.steps} |",
+        "| held-out, 12.5% of the split | 4.2500 nats per target |",
+    ):
         assert line in last and line not in first
     for options, said in (
         ({"step": 3}, "--every exports all checkpoints, and --step=3 one"),
@@ -309,7 +432,11 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
 @pytest.mark.parametrize(
     ("task", "line", "expected"),
     [
-        ("classification", {"accuracy": 0.75, "f1": 0.5, "matthews": 0.25}, ["accuracy", "f1", "matthews"]),
+        (
+            "classification",
+            {"accuracy": 0.75, "f1": 0.5, "matthews": 0.25},
+            ["accuracy", "f1", "matthews"],
+        ),
         ("regression", {"pearson": 0.75, "spearman": 0.5}, ["pearson", "spearman"]),
         ("embeddings", {"accuracy": 0.75}, ["accuracy"]),
     ],
@@ -317,14 +444,18 @@ def test_every_kept_checkpoint_becomes_a_folder_with_its_card(tmp_path):
 def test_the_card_of_a_task_has_the_scores_of_its_step(task, line, expected, tmp_path):
     """Its loss is in no nats of a target."""
     tokens = data_fixtures.tokenizer()
-    config = tiny.config(finetune={"task": task, "labels": "no,yes" if task == "classification" else ""})
+    config = tiny.config(
+        finetune={"task": task, "labels": "no,yes" if task == "classification" else ""}
+    )
     run = str(tmp_path / "run")
     tiny.save_run(run, config, tiny.random_params(config, 1, tokens))
     lines = [
         line | {"step": 2, "loss": 9.0} | dict.fromkeys(line, 0.125),
         line | {"step": 3, "loss": 0.625, "rank": -1},
     ]
-    files.write(f"{run}/evaluations.jsonl", "".join(json.dumps(each) + "\n" for each in lines).encode())
+    files.write(
+        f"{run}/evaluations.jsonl", "".join(json.dumps(each) + "\n" for each in lines).encode()
+    )
     export(run, f"{run}.exported")
     card = files.read(f"{run}.exported/README.md").decode()
     rows = [row for row in card.splitlines() if "of the dev set" in row]

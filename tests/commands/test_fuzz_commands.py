@@ -1,4 +1,6 @@
-"""Command lines made at random end in one line; see `fuzz_commands`, which `make prove` runs for longer."""
+"""Command lines made at random end in one line; see `fuzz_commands`, which `make prove` runs for
+longer.
+"""
 
 import fuzz_commands
 import pytest

@@ -1,4 +1,6 @@
-"""Models from elsewhere become work directories, bit for bit; what does not fit is refused in one line."""
+"""Models from elsewhere become work directories, bit for bit; what does not fit is refused in one
+line.
+"""
 
 import dataclasses
 import json
@@ -33,9 +35,19 @@ from xlnet_jax.storage import files
 
 CONFIG = tiny.config(model={"activation": "gelu_erf"}, mesh={"data": 1})
 # What a source does not say.
-REST = [f"--config.{name}={value}" for name, value in configs.flat(CONFIG).items()
-        if name in ("model.memory_len", "model.compute_dtype", "model.unroll", "data.segment_len", "data.reuse_len",
-                    "data.num_predict")]  # fmt: skip
+REST = [
+    f"--config.{name}={value}"
+    for name, value in configs.flat(CONFIG).items()
+    if name
+    in (
+        "model.memory_len",
+        "model.compute_dtype",
+        "model.unroll",
+        "data.segment_len",
+        "data.reuse_len",
+        "data.num_predict",
+    )
+]
 NORMALIZATION = Normalization(lower=True, nfkc=True)
 
 
@@ -73,44 +85,77 @@ def edit(path, **changes):
 
 
 def test_huggingface_and_back(folder, params, tmp_path, caplog):
-    """Ours -> Hugging Face -> ours -> Hugging Face: arrays, configuration and tokenizer are those that left."""
+    """Ours -> Hugging Face -> ours -> Hugging Face: arrays, configuration and tokenizer are those
+    that left.
+    """
     caplog.set_level("INFO")
     workdir = str(tmp_path / "work")
     arrays = len(load_file(f"{folder}/model.safetensors"))
     assert import_(folder, workdir) == {"arrays": arrays, "workdir": workdir}
     assert "assumed" not in caplog.text and "without a key" not in caplog.text
     assert "model.activation=gelu_erf" in caplog.text
-    assert f"--config.checkpoint.init_from={workdir} --config.model.vocab_size={tiny.VOCAB}" in caplog.text
+    assert (
+        f"--config.checkpoint.init_from={workdir} --config.model.vocab_size={tiny.VOCAB}"
+        in caplog.text
+    )
     assert_equal(imported_params(workdir), params)
     found = workdirs.load_config(workdir)
-    assert found.model == dataclasses.replace(CONFIG.model, unroll="auto") and found.data == CONFIG.data
+    assert (
+        found.model == dataclasses.replace(CONFIG.model, unroll="auto")
+        and found.data == CONFIG.data
+    )
     tokenizer = workdirs.tokenizer(workdir)
-    assert (tokenizer.sha256, tokenizer.normalization) == (data_fixtures.tokenizer().sha256, NORMALIZATION)
+    assert (tokenizer.sha256, tokenizer.normalization) == (
+        data_fixtures.tokenizer().sha256,
+        NORMALIZATION,
+    )
     again = export(workdir, str(tmp_path / "again"), step=0)
     assert {os.path.basename(file) for file in again["files"]} == set(os.listdir(folder))
     same = set(os.listdir(folder)) - {"README.md"}
     for name in same:
         assert files.read(f"{folder}/{name}") == files.read(str(tmp_path / "again" / name)), name
     card = files.read(str(tmp_path / "again" / "README.md")).decode()
-    assert "library_name: transformers" in card and "| width | 16 |" in card and "the parameters were imported" in card
+    assert (
+        "library_name: transformers" in card
+        and "| width | 16 |" in card
+        and "the parameters were imported" in card
+    )
 
 
-def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(copy, tmp_path, caplog):
+def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
+    copy, tmp_path, caplog
+):
     caplog.set_level("INFO")
-    words = ["--config.data.segment_len=40", "--config.data.reuse_len=20", "--config.data.num_predict=4"]
+    words = [
+        "--config.data.segment_len=40",
+        "--config.data.reuse_len=20",
+        "--config.data.num_predict=4",
+    ]
     import_(str(copy), str(tmp_path / "told"), overrides=words)
     found = workdirs.load_config(str(tmp_path / "told"))
-    assert (found.data.segment_len, found.data.reuse_len, found.model.memory_len) == (40, 20, CONFIG.model.memory_len)
+    assert (found.data.segment_len, found.data.reuse_len, found.model.memory_len) == (
+        40,
+        20,
+        CONFIG.model.memory_len,
+    )
     assert "assumed" not in caplog.text
     (copy / fields.OWN).unlink()
     edit(copy / "config.json", mem_len=7, reuse_len=0)
-    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model.memory_len": 7}, "0 is null there"
+    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model.memory_len": 7}, (
+        "0 is null there"
+    )
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
-    said = "does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
+    said = (
+        "does not say how its model was trained; assumed: "
+        "model.compute_dtype=bfloat16 data.objective=plm;"
+    )
     assert f"{copy} {said}" in caplog.text
     assert workdirs.load_config(str(tmp_path / "untold")).model.memory_len == 7
     (copy / fields.OWN).write_text('{"data.sgment_len": 3}')
-    with pytest.raises(BadInput, match=r"json: 'data.sgment_len' is no key of such a file. Did you mean 'data.segment"):
+    with pytest.raises(
+        BadInput,
+        match=r"json: 'data.sgment_len' is no key of such a file. Did you mean 'data.segment",
+    ):
         import_(str(copy), str(tmp_path / "other"))
 
 
@@ -122,15 +167,26 @@ def test_a_folder_names_no_programs_and_no_other_path(copy, tmp_path):
             import_(str(copy), str(tmp_path / "other"))
 
 
-def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy, params, tmp_path, caplog):
-    """Import, a run that starts from it, one that starts from that one; export. What cannot be kept is named."""
+def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(
+    copy, params, tmp_path, caplog
+):
+    """Import, a run that starts from it, one that starts from that one; export. What cannot be kept
+    is named.
+    """
     caplog.set_level("INFO")
     said = dict(mem_len=7, reuse_len=3, bi_data=True, use_mems_eval=False)
-    edit(copy / "config.json", **said, task_specific_params={"text-generation": {"max_length": 250}}, finetuned=None)
+    edit(
+        copy / "config.json",
+        **said,
+        task_specific_params={"text-generation": {"max_length": 250}},
+        finetuned=None,
+    )
     work, first, second = (str(tmp_path / name) for name in ("work", "first", "second"))
     import_(str(copy), work)
-    assert ("without a key here, so that a later export will lack it: "
-            "task_specific_params={'text-generation': {'max_length': 250}}\n") in caplog.text  # fmt: skip
+    assert (
+        "without a key here, so that a later export will lack it: "
+        "task_specific_params={'text-generation': {'max_length': 250}}\n"
+    ) in caplog.text
     data = SimpleNamespace(sha256="1" * 64, tokenizer=data_fixtures.tokenizer())
     for run, source in ((first, work), (second, first), (second, "gone")):
         config = tiny.config(model={"activation": "gelu_erf"}, checkpoint={"init_from": source})
@@ -142,17 +198,27 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy
     for run, expected in ((work, said), (second, said), (own, peers.PEERS["xlnet"].kept)):
         if run != work:
             with Checkpoints(run, CONFIG.checkpoint) as checkpoints:
-                checkpoints.save(1, {"params": params}, workdirs.identity(CONFIG, "1" * 64, data.tokenizer.sha256))
+                checkpoints.save(
+                    1,
+                    {"params": params},
+                    workdirs.identity(CONFIG, "1" * 64, data.tokenizer.sha256),
+                )
         export(run, f"{run}.exported")
         found = files.read_json_object(f"{run}.exported/config.json")
         assert {key: found[key] for key in expected} == expected
         assert found.items() >= {"mem_len": expected["mem_len"], "use_mems_train": False}.items()
-    edit(tmp_path / "work" / "config.json", source_config=said | {"n_layer": 5, "same_length": True})
+    edit(
+        tmp_path / "work" / "config.json", source_config=said | {"n_layer": 5, "same_length": True}
+    )
     export(work, str(tmp_path / "strange"))
     sizes = {"n_layer": CONFIG.model.layers, "same_length": False}
-    assert files.read_json_object(f"{tmp_path}/strange/config.json").items() >= (said | sizes).items()
+    assert (
+        files.read_json_object(f"{tmp_path}/strange/config.json").items() >= (said | sizes).items()
+    )
     edit(tmp_path / "work" / "config.json", source_config=5)
-    with pytest.raises(BadInput, match="config.json: source_config='5' is no JSON object; leave it out"):
+    with pytest.raises(
+        BadInput, match="config.json: source_config='5' is no JSON object; leave it out"
+    ):
         export(work, str(tmp_path / "other"))
 
 
@@ -163,11 +229,22 @@ def test_shards_and_back(params, tmp_path):
     weights = sorted(f"{path}/{name}" for name in os.listdir(path) if name.endswith(".safetensors"))
     index = files.read_json_object(f"{path}/model.safetensors.index.json")
     arrays = [load_file(file) for file in weights]
-    assert len(weights) > 3 and os.path.basename(weights[0]) == f"model-00001-of-{len(weights):05}.safetensors"
+    assert (
+        len(weights) > 3
+        and os.path.basename(weights[0]) == f"model-00001-of-{len(weights):05}.safetensors"
+    )
     sizes = [sum(array.nbytes for array in shard.values()) for shard in arrays]
     assert max(size for size, shard in zip(sizes, arrays, strict=True) if len(shard) > 1) <= 9000
-    assert index["metadata"]["total_size"] == sum(sizes) == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    found = {name: os.path.basename(file) for file, shard in zip(weights, arrays, strict=True) for name in shard}
+    assert (
+        index["metadata"]["total_size"]
+        == sum(sizes)
+        == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    )
+    found = {
+        name: os.path.basename(file)
+        for file, shard in zip(weights, arrays, strict=True)
+        for name in shard
+    }
     assert index["weight_map"] == found
     import_(path, str(tmp_path / "work"), overrides=REST)
     assert_equal(imported_params(tmp_path / "work"), params)
@@ -183,22 +260,36 @@ def test_orbax_and_back(share_layers, tmp_path):
 
     config = tiny.config(model={"share_layers": share_layers}, mesh={"data": 1})
     params, run = tiny.random_params(config), str(tmp_path / "run")
-    identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64,
-                "tokenizer_sha256": data_fixtures.tokenizer().sha256}  # fmt: skip
+    identity = {
+        "config": configs.flat(config),
+        "corpus_sha256": "1" * 64,
+        "tokenizer_sha256": data_fixtures.tokenizer().sha256,
+    }
     with Checkpoints(run, config.checkpoint) as checkpoints:
         checkpoints.save(7, {"params": params}, identity)
     workdirs.write_tokenizer(run, Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION))
     files.write(f"{run}/config.json", files.to_json(identity))
     exported = export(run, str(tmp_path / "exported"), format="orbax")
-    assert {os.path.basename(file.rstrip("/")) for file in exported["files"]} == {"params", "config.json", "tokenizer"}
+    assert {os.path.basename(file.rstrip("/")) for file in exported["files"]} == {
+        "params",
+        "config.json",
+        "tokenizer",
+    }
     assert_equal(ocp.load(str(tmp_path / "exported" / "params")), params)
     workdir = str(tmp_path / "work")
     assert import_(str(tmp_path / "exported"), workdir)["arrays"] == len(jax.tree.leaves(params))
     assert_equal(imported_params(workdir), params)
-    assert workdirs.load_config(workdir).data == config.data and workdirs.load_config(workdir).model == config.model
+    assert (
+        workdirs.load_config(workdir).data == config.data
+        and workdirs.load_config(workdir).model == config.model
+    )
     assert workdirs.tokenizer(workdir).normalization == NORMALIZATION
     with pytest.raises(BadInput, match="trained with other frozen keys: model.layers"):
-        import_(str(tmp_path / "exported"), str(tmp_path / "other"), overrides=["--config.model.layers=3"])
+        import_(
+            str(tmp_path / "exported"),
+            str(tmp_path / "other"),
+            overrides=["--config.model.layers=3"],
+        )
     shutil.rmtree(tmp_path / "exported" / "params" / "state")
     with pytest.raises(BadInput, match="params: Orbax cannot read it"):
         import_(str(tmp_path / "exported"), str(tmp_path / "other"))
@@ -210,7 +301,9 @@ def test_buckets(params, tmp_path):
     with fake_gcs.serve() as server:
         trained = Trained(CONFIG, data_fixtures.tokenizer(), params)
         huggingface.write(trained, "gs://bucket/model", shard_bytes=9000)
-        assert {f"bucket/model/{file}" for file in files.listing("gs://bucket/model")} == server.objects.keys()
+        assert {
+            f"bucket/model/{file}" for file in files.listing("gs://bucket/model")
+        } == server.objects.keys()
         import_("gs://bucket/model", str(tmp_path / "work"), overrides=REST)
         assert_equal(imported_params(tmp_path / "work"), params)
         with pytest.raises(BadInput, match="gs://bucket/model: is not empty"):
@@ -224,38 +317,64 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
     bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
     save_file(bare | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
     with pytest.raises(BadInput, match=r"missing \(1\): lm_loss.bias"):
-        save_file({name: bare[name] for name in bare if name != "lm_loss.bias"}, copy / "model.safetensors")
+        save_file(
+            {name: bare[name] for name in bare if name != "lm_loss.bias"},
+            copy / "model.safetensors",
+        )
         import_(str(copy), str(tmp_path / "work"), overrides=REST)
     save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
     assert_equal(imported_params(tmp_path / "work"), params)
     save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
-    with pytest.raises(BadInput, match="lm_loss.weight is not transformer.word_embedding.weight; only tied"):
+    with pytest.raises(
+        BadInput, match="lm_loss.weight is not transformer.word_embedding.weight; only tied"
+    ):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
 
 
 def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
     os.remove(copy / "spiece.model")
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
-    found, ours = workdirs.tokenizer(str(tmp_path / "work")), Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
+    found, ours = (
+        workdirs.tokenizer(str(tmp_path / "work")),
+        Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION),
+    )
     assert found.pieces == ours.pieces and found.normalization == ours.normalization
-    lines = data_fixtures.synthetic_text(3, 40).split("\n") + ["(12,000), 1990, and <eop> “quoted” ﬁne", "한국어 がぎ"]
-    assert [found.encode(line).tolist() for line in lines] == [ours.encode(line).tolist() for line in lines]
+    lines = data_fixtures.synthetic_text(3, 40).split("\n") + [
+        "(12,000), 1990, and <eop> “quoted” ﬁne",
+        "한국어 がぎ",
+    ]
+    assert [found.encode(line).tolist() for line in lines] == [
+        ours.encode(line).tolist() for line in lines
+    ]
     os.remove(copy / "tokenizer.json")
-    with pytest.raises(BadInput, match="has no spiece.model, vocabulary.json, tokenizer.json.*--tokenizer"):
+    with pytest.raises(
+        BadInput, match="has no spiece.model, vocabulary.json, tokenizer.json.*--tokenizer"
+    ):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
-    import_(str(copy), str(tmp_path / "other"), tokenizer=data_fixtures.tokenizer_path(), overrides=REST)
+    import_(
+        str(copy), str(tmp_path / "other"), tokenizer=data_fixtures.tokenizer_path(), overrides=REST
+    )
     assert workdirs.tokenizer(str(tmp_path / "other")).normalization == NORMALIZATION
 
 
 def test_the_steps_of_a_nested_normalizer_are_found():
-    inner = {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAA"}]}
-    document = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]}, "pre_tokenizer": None,
-                "normalizer": {"type": "Sequence", "normalizers": [inner]}}  # fmt: skip
+    inner = {
+        "type": "Sequence",
+        "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAA"}],
+    }
+    document = {
+        "model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]},
+        "pre_tokenizer": None,
+        "normalizer": {"type": "Sequence", "normalizers": [inner]},
+    }
     made = tokenizer_json.sentencepiece_model_pb2.ModelProto.FromString(
         tokenizer_json.sentencepiece_model(document, "x")
     )
-    assert made.normalizer_spec.precompiled_charsmap == b"\0\0\0" and made.normalizer_spec.add_dummy_prefix
+    assert (
+        made.normalizer_spec.precompiled_charsmap == b"\0\0\0"
+        and made.normalizer_spec.add_dummy_prefix
+    )
     with pytest.raises(BadInput, match="x: "):
         tokenizer_json.sentencepiece_model({"model": {"type": "BPE"}}, "x")
 
@@ -265,7 +384,9 @@ def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
     classes = {"model_type": "xlnet", "architectures": ["XLNetForSequenceClassification"]}
     for limit, expected in ((10**30 + 19884624838656, {}), (128, {"data.segment_len": 128})):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
-        assert expected.items() == {x for x in fields.read_task(str(tmp_path), classes).items() if "len" in x[0]}
+        assert expected.items() == {
+            x for x in fields.read_task(str(tmp_path), classes).items() if "len" in x[0]
+        }
 
 
 def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):
@@ -281,25 +402,42 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     assert "No such file" in refused(copy, f"--tokenizer={tmp_path}/other.model")
     arrays = load_file(copy / "model.safetensors")
     bias = "transformer.layer.1.rel_attn.r_w_bias"
-    save_file({name: array for name, array in arrays.items() if name != bias}
-              | {"transformer.layer.2.rel_attn.r_w_bias": arrays[bias], "lm_loss.bias": np.zeros(7, np.float32)},
-              copy / "model.safetensors")  # fmt: skip
+    save_file(
+        {name: array for name, array in arrays.items() if name != bias}
+        | {
+            "transformer.layer.2.rel_attn.r_w_bias": arrays[bias],
+            "lm_loss.bias": np.zeros(7, np.float32),
+        },
+        copy / "model.safetensors",
+    )
     line = refused()
-    assert f"missing (1): {bias};" in line and "left over (1): transformer.layer.2.rel_attn.r_w_bias;" in line
+    assert (
+        f"missing (1): {bias};" in line
+        and "left over (1): transformer.layer.2.rel_attn.r_w_bias;" in line
+    )
     assert "lm_loss.bias is [7] and must be [200]" in line
-    save_file(arrays | {"lm_loss.bias": np.full(200, np.nan, np.float32)}, copy / "model.safetensors")
+    save_file(
+        arrays | {"lm_loss.bias": np.full(200, np.nan, np.float32)}, copy / "model.safetensors"
+    )
     assert "not finite: lm_head/bias" in refused()
     (copy / "model.safetensors").write_bytes(b"\xff" * 100)
     assert "model.safetensors: not a safetensors file" in refused()
     os.remove(copy / "model.safetensors")
     assert "has no model.safetensors; save the model in safetensors" in refused()
     for changes, said in (
-        (dict(vocab_size=199), "has 200 pieces, the model"), (dict(d_model="16"), 'd_model is "16" and'),
-        (dict(ff_activation="silu"), "ff_activation='silu' is not one of"), (dict(attn_type="uni"), "attn_type"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="t5"), "is 't5'; only"),
-        (dict(architectures=5), "architectures is 5 and must be a list"), (dict(same_length=0), "same_length is 0 and"),
-        (dict(architectures=["XLNetForSequenceClassification"], id2label={"a": "x"}), "does not name the label of"),
-    ):  # fmt: skip
+        (dict(vocab_size=199), "has 200 pieces, the model"),
+        (dict(d_model="16"), 'd_model is "16" and'),
+        (dict(ff_activation="silu"), "ff_activation='silu' is not one of"),
+        (dict(attn_type="uni"), "attn_type"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"),
+        (dict(model_type="t5"), "is 't5'; only"),
+        (dict(architectures=5), "architectures is 5 and must be a list"),
+        (dict(same_length=0), "same_length is 0 and"),
+        (
+            dict(architectures=["XLNetForSequenceClassification"], id2label={"a": "x"}),
+            "does not name the label of",
+        ),
+    ):
         shutil.copy(f"{folder}/config.json", config)
         edit(config, **changes)
         assert said in refused()
@@ -314,17 +452,30 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
 @pytest.mark.parametrize(
     ("task", "changes", "said"),
     [
-        ("classification", {"summary_last_dropout": 0.3}, "summary_last_dropout=0.3 and dropout=0.1; only equal ones"),
+        (
+            "classification",
+            {"summary_last_dropout": 0.3},
+            "summary_last_dropout=0.3 and dropout=0.1; only equal ones",
+        ),
         ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
         ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),
         ("regression", {"summary_activation": None}, 'summary_activation=null; only "tanh"'),
-        ("multi_label_classification", {"id2label": {"0": "a", "2": "b"}}, "does not name the label of each number"),
+        (
+            "multi_label_classification",
+            {"id2label": {"0": "a", "2": "b"}},
+            "does not name the label of each number",
+        ),
     ],
 )
 def test_a_head_of_xlnet_that_is_another_function_is_refused(task, changes, said, tmp_path, capsys):
-    config = tiny.config(finetune={"task": task, "labels": "a,b" if task.endswith("classification") else ""})
+    config = tiny.config(
+        finetune={"task": task, "labels": "a,b" if task.endswith("classification") else ""}
+    )
     tokenizer = data_fixtures.tokenizer()
-    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer)), str(tmp_path / "model"))
+    huggingface.write(
+        Trained(config, tokenizer, tiny.random_params(config, 1, tokenizer)),
+        str(tmp_path / "model"),
+    )
     edit(tmp_path / "model" / "config.json", **changes)
     assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
     assert said in capsys.readouterr().err
@@ -370,7 +521,9 @@ def test_a_damaged_tensorflow_data_file_is_one_line(kind, error, tmp_path, monke
     arrays = released.tensorflow_arrays("tiny")
     words, symbols = [], tmp_path / "symbols.txt"
     if kind == "transformer_xl":
-        arrays = transformer_xl_arrays.variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
+        arrays = transformer_xl_arrays.variables_of(
+            xl_replay.load("plain"), xl_replay.CASES["plain"]
+        )
         symbols.write_text("\n".join(transformer_xl_arrays.SYMBOLS))
         words = [f"--tokenizer={symbols}"]
     else:
@@ -383,20 +536,30 @@ def test_a_damaged_tensorflow_data_file_is_one_line(kind, error, tmp_path, monke
         get_variable_to_shape_map=lambda: {name: array.shape for name, array in arrays.items()},
         get_variable_to_dtype_map=lambda: dict.fromkeys(arrays, float32),
     )
-    library = SimpleNamespace(errors=SimpleNamespace(OpError=Unreadable),
-                              train=SimpleNamespace(load_checkpoint=lambda _: reader))  # fmt: skip
+    library = SimpleNamespace(
+        errors=SimpleNamespace(OpError=Unreadable),
+        train=SimpleNamespace(load_checkpoint=lambda _: reader),
+    )
     monkeypatch.setitem(sys.modules, "tensorflow", library)
     (tmp_path / "model.ckpt.index").touch()
-    assert main(["import", f"{tmp_path}/model.ckpt", f"--workdir={tmp_path}/work", "--json", *words]) == 2
+    assert (
+        main(["import", f"{tmp_path}/model.ckpt", f"--workdir={tmp_path}/work", "--json", *words])
+        == 2
+    )
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert f"{tmp_path}/model.ckpt: TensorFlow cannot read it (" in line and line.endswith("; copy it again")
+    assert f"{tmp_path}/model.ckpt: TensorFlow cannot read it (" in line and line.endswith(
+        "; copy it again"
+    )
 
 
 def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     """`train` into it would mix two things: it says how to start from it."""
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
-    words = [f"--config={tiny.TESTS}/tiny_config.py", f"--config.data.corpus={data_fixtures.corpus_path()}"]
+    words = [
+        f"--config={tiny.TESTS}/tiny_config.py",
+        f"--config.data.corpus={data_fixtures.corpus_path()}",
+    ]
     assert main(["train", *words, f"--workdir={workdir}"]) == 2
     assert "holds imported parameters" in capsys.readouterr().err
     with pytest.raises(BadInput, match="holds a run; name a new folder"):
@@ -412,7 +575,12 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
 def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
-    words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--batch_size=8", "--blocks=8", "--json"]
+    words = [
+        f"--config.data.corpus={data_fixtures.corpus_path()}",
+        "--batch_size=8",
+        "--blocks=8",
+        "--json",
+    ]
     assert main(["evaluate", f"--workdir={workdir}", *words]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["step"] == 0 and scores["heldout_loss"] > 5 and scores["targets"] > 0

@@ -1,4 +1,6 @@
-"""How a trained model is opened by those who only read it: the attention of this machine, and no program of the run."""
+"""How a trained model is opened by those who only read it: the attention of this machine, and no
+program of the run.
+"""
 
 import json
 import os
@@ -31,13 +33,19 @@ def fused(tmp_path_factory):
     return write_workdir(str(folder), config)
 
 
-@pytest.mark.parametrize("words", [
-    ["score", "--workdir=RUN", "Bado kilu."],
-    ["fill", "--workdir=RUN", "Bado [MASK]."],
-    ["generate", "--workdir=RUN", "--prompt=Bado"],
-    ["evaluate", "--workdir=RUN", "--target_share=0.5", "--windows=1"],
-], ids=lambda words: words[0])  # fmt: skip
-def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, monkeypatch, words, capsys):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["score", "--workdir=RUN", "Bado kilu."],
+        ["fill", "--workdir=RUN", "Bado [MASK]."],
+        ["generate", "--workdir=RUN", "--prompt=Bado"],
+        ["evaluate", "--workdir=RUN", "--target_share=0.5", "--windows=1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(
+    fused, monkeypatch, words, capsys
+):
     asked, computed = [], []
 
     def choose(config, absent=None):
@@ -45,7 +53,9 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
         return "xla", "attention: xla, says the test"
 
     def seen(self, *args, **kwargs):
-        computed.append((self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir))
+        computed.append(
+            (self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir)
+        )
         raise BadInput("seen")  # before anything is compiled
 
     monkeypatch.setattr(choice, "choose", choose)
@@ -53,7 +63,9 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
     monkeypatch.setattr(decoder.Decoder, "__call__", seen)
     assert main([word.replace("RUN", fused) for word in words]) == 2
     assert "seen" in capsys.readouterr().err
-    assert asked == ["auto"] and computed == [("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))]
+    assert asked == ["auto"] and computed == [
+        ("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))
+    ]
 
 
 def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
@@ -67,8 +79,11 @@ def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
 def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):
     folder = str(tmp_path)
     identity = workdirs.identity(tiny.config(), "", "")
-    identity["config"] |= {"distributed.coordinator": "far:1234", "distributed.processes": 2,
-                           "log.compilation_cache": folder}  # fmt: skip
+    identity["config"] |= {
+        "distributed.coordinator": "far:1234",
+        "distributed.processes": 2,
+        "log.compilation_cache": folder,
+    }
     (tmp_path / "config.json").write_text(json.dumps(identity))
     config = workdirs.load_config(folder)
     assert config.distributed == tiny.config().distributed and config.log.compilation_cache == ""
@@ -92,12 +107,17 @@ def test_whose_programs_are_used(tmp_path, monkeypatch, caplog):
     os.makedirs(users)
     assert cache(config, workdir) == own and caplog.text == ""
     os.chmod(own, 0o777)
-    assert cache(config, workdir) == users and f"{own} can be written by others, and it may hold any" in caplog.text
+    assert (
+        cache(config, workdir) == users
+        and f"{own} can be written by others, and it may hold any" in caplog.text
+    )
     os.chmod(own, 0o755)
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: os.getuid() + 1)
         assert cache(config, workdir) is None, "neither folder is this user's"
-        assert cache(tiny.config(log={"compilation_cache": own}), workdir) == own, "who names it trusts it"
+        assert cache(tiny.config(log={"compilation_cache": own}), workdir) == own, (
+            "who names it trusts it"
+        )
     os.chmod(users, 0o777)
     assert cache(config) is cache(tiny.config(log={"compilation_cache": "none"})) is None
 
@@ -112,4 +132,6 @@ def test_no_folder_for_programs_is_no_error(tmp_path, monkeypatch, caplog, home)
         warnings.simplefilter("error")
         assert cache(tiny.config()) is None
     (line,) = caplog.messages
-    assert line.startswith("no compilation cache, so the next start compiles again: log.compilation_cache=")
+    assert line.startswith(
+        "no compilation cache, so the next start compiles again: log.compilation_cache="
+    )

@@ -1,4 +1,6 @@
-"""An option is declared once: for the command line, as a keyword of the library, and as a row in docs/."""
+"""An option is declared once: for the command line, as a keyword of the library, and as a row in
+docs/.
+"""
 
 import dataclasses
 
@@ -9,7 +11,11 @@ from xlnet_jax.cli import make_parser
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Fill, Generate, Score, described
 
-DECLARED = {"fill": (Fill, "any_order"), "generate": (Generate, "any_order"), "score": (Score, "any_order")}
+DECLARED = {
+    "fill": (Fill, "any_order"),
+    "generate": (Generate, "any_order"),
+    "score": (Score, "any_order"),
+}
 
 
 @pytest.mark.parametrize("command", DECLARED)

@@ -1,4 +1,6 @@
-"""How `predict` reads examples and cuts them into batches; `tests/finetune` compares its results with evaluations."""
+"""How `predict` reads examples and cuts them into batches; `tests/finetune` compares its results
+with evaluations.
+"""
 
 import contextlib
 import json
@@ -21,34 +23,70 @@ from xlnet_jax.finetune.task import Example, Row
 def test_short_rows_are_in_short_batches_and_come_back_in_their_order():
     """A batch is as long as the longest sequence of each row needs; the shortest has 16 tokens."""
     lengths = [(40,), (3,), (20,), (5, 33), (16,), (17,), (64,)]
-    rows = [Row(tuple(np.full(n, number) for n in each), (), {}, number) for number, each in enumerate(lengths)]
+    rows = [
+        Row(tuple(np.full(n, number) for n in each), (), {}, number)
+        for number, each in enumerate(lengths)
+    ]
     batches = {}
 
     def predictor(params, rows, segment_len):
         assert params == "parameters"
         batches[segment_len] = [row.example for row in rows]
-        return None, {"number": np.array([row.example for row in rows]), "tokens": np.array([segment_len] * len(rows))}
+        return None, {
+            "number": np.array([row.example for row in rows]),
+            "tokens": np.array([segment_len] * len(rows)),
+        }
 
     found = predict._by_length(predictor, "parameters", rows, 64, any_length=True)
     assert batches == {16: [1, 4], 32: [2, 5], 64: [0, 3, 6]}
-    assert found["number"].tolist() == list(range(7)) and found["tokens"].tolist() == [64, 16, 32, 64, 16, 32, 64]
+    assert found["number"].tolist() == list(range(7)) and found["tokens"].tolist() == [
+        64,
+        16,
+        32,
+        64,
+        16,
+        32,
+        64,
+    ]
     batches.clear()
     predict._by_length(predictor, "parameters", rows, 64, any_length=False)
     assert batches == {64: list(range(7))}
 
 
 LABELS = {"classification": "no,yes", "token_classification": "B-X,O", "text_to_text": ""}
-SQUAD = {"data": [{"paragraphs": [{"context": "bame dono", "qas": [
-    {"id": "q1", "question": "kiki", "answers": [{"text": "dono", "answer_start": 5}]},
-    {"id": "q2", "question": "lusi", "answers": [], "is_impossible": True}, {"id": "q3", "question": "kira"},
-]}]}]}  # fmt: skip
-RACE = {"article": "bame", "questions": ["kiki _", "lusi"], "options": [["do", "no"], ["ra", "si"]], "id": "h1.txt"}
+SQUAD = {
+    "data": [
+        {
+            "paragraphs": [
+                {
+                    "context": "bame dono",
+                    "qas": [
+                        {
+                            "id": "q1",
+                            "question": "kiki",
+                            "answers": [{"text": "dono", "answer_start": 5}],
+                        },
+                        {"id": "q2", "question": "lusi", "answers": [], "is_impossible": True},
+                        {"id": "q3", "question": "kira"},
+                    ],
+                }
+            ]
+        }
+    ]
+}
+RACE = {
+    "article": "bame",
+    "questions": ["kiki _", "lusi"],
+    "options": [["do", "no"], ["ra", "si"]],
+    "id": "h1.txt",
+}
 
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Predicts with a run whose model says nothing: what the files and texts become, as rows of text, and the results;
-    or the line of an error."""
+    """Predicts with a run whose model says nothing: what the files and texts become, as rows of
+    text, and the results; or the line of an error.
+    """
 
     def ask(task, files=(), columns="", **options):
         labels = {"labels": LABELS[task]} if task in LABELS else {}
@@ -68,20 +106,31 @@ def asked(tmp_path, monkeypatch):
             N, C = len(rows), len(rows[0].tokens)
             one = np.zeros((N, 1))
             return {
-                "classification": {"logits": np.zeros((N, 1, 2))}, "regression": {"logits": np.zeros((N, 1, 1))},
-                "multiple_choice": {"logits": np.zeros((N, C, 1))}, "embeddings": {"vectors": np.ones((N, C, 2))},
+                "classification": {"logits": np.zeros((N, 1, 2))},
+                "regression": {"logits": np.zeros((N, 1, 1))},
+                "multiple_choice": {"logits": np.zeros((N, C, 1))},
+                "embeddings": {"vectors": np.ones((N, C, 2))},
                 "token_classification": {"label": np.zeros((N, 40), int)},
-                "question_answering": {"start": one.astype(int), "start_score": one, "end": one[:, None].astype(int),
-                                       "end_score": one[:, None], "no_answer": one[:, 0]},
+                "question_answering": {
+                    "start": one.astype(int),
+                    "start_score": one,
+                    "end": one[:, None].astype(int),
+                    "end_score": one[:, None],
+                    "no_answer": one[:, 0],
+                },
                 "text_to_text": {"tokens": np.full((N, 3), -1), "log_prob": np.zeros(N)},
-            }[task]  # fmt: skip
+            }[task]
 
         @contextlib.contextmanager
         def opened(*_):
             yield SimpleNamespace(step=3, params=None, recipe=None, mesh=None)
 
         monkeypatch.setattr(predict, "opened", opened)
-        monkeypatch.setattr(predict, "predictor", lambda *_: lambda params, rows, segment_len: (None, predicted(rows)))
+        monkeypatch.setattr(
+            predict,
+            "predictor",
+            lambda *_: lambda params, rows, segment_len: (None, predicted(rows)),
+        )
         monkeypatch.setattr(predict, "writer", lambda *_: lambda params, rows: predicted(rows))
         monkeypatch.setattr(predict.meshes, "row_devices", lambda mesh: 1)
         if files:
@@ -94,7 +143,8 @@ def asked(tmp_path, monkeypatch):
         said = []
         for row in rows_of_all:
             parts = [
-                np.split(tokens, np.flatnonzero(np.isin(tokens, [special.sep, special.cls]))) for tokens in row.tokens
+                np.split(tokens, np.flatnonzero(np.isin(tokens, [special.sep, special.cls])))
+                for tokens in row.tokens
             ]
             texts = [[tokenizer.decode(part) for part in each] for each in parts]
             said.append([text for each in texts for text in each if text])
@@ -107,58 +157,188 @@ def _lines(*objects):
     return "".join(json.dumps(each) + "\n" for each in objects)
 
 
-@pytest.mark.parametrize(("task", "files", "columns", "texts", "beside"), [
-    # In the order in which training reads these fields, whatever that of the file is.
-    ("classification", {"a.jsonl": _lines({"sentence": "bame", "question": "kiki", "label": "yes", "id": "x7"})}, "",
-     [["kiki", "bame"]], [{"id": "x7", "gold": "yes"}]),
-    ("regression", {"a.jsonl": _lines({"hypothesis": "bame", "premise": "kiki", "score": 2.5})}, "",
-     [["kiki", "bame"]], [{"row": 1, "gold": 2.5}]),
-    ("classification", {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})}, "", [["bame", "kiki"]],
-     [{"row": 1}]),
-    # A field that is no text of the task is none.
-    ("classification", {"a.jsonl": _lines({"text": "bame", "source": "kiki"})}, "", [["bame"]], [{"row": 1}]),
-    ("classification", {"a.jsonl": _lines({"context": "kiki", "sentence": "bame"})}, "", [["bame"]], [{"row": 1}]),
-    ("token_classification", {"a.jsonl": _lines({"text": "lusi", "tokens": ["bame", "kiki"]})}, "", [["bame kiki"]],
-     [{"row": 1}]),
-    # Of several usual names those that training took.
-    ("classification", {"a.jsonl": _lines({"sentence": "kiki", "text": "bame"})}, "text,label", [["bame"]],
-     [{"row": 1}]),
-    ("classification", {"a.jsonl": _lines({"label": 0, "body": "bame", "title": "kiki"})}, "title,body,label",
-     [["kiki", "bame"]], [{"row": 1, "gold": 0}]),
-    ("classification", {"a.jsonl": _lines({"premise": "bame", "hypothesis": "kiki", "label": "yes"})},
-     "sentence1,sentence2,label", [["bame", "kiki"]], [{"row": 1, "gold": "yes"}]),
-    # Tables, sentences of words, SQuAD and RACE.
-    ("classification", {"a.tsv": "index\tsentence\n0\tbame\n1\tkiki\n"}, "sentence,label", [["bame"], ["kiki"]],
-     [{"index": "0"}, {"index": "1"}]),
-    ("classification", {"a.csv": 'label,text\nno,"bame\nkiki"\nyes,lusi\n'}, "", [["bame kiki"], ["lusi"]],
-     [{"row": 2, "gold": "no"}, {"row": 3, "gold": "yes"}]),
-    ("classification", {"a.tsv": "x\t1\t*\tbame\ny\t0\t*\tkiki\n"}, "3,1", [["bame"], ["kiki"]],
-     [{"row": 1, "gold": "1"}, {"row": 2, "gold": "0"}]),
-    ("token_classification", {"a.conll": "bame N O\nkiki N B-X\n\nlusi N O\n"}, "", [["bame kiki"], ["lusi"]],
-     [{"row": 1, "gold": ["O", "B-X"]}, {"row": 4, "gold": ["O"]}]),
-    ("token_classification", {"a.conll": "bame\nkiki\n\nlusi\n"}, "0,-1", [["bame kiki"], ["lusi"]],
-     [{"row": 1}, {"row": 4}]),
-    ("question_answering", {"a.json": SQUAD}, "",
-     [["bame dono", "kiki"], ["bame dono", "lusi"], ["bame dono", "kira"]],
-     [{"id": "q1", "gold": [[5, "dono"]]}, {"id": "q2", "gold": []}, {"id": "q3"}]),
-    ("multiple_choice", {"race/1.txt": RACE, "input": ""}, "",
-     [["bame", "kiki do", "bame", "kiki no"], ["bame", "lusi ra", "bame", "lusi si"]],
-     [{"id": "h1.txt", "question": 1}, {"id": "h1.txt", "question": 2}]),
-    ("multiple_choice", {"a.jsonl": _lines({"options": ["do", "no"], "question": "kiki", "context": "bame"})}, "",
-     [["bame", "kiki do", "bame", "kiki no"]], [{"row": 1}]),
-    ("embeddings", {"a.jsonl": _lines({"text": "bame"}, {"sentence": "kiki", "idx": 9})}, "", [["bame"], ["kiki"]],
-     [{"row": 1}, {"idx": 9}]),
-    ("text_to_text", {"a.tsv": "target\tsource\nbame\tkiki\n"}, "", [["kiki"]], [{"row": 2, "gold": "bame"}]),
-    # What is no label is none; a text in each line, or behind its label.
-    ("classification", {"a.tsv": "idx\tsentence\tlabel\n7\tbame\t-1\n"}, "", [["bame"]], [{"idx": "7", "gold": "-1"}]),
-    ("classification", {"a.csv": "sentence,label\nbame,\n"}, "", [["bame"]], [{"row": 2}]),
-    ("classification", {"a.txt": "__label__yes bame\nkiki\n"}, "", [["bame"], ["kiki"]],
-     [{"row": 1, "gold": "yes"}, {"row": 2}]),
-    ("classification", {"a.txt": "bame\n\nkiki\n"}, "", [["bame"], ["kiki"]], [{"row": 1}, {"row": 3}]),
-    ("classification", {"a.txt": "bame\tkiki\n"}, "question,sentence,label", [["bame", "kiki"]], [{"row": 1}]),
-])  # fmt: skip
-def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, task, files, columns, texts, beside):
-    """With its gold label if there is one; the fault: the lines of a table as they are, or texts in another order."""
+@pytest.mark.parametrize(
+    ("task", "files", "columns", "texts", "beside"),
+    [
+        # In the order in which training reads these fields, whatever that of the file is.
+        (
+            "classification",
+            {
+                "a.jsonl": _lines(
+                    {"sentence": "bame", "question": "kiki", "label": "yes", "id": "x7"}
+                )
+            },
+            "",
+            [["kiki", "bame"]],
+            [{"id": "x7", "gold": "yes"}],
+        ),
+        (
+            "regression",
+            {"a.jsonl": _lines({"hypothesis": "bame", "premise": "kiki", "score": 2.5})},
+            "",
+            [["kiki", "bame"]],
+            [{"row": 1, "gold": 2.5}],
+        ),
+        (
+            "classification",
+            {"a.jsonl": _lines({"question1": "bame", "question2": "kiki"})},
+            "",
+            [["bame", "kiki"]],
+            [{"row": 1}],
+        ),
+        # A field that is no text of the task is none.
+        (
+            "classification",
+            {"a.jsonl": _lines({"text": "bame", "source": "kiki"})},
+            "",
+            [["bame"]],
+            [{"row": 1}],
+        ),
+        (
+            "classification",
+            {"a.jsonl": _lines({"context": "kiki", "sentence": "bame"})},
+            "",
+            [["bame"]],
+            [{"row": 1}],
+        ),
+        (
+            "token_classification",
+            {"a.jsonl": _lines({"text": "lusi", "tokens": ["bame", "kiki"]})},
+            "",
+            [["bame kiki"]],
+            [{"row": 1}],
+        ),
+        # Of several usual names those that training took.
+        (
+            "classification",
+            {"a.jsonl": _lines({"sentence": "kiki", "text": "bame"})},
+            "text,label",
+            [["bame"]],
+            [{"row": 1}],
+        ),
+        (
+            "classification",
+            {"a.jsonl": _lines({"label": 0, "body": "bame", "title": "kiki"})},
+            "title,body,label",
+            [["kiki", "bame"]],
+            [{"row": 1, "gold": 0}],
+        ),
+        (
+            "classification",
+            {"a.jsonl": _lines({"premise": "bame", "hypothesis": "kiki", "label": "yes"})},
+            "sentence1,sentence2,label",
+            [["bame", "kiki"]],
+            [{"row": 1, "gold": "yes"}],
+        ),
+        # Tables, sentences of words, SQuAD and RACE.
+        (
+            "classification",
+            {"a.tsv": "index\tsentence\n0\tbame\n1\tkiki\n"},
+            "sentence,label",
+            [["bame"], ["kiki"]],
+            [{"index": "0"}, {"index": "1"}],
+        ),
+        (
+            "classification",
+            {"a.csv": 'label,text\nno,"bame\nkiki"\nyes,lusi\n'},
+            "",
+            [["bame kiki"], ["lusi"]],
+            [{"row": 2, "gold": "no"}, {"row": 3, "gold": "yes"}],
+        ),
+        (
+            "classification",
+            {"a.tsv": "x\t1\t*\tbame\ny\t0\t*\tkiki\n"},
+            "3,1",
+            [["bame"], ["kiki"]],
+            [{"row": 1, "gold": "1"}, {"row": 2, "gold": "0"}],
+        ),
+        (
+            "token_classification",
+            {"a.conll": "bame N O\nkiki N B-X\n\nlusi N O\n"},
+            "",
+            [["bame kiki"], ["lusi"]],
+            [{"row": 1, "gold": ["O", "B-X"]}, {"row": 4, "gold": ["O"]}],
+        ),
+        (
+            "token_classification",
+            {"a.conll": "bame\nkiki\n\nlusi\n"},
+            "0,-1",
+            [["bame kiki"], ["lusi"]],
+            [{"row": 1}, {"row": 4}],
+        ),
+        (
+            "question_answering",
+            {"a.json": SQUAD},
+            "",
+            [["bame dono", "kiki"], ["bame dono", "lusi"], ["bame dono", "kira"]],
+            [{"id": "q1", "gold": [[5, "dono"]]}, {"id": "q2", "gold": []}, {"id": "q3"}],
+        ),
+        (
+            "multiple_choice",
+            {"race/1.txt": RACE, "input": ""},
+            "",
+            [["bame", "kiki do", "bame", "kiki no"], ["bame", "lusi ra", "bame", "lusi si"]],
+            [{"id": "h1.txt", "question": 1}, {"id": "h1.txt", "question": 2}],
+        ),
+        (
+            "multiple_choice",
+            {"a.jsonl": _lines({"options": ["do", "no"], "question": "kiki", "context": "bame"})},
+            "",
+            [["bame", "kiki do", "bame", "kiki no"]],
+            [{"row": 1}],
+        ),
+        (
+            "embeddings",
+            {"a.jsonl": _lines({"text": "bame"}, {"sentence": "kiki", "idx": 9})},
+            "",
+            [["bame"], ["kiki"]],
+            [{"row": 1}, {"idx": 9}],
+        ),
+        (
+            "text_to_text",
+            {"a.tsv": "target\tsource\nbame\tkiki\n"},
+            "",
+            [["kiki"]],
+            [{"row": 2, "gold": "bame"}],
+        ),
+        # What is no label is none; a text in each line, or behind its label.
+        (
+            "classification",
+            {"a.tsv": "idx\tsentence\tlabel\n7\tbame\t-1\n"},
+            "",
+            [["bame"]],
+            [{"idx": "7", "gold": "-1"}],
+        ),
+        ("classification", {"a.csv": "sentence,label\nbame,\n"}, "", [["bame"]], [{"row": 2}]),
+        (
+            "classification",
+            {"a.txt": "__label__yes bame\nkiki\n"},
+            "",
+            [["bame"], ["kiki"]],
+            [{"row": 1, "gold": "yes"}, {"row": 2}],
+        ),
+        (
+            "classification",
+            {"a.txt": "bame\n\nkiki\n"},
+            "",
+            [["bame"], ["kiki"]],
+            [{"row": 1}, {"row": 3}],
+        ),
+        (
+            "classification",
+            {"a.txt": "bame\tkiki\n"},
+            "question,sentence,label",
+            [["bame", "kiki"]],
+            [{"row": 1}],
+        ),
+    ],
+)
+def test_a_file_is_read_as_in_training_and_says_which_example_is_which(
+    asked, task, files, columns, texts, beside
+):
+    """With its gold label if there is one; the fault: the lines of a table as they are, or texts in
+    another order.
+    """
     files = dict(files)
     options = {"input": "race"} if files.pop("input", None) is not None else {}
     said, results = asked(task, files, columns, **options)
@@ -168,16 +348,35 @@ def test_a_file_is_read_as_in_training_and_says_which_example_is_which(asked, ta
     assert json.loads(json.dumps(found)) == beside
 
 
-@pytest.mark.parametrize(("task", "files", "columns", "said"), [
-    ("classification", {"a.jsonl": _lines({"sentence": "bame", "label": "yes"})}, "question,sentence,label",
-     "a.jsonl, row 1: no column 'question', but 'sentence', 'label'; set finetune.columns"),
-    ("classification", {"a.tsv": "text\nbame\n"}, "question,sentence,label",
-     "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)"),
-    ("regression", {"a.txt": "bame\tkiki\n"}, "text,score",
-     "a.txt, row 1: the number of texts is 2, and in training it was 1 (text)"),
-    ("classification", {"a.csv": "body,title\nbame,kiki\n"}, "text,label",
-     "a.csv, row 2: no text under a usual name among 'body', 'title'; set finetune.columns"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "files", "columns", "said"),
+    [
+        (
+            "classification",
+            {"a.jsonl": _lines({"sentence": "bame", "label": "yes"})},
+            "question,sentence,label",
+            "a.jsonl, row 1: no column 'question', but 'sentence', 'label'; set finetune.columns",
+        ),
+        (
+            "classification",
+            {"a.tsv": "text\nbame\n"},
+            "question,sentence,label",
+            "a.tsv, row 2: the number of texts is 1, and in training it was 2 (question, sentence)",
+        ),
+        (
+            "regression",
+            {"a.txt": "bame\tkiki\n"},
+            "text,score",
+            "a.txt, row 1: the number of texts is 2, and in training it was 1 (text)",
+        ),
+        (
+            "classification",
+            {"a.csv": "body,title\nbame,kiki\n"},
+            "text,label",
+            "a.csv, row 2: no text under a usual name among 'body', 'title'; set finetune.columns",
+        ),
+    ],
+)
 def test_another_number_of_texts_than_in_training_is_refused(asked, task, files, columns, said):
     told, results = asked(task, files, columns)
     assert said in told
@@ -190,21 +389,35 @@ def test_positional_texts_keep_their_order_and_have_no_names(asked):
 
 
 def test_columns_of_another_file_are_named_at_the_command(asked):
-    said, _ = asked("classification", {"a.csv": "body,title\nbame,kiki\n"}, "text,label",
-                    overrides=["--config.finetune.columns=title,label"])  # fmt: skip
+    said, _ = asked(
+        "classification",
+        {"a.csv": "body,title\nbame,kiki\n"},
+        "text,label",
+        overrides=["--config.finetune.columns=title,label"],
+    )
     assert said == [["kiki"]]
 
 
 BAD = [
     ("classification", {"a.txt": "bame\n\u200b\nkiki\n"}, 2, "a text is empty after normalisation"),
-    ("classification", {"a.jsonl": '{"text": "bame"}\n{"text": \n{"text": "kiki"}\n'}, 2, "not JSON"),
+    (
+        "classification",
+        {"a.jsonl": '{"text": "bame"}\n{"text": \n{"text": "kiki"}\n'},
+        2,
+        "not JSON",
+    ),
     (
         "classification",
         {"a.jsonl": _lines({"text": "bame"}, {"text": 7}, {"text": "kiki"})},
         2,
         "'text' is 7, not a text",
     ),
-    ("classification", {"a.tsv": "text\tid\nbame\t1\nno\nkiki\t3\n"}, 3, "1 columns, and the first row has 2"),
+    (
+        "classification",
+        {"a.tsv": "text\tid\nbame\t1\nno\nkiki\t3\n"},
+        3,
+        "1 columns, and the first row has 2",
+    ),
     ("text_to_text", {"a.txt": "bame\n\nkiki\n"}, 2, "a text is empty"),
 ]
 
@@ -214,7 +427,11 @@ def test_a_bad_row_does_not_end_a_prediction(asked, task, files, row, said, capl
     told, results = asked(task, files)
     assert ["error" in result for result in results] == [False, True, False]
     assert f"row {row}: " in results[1]["error"] and said in results[1]["error"]
-    assert told.startswith("1 of 3 examples could not be used: ") and f"row {row}: " in told and "--skip_bad" in told
+    assert (
+        told.startswith("1 of 3 examples could not be used: ")
+        and f"row {row}: " in told
+        and "--skip_bad" in told
+    )
     texts, again = asked(task, files, skip_bad=True)
     assert texts == [["bame"], ["kiki"]] and again == results
     assert "1 of 3 examples could not be used: " in caplog.text
@@ -229,7 +446,9 @@ def test_the_command_prints_all_rows_before_the_error(asked, tmp_path, capsys):
     assert main(words) == 2
     out, err = capsys.readouterr()
     lines = [json.loads(line) for line in out.splitlines()]
-    assert [("label" in line, "error" in line) for line in lines] == [(True, False)] * 4 + [(False, True)]
+    assert [("label" in line, "error" in line) for line in lines] == [(True, False)] * 4 + [
+        (False, True)
+    ]
     assert "xlnet-jax predict: 1 of 5 examples could not be used: " in err
     assert main([*words, "--skip_bad"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == lines
@@ -242,4 +461,7 @@ def test_a_character_that_is_not_in_the_vocabulary_is_said_with_its_row(text):
     task.encode = lambda number, example: vocabulary.encode(example.texts[0])
     with pytest.raises(BadInput) as raised:
         setup.rows_of(task, [Example((text,), None, "a.jsonl, row 1")])  # type: ignore[arg-type]
-    assert re.match(r"a.jsonl, row 1: character .* is not in the vocabulary .*; correct the row", str(raised.value))
+    assert re.match(
+        r"a.jsonl, row 1: character .* is not in the vocabulary .*; correct the row",
+        str(raised.value),
+    )

@@ -40,32 +40,63 @@ def test_the_quick_start_asks_what_its_model_was_taught(question, caplog):
     """A word has at least one piece: more would lower the share of what is unknown."""
     gap = re.search(r"\[MASK:?(\d*)\]", question)
     _told.clear()
-    warn_of_law(configs.load(CONFIG), [[True] * len(question[: gap.start()].split()) + [False] * int(gap[1] or 1)
-                                       + [True] * len(question[gap.end() :].split())], "random")  # fmt: skip
+    warn_of_law(
+        configs.load(CONFIG),
+        [
+            [True] * len(question[: gap.start()].split())
+            + [False] * int(gap[1] or 1)
+            + [True] * len(question[gap.end() :].split())
+        ],
+        "random",
+    )
     assert not caplog.messages
 
 
 @pytest.mark.slow
-def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch, one_device):
+def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(
+    tmp_path, capsys, monkeypatch, one_device
+):
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("XLNET_INSTALL_SECONDS", "12.5")
-    words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}", "--json", "--config.train.steps=100",
-             "--config.checkpoint.every=50", "--config.optimizer.warmup_steps=20",
-             "--config.evaluation.blocks=60"]  # fmt: skip
+    words = [
+        "quickstart",
+        f"--config={CONFIG}",
+        f"--workdir={tmp_path}",
+        "--json",
+        "--config.train.steps=100",
+        "--config.checkpoint.every=50",
+        "--config.optimizer.warmup_steps=20",
+        "--config.evaluation.blocks=60",
+    ]
     assert main(words) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert {"heldout_loss", "unigram_cross_entropy", "install_seconds", "seconds", "workdir", "export"} <= result.keys()
+    assert {
+        "heldout_loss",
+        "unigram_cross_entropy",
+        "install_seconds",
+        "seconds",
+        "workdir",
+        "export",
+    } <= result.keys()
     assert result["loss_without_memory"] != result["heldout_loss"] and result["targets"] > 0
     assert result["install_seconds"] == 12.5
-    assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, "nothing was learned at all"
+    assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, (
+        "nothing was learned at all"
+    )
     assert os.path.getsize(result["picture"]) > 5000
     assert os.path.exists(os.path.join(result["export"], "model.safetensors"))
     assert [len(one["gaps"][0]["pieces"]) for one in result["filled"]] == [1, 1, 1, 2]
     for question, one in zip(QUESTIONS, result["filled"], strict=True):
         before, after = re.split(r" \[MASK.*\]", question)
-        assert one["question"] == question and one["text"].startswith(before) and one["text"].endswith(after)
-        assert -60 < one["log_prob"] < 0 and one["log_prob"] == pytest.approx(one["gaps"][0]["log_prob"])
+        assert (
+            one["question"] == question
+            and one["text"].startswith(before)
+            and one["text"].endswith(after)
+        )
+        assert -60 < one["log_prob"] < 0 and one["log_prob"] == pytest.approx(
+            one["gaps"][0]["log_prob"]
+        )
     steps = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "metrics.jsonl"))]
     assert steps == list(range(1, 101)), "the run did not resume once on the way"
     starts = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
@@ -77,15 +108,27 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
 
 @pytest.mark.slow
 def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys, one_device):
-    words = ["quickstart", f"--config={BY_CHARACTERS}", f"--workdir={tmp_path}", "--json", "--config.train.steps=40",
-             "--config.checkpoint.every=20", "--config.optimizer.warmup_steps=10",
-             "--config.evaluation.blocks=100"]  # fmt: skip
+    words = [
+        "quickstart",
+        f"--config={BY_CHARACTERS}",
+        f"--workdir={tmp_path}",
+        "--json",
+        "--config.train.steps=40",
+        "--config.checkpoint.every=20",
+        "--config.optimizer.warmup_steps=10",
+        "--config.evaluation.blocks=100",
+    ]
     assert main(words) == 0
     result = json.loads(capsys.readouterr().out)
     # Every target is one character, except for a few ends of documents.
-    assert result["bits_per_character"] == pytest.approx(result["heldout_loss"] / math.log(2), rel=2e-3)
+    assert result["bits_per_character"] == pytest.approx(
+        result["heldout_loss"] / math.log(2), rel=2e-3
+    )
     assert result["heldout_loss"] < result["unigram_cross_entropy"], "nothing was learned at all"
-    assert result["text"].startswith(PROMPT) and len(PROMPT) < len(result["text"]) <= len(PROMPT) + CHARACTERS
+    assert (
+        result["text"].startswith(PROMPT)
+        and len(PROMPT) < len(result["text"]) <= len(PROMPT) + CHARACTERS
+    )
     assert "export" not in result
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["text"] == result["text"]

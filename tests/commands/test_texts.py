@@ -1,4 +1,6 @@
-"""`xlnet-jax fill`, `generate` and `score`: as the library does it, on a mesh, and on a terminal."""
+"""`xlnet-jax fill`, `generate` and `score`: as the library does it, on a mesh, and on a
+terminal.
+"""
 
 import dataclasses
 import json
@@ -30,7 +32,9 @@ TEXTS = ["Bado [MASK] menora, ra[MASK:3]si.", "[MASK:2-6] kilu"]
 
 
 def write_workdir(folder, config):
-    """A work directory with random parameters, in which the end of a document is as likely as any piece."""
+    """A work directory with random parameters, in which the end of a document is as likely as any
+    piece.
+    """
     params = jax.device_put(tiny.random_params(config, 0.4))
     identity = workdirs.identity(config, "", data_fixtures.tokenizer().sha256)
     os.makedirs(folder)
@@ -51,7 +55,8 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory):
     return write_workdir(
-        str(tmp_path_factory.mktemp("texts") / "clm"), tiny.config(data=CLM, mesh={"data": 1, "fsdp": 8})
+        str(tmp_path_factory.mktemp("texts") / "clm"),
+        tiny.config(data=CLM, mesh={"data": 1, "fsdp": 8}),
     )
 
 
@@ -76,7 +81,9 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
         assert one.keys() == {"text", "log_prob", "gaps", "calls", "exact"}
         assert (one["text"], one["calls"], one["exact"]) == (other.text, other.calls, True)
         assert one["log_prob"] == pytest.approx(other.log_prob, abs=1e-3)
-        assert sum(gap["log_prob"] for gap in one["gaps"]) == pytest.approx(one["log_prob"], abs=1e-3)
+        assert sum(gap["log_prob"] for gap in one["gaps"]) == pytest.approx(
+            one["log_prob"], abs=1e-3
+        )
         for gap, same in zip(one["gaps"], other.gaps, strict=True):
             assert (gap["pieces"], gap["order"]) == (same.pieces, same.order)
             assert len(gap["log_probs"]) == len(gap["pieces"])
@@ -100,7 +107,11 @@ def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
 def test_a_bar_counts_several_texts_on_a_terminal(workdir, capsys, monkeypatch):
     """On stderr; without one, and of a single text, there is none."""
     words = [f"--workdir={workdir}", "--json"]
-    for tty, term, more, bar in ((False, "xterm", 2, False), (True, "xterm", 1, False), (True, "xterm", 2, True)):
+    for tty, term, more, bar in (
+        (False, "xterm", 2, False),
+        (True, "xterm", 1, False),
+        (True, "xterm", 2, True),
+    ):
         monkeypatch.setenv("TERM", term)
         monkeypatch.setattr("sys.stderr.isatty", lambda tty=tty: tty, raising=False)
         assert main(["score", *["Rave"] * more, *words]) == 0
@@ -113,29 +124,46 @@ def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypa
     (found,) = lines(capsys, words)
     shown = on_a_terminal(monkeypatch, capsys, words)
     assert found["text"] in shown and "{" not in shown
-    assert [texts.chance(np.log(p)) for p in (1, 0.0123, 0.0001234)] == ["100.0 %", "1.2 %", "1.2e-04"]
-    assert re.findall(r"\((-[0-9.]+) nats\)", shown) == [f"{gap['log_prob']:.2f}" for gap in found["gaps"]]
+    assert [texts.chance(np.log(p)) for p in (1, 0.0123, 0.0001234)] == [
+        "100.0 %",
+        "1.2 %",
+        "1.2e-04",
+    ]
+    assert re.findall(r"\((-[0-9.]+) nats\)", shown) == [
+        f"{gap['log_prob']:.2f}" for gap in found["gaps"]
+    ]
     # With --json there is no view on a terminal either.
     assert json.loads(on_a_terminal(monkeypatch, capsys, [*words, "--json"])) == found
 
 
 def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
     """In another order as the library, which warns too; on a terminal the same texts."""
-    words = ["generate", f"--workdir={workdir}", *(f"--prompt={prompt}" for prompt in PROMPTS), "--tokens=8"]
+    words = [
+        "generate",
+        f"--workdir={workdir}",
+        *(f"--prompt={prompt}" for prompt in PROMPTS),
+        "--tokens=8",
+    ]
     found = lines(capsys, [*words, "--order=random"])
     monkeypatch.setattr(orders, "_told", set())
     heard = []
     expected = xj.load(workdir).generate(
-        PROMPTS, tokens=8, order="random", listener=lambda number, text, ended: heard.append((number, text, ended))
+        PROMPTS,
+        tokens=8,
+        order="random",
+        listener=lambda number, text, ended: heard.append((number, text, ended)),
     )
     assert [one["text"] for one in found] == expected and all(expected)
     assert capsys.readouterr().err.count("may be poor here") == 1
     assert sorted(heard) == [(number, text, True) for number, text in enumerate(expected)]
-    assert [(one["prompt"], one["exact"]) for one in found] == [(prompt, True) for prompt in PROMPTS]
+    assert [(one["prompt"], one["exact"]) for one in found] == [
+        (prompt, True) for prompt in PROMPTS
+    ]
     shown = on_a_terminal(monkeypatch, capsys, [*words, "--order=random"])
     at = [shown.index(before + after) for before, after in zip(PROMPTS, expected, strict=True)]
     assert at == sorted(at)
-    # From left to right the text appears as it is written, also where pieces are drawn in parallel: inexactly.
+    # From left to right the text appears as it is written, also where pieces are drawn in parallel:
+    # inexactly.
     words = ["generate", f"--workdir={workdir}", PROMPTS[0], "--tokens=8", "--tokens_per_step=3"]
     (one,) = lines(capsys, words)
     assert not one["exact"]
@@ -143,7 +171,9 @@ def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
 
 
 def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeypatch):
-    """From the command line and a file, as the library gives them; eight rows are spread over eight devices."""
+    """From the command line and a file, as the library gives them; eight rows are spread over eight
+    devices.
+    """
     (tmp_path / "prompts.txt").write_text(f"{PROMPTS[1]}\n\n")
     words = ["generate", f"--workdir={causal}", PROMPTS[0], f"--input={tmp_path}/prompts.txt"]
     words += ["--tokens=20", "--temperature=0"]
@@ -161,13 +191,19 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
         model.encode(PROMPTS)
     for options in ({"order": "random"}, {"tokens_per_step": 2}, {"speculative": 2}):
         ((name, value),) = options.items()
-        with pytest.raises(BadInput, match=rf"{name}={value}: a left-to-right model \(data.objective=clm\)"):
+        with pytest.raises(
+            BadInput, match=rf"{name}={value}: a left-to-right model \(data.objective=clm\)"
+        ):
             model.generate(["x"], **options)
-    with pytest.raises(BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"):
+    with pytest.raises(
+        BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"
+    ):
         model.fill(["x [MASK]"])
     masked = tiny.config(data={"objective": "mlm", "reuse_len": 29}, model={"memory_len": 0})
     model = dataclasses.replace(model, config=masked)
-    with pytest.raises(BadInput, match="data.objective=mlm, which predicts each unknown token by itself"):
+    with pytest.raises(
+        BadInput, match="data.objective=mlm, which predicts each unknown token by itself"
+    ):
         model.generate(["x"])
     with pytest.raises(BadInput, match="text 1 has 2 unknown pieces: a masked model"):
         model.fill(["x [MASK:2]"])
@@ -181,18 +217,28 @@ def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
     folder = write_workdir(str(tmp_path / "run"), config)
     (scored,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=8"])
     assert (
-        scored.keys() == {"text", "elbo", "standard_error", "draws", "mean_log_prob", "pieces", "log_probs"}
+        scored.keys()
+        == {"text", "elbo", "standard_error", "draws", "mean_log_prob", "pieces", "log_probs"}
         and scored["draws"] == 8
     )
     model = xj.load(folder)
     (bound,) = model.elbo(PROMPTS[:1], draws=8)
-    assert scored["elbo"] == pytest.approx(bound.elbo, rel=1e-5) == pytest.approx(sum(scored["log_probs"]))
+    assert (
+        scored["elbo"]
+        == pytest.approx(bound.elbo, rel=1e-5)
+        == pytest.approx(sum(scored["log_probs"]))
+    )
     (one,) = lines(capsys, ["score", f"--workdir={folder}", PROMPTS[0], "--draws=1"])
     assert one["standard_error"] is None
-    filled = lines(capsys, ["fill", f"--workdir={folder}", TEXTS[0], "--order=confidence", "--tokens_per_step=2"])
+    filled = lines(
+        capsys,
+        ["fill", f"--workdir={folder}", TEXTS[0], "--order=confidence", "--tokens_per_step=2"],
+    )
     (expected,) = model.fill(TEXTS[:1], order="confidence", tokens_per_step=2)
     assert filled[0]["text"] == expected.text and filled[0]["calls"] == 2 and not filled[0]["exact"]
-    (text,) = lines(capsys, ["generate", f"--workdir={folder}", PROMPTS[1], "--tokens=9", "--order=confidence"])
+    (text,) = lines(
+        capsys, ["generate", f"--workdir={folder}", PROMPTS[1], "--tokens=9", "--order=confidence"]
+    )
     assert text["exact"] and text["text"]
 
 
@@ -211,30 +257,50 @@ def test_the_text_after_a_prompt():
     tokenizer = data_fixtures.tokenizer()
     ids = tokenizer.encode("Bado kilu menora.").tolist()
     for cut in range(len(ids)):
-        assert tokenizer.decode(ids[:cut]) + text_after(tokenizer, ids[:cut], [*ids[cut:], EOD]) == "Bado kilu menora."
+        assert (
+            tokenizer.decode(ids[:cut]) + text_after(tokenizer, ids[:cut], [*ids[cut:], EOD])
+            == "Bado kilu menora."
+        )
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):
-    """Of a permutation model, on one device and on a mesh; a part of a text given the rest, as JSON."""
+    """Of a permutation model, on one device and on a mesh; a part of a text given the rest, as
+    JSON.
+    """
     folder = write_workdir(str(tmp_path / "run"), tiny.config(mesh={"data": 1, "fsdp": 8}))
-    (tmp_path / "more.jsonl").write_text('{"before": "Bado ", "text": "kilu", "after": " menora."}\n\n')
-    words = ["score", f"--workdir={folder}", PROMPTS[0], f"--input={tmp_path}/more.jsonl", "--orders=3"]
+    (tmp_path / "more.jsonl").write_text(
+        '{"before": "Bado ", "text": "kilu", "after": " menora."}\n\n'
+    )
+    words = [
+        "score",
+        f"--workdir={folder}",
+        PROMPTS[0],
+        f"--input={tmp_path}/more.jsonl",
+        "--orders=3",
+    ]
     whole, given = lines(capsys, words)
     model = xj.load(folder)
     first, second = model.score([PROMPTS[0], Passage("kilu", "Bado ", " menora.")], orders=3)
     for found, expected in ((whole, first), (given, second)):
         joint_K = expected.joint_K
         assert found["log_prob"] == pytest.approx(joint_K.mean(), abs=1e-4)
-        assert found["log_mean_exp"] == pytest.approx(np.logaddexp.reduce(joint_K) - np.log(3), abs=1e-4)
-        assert found["spread"] == pytest.approx(np.sqrt(((joint_K - joint_K.mean()) ** 2).sum() / 2), abs=1e-4)
+        assert found["log_mean_exp"] == pytest.approx(
+            np.logaddexp.reduce(joint_K) - np.log(3), abs=1e-4
+        )
+        assert found["spread"] == pytest.approx(
+            np.sqrt(((joint_K - joint_K.mean()) ** 2).sum() / 2), abs=1e-4
+        )
         assert found["spread"] > 1e-3
         assert sum(found["log_probs"]) == pytest.approx(found["log_prob"])
         assert found["mean_log_prob"] * len(found["pieces"]) == pytest.approx(found["log_prob"])
-    assert "".join(given["pieces"]).strip("▁") == "kilu" and len(whole["pieces"]) > len(given["pieces"])
+    assert "".join(given["pieces"]).strip("▁") == "kilu" and len(whole["pieces"]) > len(
+        given["pieces"]
+    )
     # A space before the word is given with `before`, or unknown with the text.
     (spaced,) = model.score([Passage(" kilu", "Bado", " menora.")])
     assert spaced.position_U[0] == len(model.tokenizer.encode("Bado")) == second.position_U[0] - 1
-    # Given more, and predicted with it: another likelihood than that of the word in the text of which nothing is given.
+    # Given more, and predicted with it: another likelihood than that of the word in the text of
+    # which nothing is given.
     assert abs(sum(whole["log_probs"][at] for at in second.position_U) - given["log_prob"]) > 0.01
 
 
@@ -243,16 +309,28 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
     [
         ("fill", "no text; give texts, or --input=FILE"),
         ("fill 'a [MASK]' 'no gap'", "text 2, 'no gap', has no gap; write [MASK]"),
-        ("fill [MASK:33]", "text 1 has 33 tokens, and a model with model.memory_len=0 reads only data.segment_len=32"),
+        (
+            "fill [MASK:33]",
+            (
+                "text 1 has 33 tokens, and a model with model.memory_len=0 "
+                "reads only data.segment_len=32"
+            ),
+        ),
         ("fill [MASK] --tokens_per_step=2 --speculative=2", "tokens_per_step=2 with speculative=2"),
         ("fill [MASK] --samples=2", "samples=2 of the most probable pieces are alike"),
         ("fill [MASK:3-3] --samples=2", "samples=2 of the most probable pieces are alike"),
         ("fill --input=none.txt", "--input=none.txt: no such file"),
         ("generate --input=empty.txt", "--input=empty.txt has no text"),
-        ("generate --input=wide.txt", "--input=wide.txt: a NUL byte, so it is not UTF-8 text; convert the file"),
+        (
+            "generate --input=wide.txt",
+            "--input=wide.txt: a NUL byte, so it is not UTF-8 text; convert the file",
+        ),
         ("fill --input=wrong.jsonl", "row 1: give an object of strings: text, and nothing else"),
         ("score '  '", "has no pieces"),
-        ("score --input=wrong.jsonl", "row 1: give an object of strings: text, and before and after if there are any"),
+        (
+            "score --input=wrong.jsonl",
+            "row 1: give an object of strings: text, and before and after if there are any",
+        ),
         ("score --input=list.jsonl", "row 1: holds no JSON object"),
     ],
 )
@@ -264,4 +342,8 @@ def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, me
     (tmp_path / "list.jsonl").write_text('["Bado"]\n')
     assert main([*shlex.split(words), f"--workdir={workdir}"]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err.splitlines()[-1] and "Traceback" not in captured.err and captured.out == ""
+    assert (
+        message in captured.err.splitlines()[-1]
+        and "Traceback" not in captured.err
+        and captured.out == ""
+    )

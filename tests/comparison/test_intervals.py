@@ -53,8 +53,11 @@ def test_holm_gives_the_smallest_p_the_hardest_level_and_stops_at_the_first_that
     systems = runs(a=stats * 0.01, b=5 + stats[::-1] * 0.02, c=5.02 + stats[[2, 0, 4, 1, 3]] * 0.03)
     found = {(each.a, each.b): each for each in differences(systems)}
     assert list(found) == list(itertools.combinations("abc", 2))
-    errors = {pair: np.std([systems[pair[0]][s] - systems[pair[1]][s] for s in range(5)], ddof=1) / math.sqrt(5)
-              for pair in found}  # fmt: skip
+    errors = {
+        pair: np.std([systems[pair[0]][s] - systems[pair[1]][s] for s in range(5)], ddof=1)
+        / math.sqrt(5)
+        for pair in found
+    }
     half = {pair: (each.high - each.low) / 2 / errors[pair] for pair, each in found.items()}
     by_t = sorted(found, key=lambda pair: -abs(found[pair].mean) / errors[pair])
     assert by_t[2] == ("b", "c"), "the example has two clear pairs and one that is not"

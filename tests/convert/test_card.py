@@ -1,4 +1,6 @@
-"""The program of the model card for `<mask>` is the one of the page; `peers/test_model_card.py` runs it."""
+"""The program of the model card for `<mask>` is the one of the page; `peers/test_model_card.py`
+runs it.
+"""
 
 import data_fixtures
 import pytest
@@ -17,11 +19,16 @@ def programs(page):
 
 
 def test_the_page_has_the_program_of_the_card():
-    """Ten lines, with what a plain call and the pipeline lack; a masked model needs neither of the two arguments."""
+    """Ten lines, with what a plain call and the pipeline lack; a masked model needs neither of the
+    two arguments.
+    """
     plm = card(tiny.config())
     page = (tiny.ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
     program = programs(plm)[1]
-    assert program in programs(page) and "perm_mask=perm_mask, target_mapping=target_mapping" in program
+    assert (
+        program in programs(page)
+        and "perm_mask=perm_mask, target_mapping=target_mapping" in program
+    )
     assert len(program.strip().splitlines()) <= 12
     for text in (plm, page):
         assert 'a plain call `model(**given)` and `pipeline("fill-mask")`' in " ".join(text.split())
@@ -50,5 +57,9 @@ def test_a_fine_tuned_model_is_one_of_its_task(task, tag, says):
     page = card(tiny.config(finetune={"task": task, "labels": named}))
     assert f"\npipeline_tag: {tag}\n" in page
     assert "its head is untrained" not in page and " pretrained with" not in page
-    assert says in page and f"| task | {task} |" in page and ("| labels | no, yes |" in page) == bool(named)
+    assert (
+        says in page
+        and f"| task | {task} |" in page
+        and ("| labels | no, yes |" in page) == bool(named)
+    )
     assert "generate(" not in page and "<mask>" not in page

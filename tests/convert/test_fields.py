@@ -1,4 +1,6 @@
-"""Every key of the configuration has its place in a Hugging Face folder, or such a model is refused."""
+"""Every key of the configuration has its place in a Hugging Face folder, or such a model is
+refused.
+"""
 
 import dataclasses
 import json
@@ -21,7 +23,10 @@ def written(config, folder):
     """The two files of a folder, and what is read of them again."""
     files.write(f"{folder}/config.json", files.to_json(fields.config_json(config, XLNET, {})))
     files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own(config)))
-    files.write(f"{folder}/tokenizer_config.json", files.to_json({"model_max_length": config.data.segment_len}))
+    files.write(
+        f"{folder}/tokenizer_config.json",
+        files.to_json({"model_max_length": config.data.segment_len}),
+    )
     found = fields.read_config_json(str(folder))
     model, task = fields.read_model(str(folder), found), fields.read_task(str(folder), found)
     return configs.nested(fields.read_own(str(folder), config.model.architecture) | model | task)
@@ -44,9 +49,17 @@ FAMILY = {
 }
 
 
-# Keys that config.json has no place for: of all families, and of XLNet, which has no projections without `cutoffs` and
-# `d_embed`.
-NO_PLACE = {"activation_dropout", "init_truncated", "compute_dtype", "remat", "attention", "unroll", "spare_rows"}
+# Keys that config.json has no place for: of all families, and of XLNet, which has no projections
+# without `cutoffs` and `d_embed`.
+NO_PLACE = {
+    "activation_dropout",
+    "init_truncated",
+    "compute_dtype",
+    "remat",
+    "attention",
+    "unroll",
+    "spare_rows",
+}
 NO_PLACE_IN_XLNET = {"tie_projections", "memory_len", "attention_dropout", "max_positions"}
 
 
@@ -57,20 +70,28 @@ def test_each_member_with_a_class_there_is_here():
 @pytest.mark.parametrize("family", FAMILY)
 @pytest.mark.parametrize("name", [name for name in KEYS if name != "architecture"])
 def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
-    """Would fail for a key that is dropped on the way: the same tensors there, and another function."""
+    """Would fail for a key that is dropped on the way: the same tensors there, and another
+    function.
+    """
     row, usual = peers.PEERS[family], configs.Config().changed(model=FAMILY[family])
     no_place = NO_PLACE | NO_PLACE_IN_XLNET if family == "xlnet" else NO_PLACE
-    places = [name in row.named, name in row.only, name in no_place,
-              name == "head_dim" and name not in row.named]  # fmt: skip
-    assert sum(places) == 1, "say in the `Peer` of the member where the new key goes, or here that it goes nowhere"
+    places = [
+        name in row.named,
+        name in row.only,
+        name in no_place,
+        name == "head_dim" and name not in row.named,
+    ]
+    assert sum(places) == 1, (
+        "say in the `Peer` of the member where the new key goes, or here that it goes nowhere"
+    )
     value = other(KEYS[name], getattr(usual.model, name))
     config = usual.changed(model={name: value})
     try:
         fields.check(config.model)
     except BadInput as error:
         assert name in row.only and str(error) == (
-            f"model.{name}={value}: Hugging Face's {row.prefix} has only model.{name}={row.only[name]}; "
-            "use --format=orbax"
+            f"model.{name}={value}: Hugging Face's {row.prefix} has only "
+            f"model.{name}={row.only[name]}; use --format=orbax"
         )
         return
     found = written(config, tmp_path)["model"]
@@ -87,17 +108,35 @@ def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
 
 def test_an_embedding_projected_to_its_own_width_is_none():
     fields.check(ModelConfig(d_embed=1024))
-    with pytest.raises(BadInput, match="d_embed=512, model.tie_embedding=False: .* only model.d_embed=0, model.tie"):
+    with pytest.raises(
+        BadInput, match="d_embed=512, model.tie_embedding=False: .* only model.d_embed=0, model.tie"
+    ):
         fields.check(ModelConfig(d_embed=512, tie_embedding=False))
 
 
 TASK = {
-    "task": "question_answering", "segments": 2, "stride": 9, "max_question": 7, "max_answer": 5, "beam": 3,
+    "task": "question_answering",
+    "segments": 2,
+    "stride": 9,
+    "max_question": 7,
+    "max_answer": 5,
+    "beam": 3,
     "temperature": 0.5,
-    "train": "mine.json", "dev": "dev.json", "columns": "a,b", "metric": "f1", "patience": 3,
-}  # fmt: skip
-DATA = {"segment_len": 48, "num_predict": 5, "windows_per_block": 2, "bidirectional": False, "corpus": "a,b",
-        "weights": "1,2", "read_threads": 1}  # fmt: skip
+    "train": "mine.json",
+    "dev": "dev.json",
+    "columns": "a,b",
+    "metric": "f1",
+    "patience": 3,
+}
+DATA = {
+    "segment_len": 48,
+    "num_predict": 5,
+    "windows_per_block": 2,
+    "bidirectional": False,
+    "corpus": "a,b",
+    "weights": "1,2",
+    "read_threads": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +144,16 @@ DATA = {"segment_len": 48, "num_predict": 5, "windows_per_block": 2, "bidirectio
     [
         {"data": DATA, "compat": {"switches": "static_targets,core_clip", "cores": 4}},
         {"data": DATA | {"objective": "mlm", "reuse_len": 45}, "model": {"memory_len": 0}},
-        {"data": DATA | {"objective": "mdm", "reuse_len": 48, "num_predict": 48}, "model": {"memory_len": 0}},
-        {"data": DATA, "finetune": TASK, "evaluation": {"every": 4}, "model": {"compute_dtype": "bfloat16"}},
+        {
+            "data": DATA | {"objective": "mdm", "reuse_len": 48, "num_predict": 48},
+            "model": {"memory_len": 0},
+        },
+        {
+            "data": DATA,
+            "finetune": TASK,
+            "evaluation": {"every": 4},
+            "model": {"compute_dtype": "bfloat16"},
+        },
     ],
     ids=["plm", "mlm", "mdm", "task"],
 )
@@ -114,19 +161,38 @@ def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path)
     config = tiny.config(**changes)
     found = configs.flat(configs.from_dict(written(config, tmp_path)))
     sections, defaults = ("model.", "data.", "compat.", "finetune."), configs.flat(configs.Config())
-    of_run = {name for name in found if name.startswith(sections) and found[name] != configs.flat(config)[name]}
+    of_run = {
+        name
+        for name in found
+        if name.startswith(sections) and found[name] != configs.flat(config)[name]
+    }
     assert of_run and all(found[name] == defaults[name] for name in of_run)
     assert of_run <= {
-        "model.unroll", "data.corpus", "data.weights", "data.read_threads", "compat.cores", "finetune.train",
-        "finetune.dev", "finetune.columns", "finetune.metric", "finetune.patience",
-    }  # fmt: skip
+        "model.unroll",
+        "data.corpus",
+        "data.weights",
+        "data.read_threads",
+        "compat.cores",
+        "finetune.train",
+        "finetune.dev",
+        "finetune.columns",
+        "finetune.metric",
+        "finetune.patience",
+    }
     # No path of this machine gets into a folder that others will have.
-    free = {name for name in fields.own(config) if configs.fields()[name].metadata["resume"] == configs.FREE}
+    free = {
+        name
+        for name in fields.own(config)
+        if configs.fields()[name].metadata["resume"] == configs.FREE
+    }
     assert free == {"finetune.max_answer", "finetune.columns"}
 
 
 def test_a_family_without_a_class_there_is_refused_in_one_line():
-    with pytest.raises(BadInput, match="model.architecture=transformer: Hugging Face has no such model; use --format="):
+    with pytest.raises(
+        BadInput,
+        match="model.architecture=transformer: Hugging Face has no such model; use --format=",
+    ):
         huggingface.check(tiny.family("transformer"))
 
 
@@ -144,7 +210,9 @@ def test_the_names_of_labels_come_back_as_they_are(labels, tmp_path):
 @pytest.mark.parametrize("labels", LABELS, ids=repr)
 def test_any_names_of_labels_are_imported(labels, tmp_path):
     config = tiny.config(finetune={"task": "classification", "labels": "a,b"})
-    found = fields.config_json(config, XLNET, {}) | {"id2label": {str(n): name for n, name in enumerate(labels)}}
+    found = fields.config_json(config, XLNET, {}) | {
+        "id2label": {str(n): name for n, name in enumerate(labels)}
+    }
     files.write(f"{tmp_path}/config.json", files.to_json(found))
     files.write(f"{tmp_path}/tokenizer_config.json", files.to_json({}))
     task = fields.read_task(str(tmp_path), fields.read_config_json(str(tmp_path)))
@@ -170,7 +238,9 @@ def labels_of(found):
 
 def test_a_null_of_config_json_is_the_usual_value(tmp_path):
     """`n_inner` of every published GPT-2."""
-    config = configs.Config().changed(model=FAMILY["gpt2"] | {"d_model": 96, "heads": 4, "head_dim": 24, "d_ff": 384})
+    config = configs.Config().changed(
+        model=FAMILY["gpt2"] | {"d_model": 96, "heads": 4, "head_dim": 24, "d_ff": 384}
+    )
     content = fields.config_json(config, XLNET, {}) | {"n_inner": None, "layer_norm_epsilon": None}
     files.write(f"{tmp_path}/config.json", files.to_json(content))
     found = fields.read_model(str(tmp_path), fields.read_config_json(str(tmp_path)))

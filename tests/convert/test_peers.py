@@ -1,4 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 in Hugging Face folders: there and back byte for byte, other writers' files, sizes.
+"""BERT, RoBERTa, ALBERT and GPT-2 in Hugging Face folders: there and back byte for byte, other
+writers' files, sizes.
 
 `oracle/test_oracle.py` and `peers/test_live_families.py` compare what the models compute.
 """
@@ -38,10 +39,16 @@ from xlnet_jax.train.recipe import make_recipe
 
 WEIGHTS = "model.safetensors"
 PARAMETERS = {
-    "bert/base": 110_106_428, "bert/large": 336_226_108, "roberta/base": 124_697_433, "roberta/large": 355_412_057,
-    "albert/base": 11_813_810, "albert/large": 17_847_474, "albert/xlarge": 59_021_490, "albert/xxlarge": 223_158_450,
+    "bert/base": 110_106_428,
+    "bert/large": 336_226_108,
+    "roberta/base": 124_697_433,
+    "roberta/large": 355_412_057,
+    "albert/base": 11_813_810,
+    "albert/large": 17_847_474,
+    "albert/xlarge": 59_021_490,
+    "albert/xxlarge": 223_158_450,
     "gpt2/small": 124_439_808,
-}  # fmt: skip
+}
 """As transformers 5.23 counts them, tied ones once."""
 
 
@@ -54,18 +61,33 @@ def test_each_member_with_a_class_there_is_compared_with_it():
 @functools.cache
 def tokenizer_of(family: str) -> Tokenizer:
     """A small one of the kind of the family."""
-    folder, text = f"{data_fixtures.session_folder()}/{family}", data_fixtures.synthetic_text(0, 100).split("\n")
+    folder, text = (
+        f"{data_fixtures.session_folder()}/{family}",
+        data_fixtures.synthetic_text(0, 100).split("\n"),
+    )
     os.makedirs(folder, exist_ok=True)
     if family == "albert":
         path = f"{folder}/spiece.model"
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_prefix=path[:-6], vocab_size=100, pad_id=0, unk_id=1, bos_id=-1,
-            eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(text),
+            model_prefix=path[:-6],
+            vocab_size=100,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+            minloglevel=2,
+        )
         return Tokenizer(path, Normalization(lower=True))
     path = f"{folder}/tokenizer.json"
-    subwords.train(text, path, 150 if family == "bert" else 300, "wordpiece" if family == "bert" else "bytebpe",
-                   Normalization())  # fmt: skip
+    subwords.train(
+        text,
+        path,
+        150 if family == "bert" else 300,
+        "wordpiece" if family == "bert" else "bytebpe",
+        Normalization(),
+    )
     if family == "gpt2":
         made = f"{folder}/gpt2-tokenizer.json"
         files.write(made, files.read(path).replace(b'"<s>"', b'"<|endoftext|>"'))
@@ -75,14 +97,18 @@ def tokenizer_of(family: str) -> Tokenizer:
 
 def config_of(family, task="none"):
     sizes = {"vocab_size": tokenizer_of(family).vocab_size, "compute_dtype": "float32"}
-    return families.draw(family, 0, task).changed(model=sizes, mesh={"data": 1}, train={"batch_size": 8})
+    return families.draw(family, 0, task).changed(
+        model=sizes, mesh={"data": 1}, train={"batch_size": 8}
+    )
 
 
 def written(family, folder, task="none"):
     """A folder of random weights, and its parameters."""
     config = config_of(family, task)
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), families.tree_of(config))
+    params = jax.tree.map(
+        lambda x: rng.standard_normal(x.shape).astype(np.float32), families.tree_of(config)
+    )
     huggingface.write(Trained(config, tokenizer_of(family), params), str(folder))
     return params
 
@@ -90,11 +116,14 @@ def written(family, folder, task="none"):
 def edit(folder, **changes):
     path = f"{folder}/config.json"
     found = files.read_json_object(path) | changes
-    files.write(path, files.to_json({name: value for name, value in found.items() if value is not ...}))
+    files.write(
+        path, files.to_json({name: value for name, value in found.items() if value is not ...})
+    )
 
 
 def assert_equal(ours, theirs):
-    ours, theirs = (traverse_util.flatten_dict(dict(tree)) for tree in (ours, theirs))  # GPT-2's head has nothing
+    # GPT-2's head has nothing.
+    ours, theirs = (traverse_util.flatten_dict(dict(tree)) for tree in (ours, theirs))
     assert ours.keys() == theirs.keys()
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
@@ -118,12 +147,22 @@ def as_on_the_hub(family, arrays):
     copies = {copy: arrays[original] for copy, original in row.copies.items()}
     if family == "gpt2":
         bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
-        buffers = {"h.0.attn.bias": np.ones((1, 1, 9, 9), bool), "h.0.attn.masked_bias": np.float32([-1e4])}
+        buffers = {
+            "h.0.attn.bias": np.ones((1, 1, 9, 9), bool),
+            "h.0.attn.masked_bias": np.float32([-1e4]),
+        }
         return copies | bare | buffers
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): array
-           for name, array in arrays.items()}  # fmt: skip
-    unread = {} if f"{family}.pooler.dense.weight" in old or family == "albert" else {
-        f"{family}.pooler.dense.weight": np.zeros((2, 2), np.float32)}  # fmt: skip
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): array
+        for name, array in arrays.items()
+    }
+    unread = (
+        {}
+        if f"{family}.pooler.dense.weight" in old or family == "albert"
+        else {f"{family}.pooler.dense.weight": np.zeros((2, 2), np.float32)}
+    )
     return copies | old | unread | {f"{family}.embeddings.position_ids": T}
 
 
@@ -138,7 +177,10 @@ def test_names_of_other_writers(family, tmp_path, caplog):
     import_(str(tmp_path / "model"), str(tmp_path / "work"))
     assert_equal(saved_parameters(str(tmp_path / "work"))[0], params)
     data = workdirs.load_config(str(tmp_path / "work")).data
-    assert (data.objective, data.sentence_loss) == (config_of(family).data.objective, family in ("bert", "albert"))
+    assert (data.objective, data.sentence_loss) == (
+        config_of(family).data.objective,
+        family in ("bert", "albert"),
+    )
     assert ("will lack it: roberta.pooler.dense.weight" in caplog.text) == (family == "roberta")
 
 
@@ -146,37 +188,64 @@ def test_a_bare_model_is_one_for_vectors(tmp_path):
     """As `BertModel` is saved: without the prefix, with a pooler, without what predicts pieces."""
     params = written("bert", tmp_path / "model")
     arrays = load_file(tmp_path / "model" / WEIGHTS)
-    bare = {name.removeprefix("bert."): array for name, array in arrays.items() if name.startswith("bert.")}
+    bare = {
+        name.removeprefix("bert."): array
+        for name, array in arrays.items()
+        if name.startswith("bert.")
+    }
     save_file(bare, tmp_path / "model" / WEIGHTS)
     edit(tmp_path / "model", architectures=["BertModel"])
     import_(str(tmp_path / "model"), str(tmp_path / "work"))
     found, _ = saved_parameters(str(tmp_path / "work"))
     assert_equal(found["layers"], params["layers"])
-    assert "lm_head" not in found and workdirs.load_config(str(tmp_path / "work")).finetune.task == "embeddings"
+    assert (
+        "lm_head" not in found
+        and workdirs.load_config(str(tmp_path / "work")).finetune.task == "embeddings"
+    )
 
 
 REFUSED = {
     "bert": [
-        (dict(is_decoder=True), "is_decoder=true; only false"), (dict(tie_word_embeddings=False), "tie_word_embedding"),
-        (dict(position_embedding_type="relative_key"), 'only "absolute"'), (dict(type_vocab_size=3), "vocab_size=3;"),
-        (dict(hidden_act="silu"), "hidden_act='silu' is not one of"), (dict(pad_token_id=3), "pad_token_id=3; only 0"),
-        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'), (dict(vocab_size=149), "the model 149"),
-        (dict(max_position_embeddings=30), "and must be [30, "), (dict(hidden_size=7), "hidden_size=7"),
-        (dict(num_hidden_layers=9), "missing"), (dict(architectures=["BertForQuestionAnswering"]), "missing"),
-        (dict(is_encoder_decoder=True), "is_encoder_decoder=true; only"), (dict(pruned_heads={"0": [1]}), "pruned"),
-        (dict(auto_map={"AutoModel": "mine.Model"}), 'auto_map={"AutoModel": "mine.Model"}; only null'),
+        (dict(is_decoder=True), "is_decoder=true; only false"),
+        (dict(tie_word_embeddings=False), "tie_word_embedding"),
+        (dict(position_embedding_type="relative_key"), 'only "absolute"'),
+        (dict(type_vocab_size=3), "vocab_size=3;"),
+        (dict(hidden_act="silu"), "hidden_act='silu' is not one of"),
+        (dict(pad_token_id=3), "pad_token_id=3; only 0"),
+        (dict(num_hidden_layers="2"), 'num_hidden_layers is "2" and must be'),
+        (dict(vocab_size=149), "the model 149"),
+        (dict(max_position_embeddings=30), "and must be [30, "),
+        (dict(hidden_size=7), "hidden_size=7"),
+        (dict(num_hidden_layers=9), "missing"),
+        (dict(architectures=["BertForQuestionAnswering"]), "missing"),
+        (dict(is_encoder_decoder=True), "is_encoder_decoder=true; only"),
+        (dict(pruned_heads={"0": [1]}), "pruned"),
+        (
+            dict(auto_map={"AutoModel": "mine.Model"}),
+            'auto_map={"AutoModel": "mine.Model"}; only null',
+        ),
         (dict(quantization_config={"bits": 4}), "quantization_config="),
     ],
-    "roberta": [(dict(pad_token_id=0), "id=0; only 1"), (dict(type_vocab_size=2), "type_vocab_size=2; only 1")],
-    "albert": [(dict(num_hidden_groups=2), "groups=2; only 1"), (dict(inner_group_num=3), "inner_group_num=3; only 1"),
-               (dict(embedding_size=13), "and must be [100, 13]"),
-               (dict(classifier_dropout_prob=0.3), "classifier_dropout_prob=0.3; only 0.1")],
-    "gpt2": [(dict(scale_attn_weights=False), "scale_attn_weights=false"), (dict(add_cross_attention=True), "cross"),
-             (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"), (dict(model_type="t5"), "is 't5'"),
-             (dict(embd_pdrop=0.2), "embd_pdrop=0.2 and resid_pdrop=0.0; only equal ones"),
-             (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
-             (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1")],
-}  # fmt: skip
+    "roberta": [
+        (dict(pad_token_id=0), "id=0; only 1"),
+        (dict(type_vocab_size=2), "type_vocab_size=2; only 1"),
+    ],
+    "albert": [
+        (dict(num_hidden_groups=2), "groups=2; only 1"),
+        (dict(inner_group_num=3), "inner_group_num=3; only 1"),
+        (dict(embedding_size=13), "and must be [100, 13]"),
+        (dict(classifier_dropout_prob=0.3), "classifier_dropout_prob=0.3; only 0.1"),
+    ],
+    "gpt2": [
+        (dict(scale_attn_weights=False), "scale_attn_weights=false"),
+        (dict(add_cross_attention=True), "cross"),
+        (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"),
+        (dict(model_type="t5"), "is 't5'"),
+        (dict(embd_pdrop=0.2), "embd_pdrop=0.2 and resid_pdrop=0.0; only equal ones"),
+        (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
+        (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1"),
+    ],
+}
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -187,7 +256,9 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
     whole = (tmp_path / "model" / "config.json").read_text()
 
     def refused(said):
-        assert main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+        assert (
+            main(["import", str(tmp_path / "model"), f"--workdir={tmp_path}/work", "--json"]) == 2
+        )
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert said in line and not (tmp_path / "work").exists()
 
@@ -201,7 +272,10 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
     save_file(arrays | {copy: arrays[original] + 1}, tmp_path / "model" / WEIGHTS)
     refused(f"{copy} is not {original}; only tied ones")
     if family == "bert":
-        save_file({name: x for name, x in arrays.items() if "seq_rel" not in name}, tmp_path / "model" / WEIGHTS)
+        save_file(
+            {name: x for name, x in arrays.items() if "seq_rel" not in name},
+            tmp_path / "model" / WEIGHTS,
+        )
         refused("missing (2): cls.seq_relationship.bias, cls.seq_relationship.weight")
         shutil.copy(tokenizer_of("roberta").path, tmp_path / "model" / "tokenizer.json")
         edit(tmp_path / "model", vocab_size=300)
@@ -211,20 +285,62 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
 
 LABELS = {str(i): name for i, name in enumerate("abc")}
 HEADS = [
-    ("bert", "classification", dict(classifier_dropout=0.3), "classifier_dropout=0.3 and hidden_dropout_prob=0.0"),
+    (
+        "bert",
+        "classification",
+        dict(classifier_dropout=0.3),
+        "classifier_dropout=0.3 and hidden_dropout_prob=0.0",
+    ),
     ("bert", "token_classification", dict(classifier_dropout=0.3), "classifier_dropout=0.3 and"),
-    ("roberta", "multi_label_classification", dict(classifier_dropout=0), "classifier_dropout=0 and hidden_dropout"),
-    ("albert", "multiple_choice", dict(classifier_dropout_prob=0.0), "classifier_dropout_prob=0.0; only 0.1"),
-    ("bert", "classification", dict(problem_type="regression"), "problem_type=regression with 3 labels in id2label"),
-    ("bert", "regression", dict(problem_type="single_label_classification"), "classification with 1 label in id2label"),
-    ("gpt2", "classification", dict(problem_type="ordinal"), "problem_type=ordinal with 3 labels in id2label"),
-    ("bert", "classification", dict(id2label={"0": "a", "1": "b", "3": "c"}), "does not name the label of each number"),
-    ("bert", "multi_label_classification", dict(id2label=LABELS | {"2": "a"}), "or has a name twice"),
-]  # fmt: skip
+    (
+        "roberta",
+        "multi_label_classification",
+        dict(classifier_dropout=0),
+        "classifier_dropout=0 and hidden_dropout",
+    ),
+    (
+        "albert",
+        "multiple_choice",
+        dict(classifier_dropout_prob=0.0),
+        "classifier_dropout_prob=0.0; only 0.1",
+    ),
+    (
+        "bert",
+        "classification",
+        dict(problem_type="regression"),
+        "problem_type=regression with 3 labels in id2label",
+    ),
+    (
+        "bert",
+        "regression",
+        dict(problem_type="single_label_classification"),
+        "classification with 1 label in id2label",
+    ),
+    (
+        "gpt2",
+        "classification",
+        dict(problem_type="ordinal"),
+        "problem_type=ordinal with 3 labels in id2label",
+    ),
+    (
+        "bert",
+        "classification",
+        dict(id2label={"0": "a", "1": "b", "3": "c"}),
+        "does not name the label of each number",
+    ),
+    (
+        "bert",
+        "multi_label_classification",
+        dict(id2label=LABELS | {"2": "a"}),
+        "or has a name twice",
+    ),
+]
 
 
 @pytest.mark.parametrize(("family", "task", "changes", "said"), HEADS)
-def test_a_head_that_is_another_function_is_refused_in_one_line(family, task, changes, said, tmp_path, capsys):
+def test_a_head_that_is_another_function_is_refused_in_one_line(
+    family, task, changes, said, tmp_path, capsys
+):
     written(family, tmp_path / "model", task)
     if "classifier_dropout" in changes and family == "roberta":
         changes |= {"hidden_dropout_prob": 0.1}
@@ -256,7 +372,10 @@ def test_the_problem_of_a_head_is_what_the_folder_says(family, changes, task, tm
 def test_the_order_of_the_two_sentences_is_theirs(tmp_path):
     """Our label 1 is that B follows A; there it is class 0."""
     params = written("bert", tmp_path / "model")
-    theirs, ours = load_file(tmp_path / "model" / WEIGHTS)["cls.seq_relationship.weight"], params["sentence_head"]
+    theirs, ours = (
+        load_file(tmp_path / "model" / WEIGHTS)["cls.seq_relationship.weight"],
+        params["sentence_head"],
+    )
     np.testing.assert_array_equal(theirs[0], ours["kernel"][:, 1])
 
 
@@ -266,7 +385,9 @@ def test_gpt2_has_queries_keys_and_values_in_one(tmp_path):
     joined = theirs["transformer.h.0.attn.c_attn.weight"]
     for i, name in enumerate(("query", "key", "value")):
         np.testing.assert_array_equal(joined[:, i * D : (i + 1) * D], params[name][0].reshape(D, D))
-    np.testing.assert_array_equal(theirs["transformer.h.0.attn.c_proj.weight"].T, params["output"][0].reshape(D, D))
+    np.testing.assert_array_equal(
+        theirs["transformer.h.0.attn.c_proj.weight"].T, params["output"][0].reshape(D, D)
+    )
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -291,7 +412,9 @@ def padded(folder, family, rows, kind="model"):
     """Adds rows without a piece to the tables of a folder; a model would predict them first."""
     size = tokenizer_of(family).vocab_size
     arrays = {
-        name: np.concatenate([array, np.full((rows, *array.shape[1:]), 9, np.float32)]) if len(array) == size else array
+        name: np.concatenate([array, np.full((rows, *array.shape[1:]), 9, np.float32)])
+        if len(array) == size
+        else array
         for name, array in load_file(folder / WEIGHTS).items()
     }
     save_file(arrays, folder / WEIGHTS, {"format": "pt"})
@@ -299,23 +422,32 @@ def padded(folder, family, rows, kind="model"):
     return arrays
 
 
-@pytest.mark.parametrize(("family", "rows"), [("bert", 2), ("roberta", 102), ("albert", 4), ("gpt2", 47)])
+@pytest.mark.parametrize(
+    ("family", "rows"), [("bert", 2), ("roberta", 102), ("albert", 4), ("gpt2", 47)]
+)
 def test_rows_without_a_piece_are_kept_and_written_again(family, rows, tmp_path, caplog):
     written(family, tmp_path / "model")
     arrays = padded(tmp_path / "model", family, rows)
     import_(str(tmp_path / "model"), str(tmp_path / "work"))
     size = tokenizer_of(family).vocab_size
-    assert f"has {size} pieces, the model {size + rows} rows; the last {rows} are kept, and never" in caplog.text
+    assert (
+        f"has {size} pieces, the model {size + rows} rows; the last {rows} are kept, and never"
+        in caplog.text
+    )
     export(str(tmp_path / "work"), str(tmp_path / "again"))
     again = load_file(tmp_path / "again" / WEIGHTS)
     assert again.keys() == arrays.keys()
     jax.tree.map(np.testing.assert_array_equal, again, arrays)
-    assert files.read_json_object(str(tmp_path / "again" / "config.json"))["vocab_size"] == size + rows
+    assert (
+        files.read_json_object(str(tmp_path / "again" / "config.json"))["vocab_size"] == size + rows
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_rows_without_a_piece_are_never_predicted(family, tmp_path):
-    """Nor scored as a token: a masked model ranks all pieces, a left-to-right one draws from all."""
+    """Nor scored as a token: a masked model ranks all pieces, a left-to-right one draws from
+    all.
+    """
     written(family, tmp_path / "model")
     padded(tmp_path / "model", family, 8)
     model, size = xlnet_jax.load(str(tmp_path / "model")), tokenizer_of(family).vocab_size
@@ -324,10 +456,14 @@ def test_rows_without_a_piece_are_never_predicted(family, tmp_path):
         (filled,) = model.filled([gapped], Fill(top=size))
         assert {one.token_N[gapped.known.index(False)] for one in filled.best} == {*range(size)}
         assert np.isfinite([one.log_prob_U for one in filled.best]).all()
-        assert len(model.logits(["bado [MASK]"])[0][0]) == size + 8, "the function of the model stays"
+        assert len(model.logits(["bado [MASK]"])[0][0]) == size + 8, (
+            "the function of the model stays"
+        )
     else:
         asked = Generate(tokens=7, temperature=1.0)
-        (filled,) = model._filled([infill.prompt(model.tokenizer, "bado", 1, asked.tokens, 40)], asked)
+        (filled,) = model._filled(
+            [infill.prompt(model.tokenizer, "bado", 1, asked.tokens, 40)], asked
+        )
         assert len(filled.position_U) <= 7 and filled.token_N.max() < size
         with pytest.raises(BadInput, match=f"id {size} is outside of the vocabulary of {size}"):
             model.log_prob([[1, size]], [[True, False]])
@@ -338,7 +474,10 @@ def test_a_tokenizer_of_another_model_is_refused_with_its_own_name(tmp_path):
     written("bert", tmp_path / "model")
     for size in (149, 150 + 2000):
         edit(tmp_path / "model", vocab_size=size)
-        with pytest.raises(BadInput, match=rf"l/tokenizer.json: has 150 pieces, the model {size}; .*=tokenizer.json"):
+        with pytest.raises(
+            BadInput,
+            match=rf"l/tokenizer.json: has 150 pieces, the model {size}; .*=tokenizer.json",
+        ):
             import_(str(tmp_path / "model"), str(tmp_path / "work"))
     written("albert", tmp_path / "albert")
     os.remove(tmp_path / "albert" / "spiece.model")
@@ -360,5 +499,7 @@ def test_other_special_pieces_around_a_text_are_refused(change, tmp_path):
     else:
         single.insert(0, single[0])
     files.write(str(path), files.to_json(document))
-    with pytest.raises(BadInput, match="its post_processor puts other special pieces around texts than a model"):
+    with pytest.raises(
+        BadInput, match="its post_processor puts other special pieces around texts than a model"
+    ):
         import_(str(tmp_path / "model"), str(tmp_path / "work"))

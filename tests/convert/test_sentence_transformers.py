@@ -1,4 +1,6 @@
-"""The modules of sentence-transformers and our keys; `peers/test_sentence_transformers.py` compares the vectors."""
+"""The modules of sentence-transformers and our keys; `peers/test_sentence_transformers.py` compares
+the vectors.
+"""
 
 import pytest
 import tiny
@@ -17,7 +19,10 @@ def written(folder, config, /, **changes):
         files.make_folder(f"{folder}/{name.rpartition('/')[0]}")
         found = changes.get(name.rpartition("/")[2].removesuffix(".json"), {})
         made = found if isinstance(document, list) and found else document
-        files.write(f"{folder}/{name}", files.to_json(made if isinstance(document, list) else document | found))
+        files.write(
+            f"{folder}/{name}",
+            files.to_json(made if isinstance(document, list) else document | found),
+        )
     return str(folder)
 
 
@@ -36,10 +41,15 @@ def embeddings(family, **keys):
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "xlnet"])
 def test_every_pooling_comes_back(family, pooling, normalize, tmp_path):
     """XLNet's CLS is its last piece, which has one name there."""
-    keys, lost = read(written(tmp_path, embeddings(family, pooling=pooling, normalize=normalize)), family)
+    keys, lost = read(
+        written(tmp_path, embeddings(family, pooling=pooling, normalize=normalize)), family
+    )
     last_is_cls = family == "xlnet" and pooling == "last"
-    assert keys == {"finetune.pooling": "cls" if last_is_cls else pooling, "finetune.normalize": normalize,
-                    "data.segment_len": 24}  # fmt: skip
+    assert keys == {
+        "finetune.pooling": "cls" if last_is_cls else pooling,
+        "finetune.normalize": normalize,
+        "data.segment_len": 24,
+    }
     assert not lost
 
 
@@ -49,7 +59,10 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"modules": [MODULE]}, "the modules are Transformer; only Transformer, Pooling and perhaps Normalize can be"),
+        (
+            {"modules": [MODULE]},
+            "the modules are Transformer; only Transformer, Pooling and perhaps Normalize can be",
+        ),
         (
             {"modules": [MODULE, MODULE | {"path": "1_Pooling", "type": "mine.Pooling"}]},
             "Transformer, mine.Pooling",
@@ -64,18 +77,37 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
             "the first in the folder itself",
         ),
         (
-            {"modules": [MODULE, MODULE | {"type": "sentence_transformers.models.Pooling", "kwargs": ["task"]}]},
+            {
+                "modules": [
+                    MODULE,
+                    MODULE | {"type": "sentence_transformers.models.Pooling", "kwargs": ["task"]},
+                ]
+            },
             "without kwargs",
         ),
         ({"modules": [5]}, "not a list of modules with their types and paths"),
-        ({"config": {"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}}, "['weightedmean']"),
+        (
+            {
+                "config": {
+                    "pooling_mode_weightedmean_tokens": True,
+                    "pooling_mode_mean_tokens": False,
+                }
+            },
+            "['weightedmean']",
+        ),
         ({"config": {"pooling_mode_max_tokens": True}}, "pooling_mode is ['max', 'mean']"),
-        ({"config": {"pooling_mode": "first"}}, "pooling_mode is first; only one of mean, cls, max, lasttoken can"),
+        (
+            {"config": {"pooling_mode": "first"}},
+            "pooling_mode is first; only one of mean, cls, max, lasttoken can",
+        ),
         (
             {"config": {"include_prompts": True}},
             "include_prompts=true may make other vectors; only null",
         ),
-        ({"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}}, "processing_kwargs="),
+        (
+            {"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}},
+            "processing_kwargs=",
+        ),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(changes, said, tmp_path):

@@ -1,7 +1,8 @@
-"""Checkpoints of Transformer-XL's TensorFlow code: every variable comes in, and the model is the one it was.
+"""Checkpoints of Transformer-XL's TensorFlow code: every variable comes in, and the model is the
+one it was.
 
-The variables are made of the weights in `tests/oracle/xl`, under the names and shapes that the original's code gives
-them. What they compute is recorded there.
+The variables are made of the weights in `tests/oracle/xl`, under the names and shapes that the
+original's code gives them. What they compute is recorded there.
 """
 
 import functools
@@ -35,43 +36,68 @@ SAVED = ["plain", "same_length", "adaptive", "projected", "div_4"]
 """The recorded models that the original's TensorFlow code can express: no pre-norm, tied tables."""
 
 OF_LAYER = {
-    "rel_attn/qkv/kernel": "dec_attn.qkv_net.weight", "rel_attn/r/kernel": "dec_attn.r_net.weight",
+    "rel_attn/qkv/kernel": "dec_attn.qkv_net.weight",
+    "rel_attn/r/kernel": "dec_attn.r_net.weight",
     "rel_attn/o/kernel": "dec_attn.o_net.weight",
-    "ff/layer_1/kernel": "pos_ff.CoreNet.0.weight", "ff/layer_1/bias": "pos_ff.CoreNet.0.bias",
-    "ff/layer_2/kernel": "pos_ff.CoreNet.3.weight", "ff/layer_2/bias": "pos_ff.CoreNet.3.bias",
-    **{f"{ours}/LayerNorm/{part}": f"{theirs}.layer_norm.{name}"
-       for ours, theirs in (("rel_attn", "dec_attn"), ("ff", "pos_ff"))
-       for part, name in (("gamma", "weight"), ("beta", "bias"))},
-}  # fmt: skip
+    "ff/layer_1/kernel": "pos_ff.CoreNet.0.weight",
+    "ff/layer_1/bias": "pos_ff.CoreNet.0.bias",
+    "ff/layer_2/kernel": "pos_ff.CoreNet.3.weight",
+    "ff/layer_2/bias": "pos_ff.CoreNet.3.bias",
+    **{
+        f"{ours}/LayerNorm/{part}": f"{theirs}.layer_norm.{name}"
+        for ours, theirs in (("rel_attn", "dec_attn"), ("ff", "pos_ff"))
+        for part, name in (("gamma", "weight"), ("beta", "bias"))
+    },
+}
 """The original's variables of a layer, and those of the recordings."""
 
 
 def variables_of(recorded, model: ModelConfig) -> dict[str, np.ndarray]:
-    theirs = {name.removeprefix("weight/"): x for name, x in recorded.items() if name.startswith("weight/")}
+    theirs = {
+        name.removeprefix("weight/"): x
+        for name, x in recorded.items()
+        if name.startswith("weight/")
+    }
     ends = [0, *model.cutoff_list(), model.vocab_size]
     found = {}
     for i, (name, their) in itertools.product(range(model.layers), OF_LAYER.items()):
         found[f"transformer/layer_{i}/{name}"] = theirs[f"transformer.layers.{i}.{their}"].T
     for name in ("r_w_bias", "r_r_bias"):
         each = [theirs.get(f"transformer.layers.{i}.dec_attn.{name}") for i in range(model.layers)]
-        found[f"transformer/{name}"] = np.stack(each) if model.biases_per_layer else theirs[f"transformer.{name}"]
+        found[f"transformer/{name}"] = (
+            np.stack(each) if model.biases_per_layer else theirs[f"transformer.{name}"]
+        )
     embedding, softmax = "transformer/adaptive_embed", "transformer/adaptive_softmax"
     for i in range(len(ends) - 1):
         table = theirs.get(f"transformer.word_emb.emb_layers.{i}.weight")
         if table is not None:
-            found[f"{embedding}/cutoff_{i}/lookup_table" if model.div_val > 1 else f"{embedding}/lookup_table"] = table
-        for name, their in ((f"{embedding}/cutoff_{i}/proj_W", "transformer.word_emb.emb_projs"),
-                            (f"{softmax}/cutoff_{i}/proj", "crit.out_projs")):  # fmt: skip
+            found[
+                f"{embedding}/cutoff_{i}/lookup_table"
+                if model.div_val > 1
+                else f"{embedding}/lookup_table"
+            ] = table
+        for name, their in (
+            (f"{embedding}/cutoff_{i}/proj_W", "transformer.word_emb.emb_projs"),
+            (f"{softmax}/cutoff_{i}/proj", "crit.out_projs"),
+        ):
             if f"{their}.{i}" in theirs:
                 name = name if model.div_val > 1 or "softmax" in name else f"{embedding}/proj_W"
                 found[name] = theirs[f"{their}.{i}"].T
-    biases = [theirs[name] for name in sorted(theirs) if name.startswith("crit.out_layers") and name.endswith("bias")]
+    biases = [
+        theirs[name]
+        for name in sorted(theirs)
+        if name.startswith("crit.out_layers") and name.endswith("bias")
+    ]
     if not model.cutoffs:
         return found | {f"{softmax}/bias": biases[0]}
     bias = np.concatenate(biases)
-    found |= {f"{softmax}/cutoff_{i}/b": bias[a:b] for i, (a, b) in enumerate(itertools.pairwise(ends))}
-    return found | {f"{softmax}/cutoff_0/cluster_W": theirs["crit.cluster_weight"],
-                    f"{softmax}/cutoff_0/cluster_b": theirs["crit.cluster_bias"]}  # fmt: skip
+    found |= {
+        f"{softmax}/cutoff_{i}/b": bias[a:b] for i, (a, b) in enumerate(itertools.pairwise(ends))
+    }
+    return found | {
+        f"{softmax}/cutoff_0/cluster_W": theirs["crit.cluster_weight"],
+        f"{softmax}/cutoff_0/cluster_b": theirs["crit.cluster_bias"],
+    }
 
 
 SYMBOLS = ["the", "<eos>", "<unk>", *(f"w{i}" for i in range(21))]
@@ -87,7 +113,9 @@ def vocabulary(folder, symbols):
 def read(variables, ids, **changes):
     """The model and our tree, as `open_source` makes them."""
     arrays = Arrays.of("model.ckpt", variables)
-    model = ModelConfig(**transformer_xl.read_model(arrays, ids), **transformer_xl.CONSTANTS, **changes)
+    model = ModelConfig(
+        **transformer_xl.read_model(arrays, ids), **transformer_xl.CONSTANTS, **changes
+    )
     return model, transformer_xl.from_original(model, ids, abstract(model), arrays)
 
 
@@ -100,33 +128,49 @@ def abstract(model):
 @functools.partial(jax.jit, static_argnums=0)
 def segment(model, params, batch, memory):
     """Losses [B, T], probabilities of the last position [B, V], and the memory."""
-    whole = language_model(Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T)))
+    whole = language_model(
+        Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T))
+    )
     out = whole.transformer.apply({"params": params}, batch, memory, deterministic=True)
     last_BPD = out.target_vectors_BPD[:, -1:]
     p_BV = jax.nn.softmax(whole.logits(params, last_BPD))[:, 0]
     return whole.nll(params, out.target_vectors_BPD, batch.target_tokens), p_BV, out.memory
 
 
-@pytest.mark.parametrize("name", ["div_4", *(pytest.param(x, marks=pytest.mark.slow) for x in SAVED if x != "div_4")])
+@pytest.mark.parametrize(
+    "name", ["div_4", *(pytest.param(x, marks=pytest.mark.slow) for x in SAVED if x != "div_4")]
+)
 def test_losses_are_those_of_the_original(name, tmp_path, x64):
-    """Three segments with memory. Catches a row of another symbol, a transposed kernel, q for k, shifted cut-offs."""
+    """Three segments with memory. Catches a row of another symbol, a transposed kernel, q for k,
+    shifted cut-offs.
+    """
     recorded, case = xl_replay.load(name), CASES[name]
     tokenizer, ids = vocabulary(tmp_path, SYMBOLS)
     assert tokenizer.pieces == [*SPECIAL_PIECES, "the", "<eos>", *SYMBOLS[3:]]
     assert ids.tolist() == [9, 10, 0, *range(11, 32)]
-    lengths = {key: getattr(case, key) for key in ("memory_len", "same_length", "clamp_len", "layer_norm_epsilon")}
+    lengths = {
+        key: getattr(case, key)
+        for key in ("memory_len", "same_length", "clamp_len", "layer_norm_epsilon")
+    }
     model, params = read(variables_of(recorded, case), ids, compute_dtype="float64", **lengths)
     assert model.cutoffs == ("17,23" if case.cutoffs else "")
-    params, memory = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params), empty_memory(model, B)
+    params, memory = (
+        jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params),
+        empty_memory(model, B),
+    )
     recorded["tokens"] = ids[recorded["tokens"]]
     for number in range(SEGMENTS):
         nll_BT, p_BV, memory = segment(model, params, batch_of(recorded, number), memory)
         np.testing.assert_allclose(nll_BT, recorded["nll"][number], rtol=0, atol=1e-7)
-    np.testing.assert_allclose(p_BV[:, ids], np.exp(recorded["log_probability"][:, -1]), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(
+        p_BV[:, ids], np.exp(recorded["log_probability"][:, -1]), rtol=0, atol=1e-7
+    )
 
 
 def test_special_pieces_take_nothing_from_the_others_whatever_the_text():
-    """The bound e^-20 / n of each, also where all logits are far below 0; with a constant bias it fails there."""
+    """The bound e^-20 / n of each, also where all logits are far below 0; with a constant bias it
+    fails there.
+    """
     recorded, case = xl_replay.load("div_4"), CASES["div_4"]
     variables, ids = variables_of(recorded, case), np.arange(9, 33)
     name, n = "transformer/adaptive_embed/cutoff_0/lookup_table", 9
@@ -147,8 +191,19 @@ def test_special_pieces_take_nothing_from_the_others_whatever_the_text():
 
 
 def test_a_first_cluster_without_a_projection_has_the_identity():
-    """One Billion Words (`proj_same_dim=False`): no tied projections, and none where the width is the model's."""
-    variables = zeros(layers=1, d_model=8, heads=2, d_ff=12, sizes=(9, 6, 9), div_val=2, tied="none", same_dim=False)
+    """One Billion Words (`proj_same_dim=False`): no tied projections, and none where the width is
+    the model's.
+    """
+    variables = zeros(
+        layers=1,
+        d_model=8,
+        heads=2,
+        d_ff=12,
+        sizes=(9, 6, 9),
+        div_val=2,
+        tied="none",
+        same_dim=False,
+    )
     model, params = read(variables, np.arange(9, 33))
     assert (model.cutoffs, model.div_val, model.tie_projections) == ("18,24", 2, "none")
     for each in ("word_embedding", "lm_head"):
@@ -158,15 +213,31 @@ def test_a_first_cluster_without_a_projection_has_the_identity():
 
 def shapes(layers, d_model, heads, d_ff, sizes, div_val=1, tied="rest", untied=True, same_dim=True):
     """Names and shapes of a model with d_embed = d_model, written down from the original's code."""
-    root, embedding, softmax, D = "transformer", "transformer/adaptive_embed", "transformer/adaptive_softmax", d_model
+    root, embedding, softmax, D = (
+        "transformer",
+        "transformer/adaptive_embed",
+        "transformer/adaptive_softmax",
+        d_model,
+    )
     bias = (layers, heads, D // heads) if untied else (heads, D // heads)
     found = {f"{root}/r_w_bias": bias, f"{root}/r_r_bias": bias}
     for i in range(layers):
         at = f"{root}/layer_{i}"
-        found |= {f"{at}/rel_attn/{name}/kernel": (D, width) for name, width in (("qkv", 3 * D), ("r", D), ("o", D))}
-        found |= {f"{at}/{part}/LayerNorm/{name}": (D,) for part in ("rel_attn", "ff") for name in ("beta", "gamma")}
-        found |= {f"{at}/ff/layer_1/kernel": (D, d_ff), f"{at}/ff/layer_1/bias": (d_ff,),
-                  f"{at}/ff/layer_2/kernel": (d_ff, D), f"{at}/ff/layer_2/bias": (D,)}  # fmt: skip
+        found |= {
+            f"{at}/rel_attn/{name}/kernel": (D, width)
+            for name, width in (("qkv", 3 * D), ("r", D), ("o", D))
+        }
+        found |= {
+            f"{at}/{part}/LayerNorm/{name}": (D,)
+            for part in ("rel_attn", "ff")
+            for name in ("beta", "gamma")
+        }
+        found |= {
+            f"{at}/ff/layer_1/kernel": (D, d_ff),
+            f"{at}/ff/layer_1/bias": (d_ff,),
+            f"{at}/ff/layer_2/kernel": (d_ff, D),
+            f"{at}/ff/layer_2/bias": (D,),
+        }
     if len(sizes) == 1:
         return found | {f"{embedding}/lookup_table": (*sizes, D), f"{softmax}/bias": sizes}
     if div_val == 1:
@@ -180,8 +251,10 @@ def shapes(layers, d_model, heads, d_ff, sizes, div_val=1, tied="rest", untied=T
                 found[f"{embedding}/cutoff_{i}/proj_W"] = (width, D)
             if (same_dim or i) and (tied == "none" or (tied == "rest" and i == 0)):
                 found[f"{softmax}/cutoff_{i}/proj"] = (width, D)
-    return found | {f"{softmax}/cutoff_0/cluster_W": (len(sizes) - 1, D),
-                    f"{softmax}/cutoff_0/cluster_b": (len(sizes) - 1,)}  # fmt: skip
+    return found | {
+        f"{softmax}/cutoff_0/cluster_W": (len(sizes) - 1, D),
+        f"{softmax}/cutoff_0/cluster_b": (len(sizes) - 1,),
+    }
 
 
 def zeros(**sizes):
@@ -189,7 +262,9 @@ def zeros(**sizes):
 
 
 def forms(sizes):
-    structs = {name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape in sizes.items()}
+    structs = {
+        name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape in sizes.items()
+    }
     return Arrays("model.ckpt", structs, lambda name: pytest.fail(name))
 
 
@@ -197,20 +272,39 @@ WORDS_103, WORDS_LM1B = (20_000, 20_000, 160_000, 67_735), (60_000, 40_000, 540_
 RELEASED = {
     "enwik8_large": dict(layers=24, d_model=1024, heads=8, d_ff=3072, sizes=(204,), untied=False),
     "text8_large": dict(layers=24, d_model=1024, heads=8, d_ff=3072, sizes=(27,), untied=False),
-    "wikitext103_large": dict(layers=18, d_model=1024, heads=16, d_ff=4096, sizes=WORDS_103, div_val=4),
+    "wikitext103_large": dict(
+        layers=18, d_model=1024, heads=16, d_ff=4096, sizes=WORDS_103, div_val=4
+    ),
     "wikitext103_base": dict(layers=16, d_model=410, heads=10, d_ff=2100, sizes=WORDS_103),
-    "lm1b_large": dict(layers=24, d_model=1280, heads=16, d_ff=8192, sizes=WORDS_LM1B, div_val=4, tied="none",
-                       same_dim=False),
-}  # fmt: skip
-"""By our configurations, with the flags of the original's TensorFlow scripts; the vocabularies' sizes are recalled."""
+    "lm1b_large": dict(
+        layers=24,
+        d_model=1280,
+        heads=16,
+        d_ff=8192,
+        sizes=WORDS_LM1B,
+        div_val=4,
+        tied="none",
+        same_dim=False,
+    ),
+}
+"""By our configurations, with the flags of the original's TensorFlow scripts; the vocabularies'
+sizes are recalled.
+"""
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in ("enwik8_large", "wikitext103_large") else pytest.mark.slow)
-    for name in RELEASED
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name in ("enwik8_large", "wikitext103_large") else pytest.mark.slow
+        )
+        for name in RELEASED
+    ],
+)
 def test_names_and_shapes_of_the_released_models(name):
-    """No array is made. The sizes that are read from the shapes are those of our configuration of that model."""
+    """No array is made. The sizes that are read from the shapes are those of our configuration of
+    that model.
+    """
     sizes = RELEASED[name]
     N = sum(sizes["sizes"])
     # <unk> is the fourth word of WikiText-103 and One Billion Words.
@@ -218,7 +312,11 @@ def test_names_and_shapes_of_the_released_models(name):
     arrays = forms(shapes(**sizes))
     found = transformer_xl.read_model(arrays, ids)
     config = configs.load(os.path.join(CONFIGS, f"{name}.py"))
-    same = {key: value for key, value in found.items() if key not in ("vocab_size", "biases_per_layer", "cutoffs")}
+    same = {
+        key: value
+        for key, value in found.items()
+        if key not in ("vocab_size", "biases_per_layer", "cutoffs")
+    }
     assert same == {key: getattr(config.model, key) for key in same} | (
         {} if sizes.get("div_val") == 4 else {"tie_projections": "all"}
     )
@@ -229,10 +327,18 @@ def test_names_and_shapes_of_the_released_models(name):
     assert {name: shape for name, shape, _ in variables} == shapes(**sizes)
     places = {part.ours for _, _, parts in variables for part in parts}
     tree = traverse_util.flatten_dict(abstract(model), sep="/")
-    identity = {"word_embedding/projection_0", "lm_head/projection_0"} if not sizes.get("same_dim", True) else set()
+    identity = (
+        {"word_embedding/projection_0", "lm_head/projection_0"}
+        if not sizes.get("same_dim", True)
+        else set()
+    )
     assert places | identity == tree.keys()
-    if name == "wikitext103_large":  # theirs has u and v of each layer, and 8 words less in the last cluster
-        assert sum(math.prod(shape) for _, shape, _ in variables) == 285_170_642 + 17 * 2 * 1024 - 8 * 17
+    # Theirs has u and v of each layer, and 8 words less in the last cluster.
+    if name == "wikitext103_large":
+        assert (
+            sum(math.prod(shape) for _, shape, _ in variables)
+            == 285_170_642 + 17 * 2 * 1024 - 8 * 17
+        )
 
 
 def test_what_does_not_fit_is_listed_in_one_line():
@@ -246,12 +352,16 @@ def test_what_does_not_fit_is_listed_in_one_line():
         read(variables, ids)
     assert str(caught.value) == (
         f"model.ckpt does not hold the arrays of this model. missing (1): {at}/rel_attn/o/kernel; "
-        f"left over (1): {extra}; of another shape (1): {at}/rel_attn/qkv/kernel is [8, 8] and must be [8, 24]; "
-        f"of another dtype (1): {at}/ff/layer_1/bias is float16 and must be float32"
+        f"left over (1): {extra}; of another shape (1): {at}/rel_attn/qkv/kernel is [8, 8] and "
+        "must be [8, 24]; of another dtype (1): "
+        f"{at}/ff/layer_1/bias is float16 and must be float32"
     )
     sizes = shapes(**sizes)
     for change, expected in (
-        ({"transformer/layer_0/ff/layer_1/bias": None}, "layer_0/ff/layer_1/bias is missing; it says how large"),
+        (
+            {"transformer/layer_0/ff/layer_1/bias": None},
+            "layer_0/ff/layer_1/bias is missing; it says how large",
+        ),
         ({"transformer/r_w_bias": (4,)}, r"r_w_bias has the shape \[4\]; it says how large"),
     ):
         changed = {name: shape for name, shape in (sizes | change).items() if shape is not None}
@@ -283,12 +393,15 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
     assert tokenizer.encode("the other\n").tolist() == [10, 0, 9]
 
 
-@pytest.mark.parametrize(("symbols", "said"), [
-    (["the", "a", "the"], "line 3, 'the', must be one symbol that no other line has"),
-    (["the", "", "of"], "line 2, '', must be one symbol"),
-    (["the", "of the"], "line 2, 'of the', must be one symbol"),
-    (["<unk>", "the", "<UNK>"], "line 3, '<UNK>', must be one symbol that no other line has"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("symbols", "said"),
+    [
+        (["the", "a", "the"], "line 3, 'the', must be one symbol that no other line has"),
+        (["the", "", "of"], "line 2, '', must be one symbol"),
+        (["the", "of the"], "line 2, 'of the', must be one symbol"),
+        (["<unk>", "the", "<UNK>"], "line 3, '<UNK>', must be one symbol that no other line has"),
+    ],
+)
 def test_a_wrong_line_of_symbols_is_named(symbols, said, tmp_path):
     with pytest.raises(BadInput, match=said):
         vocabulary(tmp_path, symbols)
@@ -300,7 +413,9 @@ def test_a_wrong_line_of_symbols_is_named(symbols, said, tmp_path):
 
 @pytest.mark.slow
 def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch, capsys):
-    """The way of the command, but for TensorFlow; `--format=orbax` holds clusters and projections as they are."""
+    """The way of the command, but for TensorFlow; `--format=orbax` holds clusters and projections
+    as they are.
+    """
     recorded, case = xl_replay.load("div_4"), CASES["div_4"]
     variables = variables_of(recorded, case)
     (tmp_path / "model.ckpt-0.index").touch()
@@ -309,7 +424,18 @@ def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch,
     _, params = read(variables, ids)
     first, exported, second = (str(tmp_path / name) for name in ("first", "exported", "second"))
     symbols = [f"--tokenizer={tmp_path}/symbols.txt", "--config.model.memory_len=4"]
-    assert main(["import", str(tmp_path), f"--workdir={first}", "--config.model.cutoffs=9,15", symbols[0]]) == 2
+    assert (
+        main(
+            [
+                "import",
+                str(tmp_path),
+                f"--workdir={first}",
+                "--config.model.cutoffs=9,15",
+                symbols[0],
+            ]
+        )
+        == 2
+    )
     assert "has model.cutoffs=17,23; leave these keys out" in capsys.readouterr().err
     assert main(["import", str(tmp_path), f"--workdir={first}", *symbols]) == 0
     assert main(["export", f"--workdir={first}", "--format=orbax", f"--output={exported}"]) == 0
@@ -317,6 +443,11 @@ def test_imported_exported_and_imported_again_bit_for_bit(tmp_path, monkeypatch,
     assert workdirs.load_config(second).model == workdirs.load_config(first).model
     assert workdirs.tokenizer(second).sha256 == workdirs.tokenizer(first).sha256
     for path in (first, second):
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(tiny.saved_parameters(path)[0]), params)
+        jax.tree.map(
+            np.testing.assert_array_equal, jax.device_get(tiny.saved_parameters(path)[0]), params
+        )
     assert main(["export", f"--workdir={first}", f"--output={tmp_path}/other"]) == 2
-    assert "model.architecture=transformer_xl: Hugging Face has no such model" in capsys.readouterr().err
+    assert (
+        "model.architecture=transformer_xl: Hugging Face has no such model"
+        in capsys.readouterr().err
+    )

@@ -1,6 +1,7 @@
 """The promises of the data, for random corpora, layouts, batch sizes, host counts, plans and steps.
 
-Every token's id says which corpus it is from and where it stands, so that what was read is read off the batches.
+Every token's id says which corpus it is from and where it stands, so that what was read is read off
+the batches.
 """
 
 import dataclasses
@@ -54,21 +55,32 @@ def cases(draw):
     seed = draw(st.integers(0, 2**32 - 1))
     config = Config(
         data=DataConfig(
-            segment_len=T, reuse_len=R, num_predict=draw(st.integers(2, 5)), windows_per_block=W,
-            bidirectional=draw(st.booleans()), positive_pair_rate=draw(st.sampled_from([0.0, 0.5])),
+            segment_len=T,
+            reuse_len=R,
+            num_predict=draw(st.integers(2, 5)),
+            windows_per_block=W,
+            bidirectional=draw(st.booleans()),
+            positive_pair_rate=draw(st.sampled_from([0.0, 0.5])),
         ),
         model=ModelConfig(memory_len=M),
         seeds=SeedsConfig(data=seed),
-    )  # fmt: skip
+    )
     sizes = draw(st.lists(st.integers(40 * R * W, 90 * R * W), min_size=1, max_size=3))
     counts = tuple(draw(st.integers(1, 5)) for _ in sizes)
     vocabulary = tiny.Vocabulary(np.random.default_rng(seed).random(FIRST + sum(sizes)) < 0.6)
     firsts = FIRST + np.cumsum([0, *sizes])
-    texts = tuple(Places(size, int(firsts[i]), vocabulary, seed + i) for i, size in enumerate(sizes))
+    texts = tuple(
+        Places(size, int(firsts[i]), vocabulary, seed + i) for i, size in enumerate(sizes)
+    )
     mixture = Mixture(texts, tuple("abc"[: len(texts)]), Cycle(counts))
     changes = [(0, draw(st.sampled_from([6, 8, 12, 24])))]
     for _ in range(draw(st.integers(0, 2))):
-        changes.append((changes[-1][0] + draw(st.integers(1, 2 * W + 1)), draw(st.sampled_from([6, 8, 12, 24]))))
+        changes.append(
+            (
+                changes[-1][0] + draw(st.integers(1, 2 * W + 1)),
+                draw(st.sampled_from([6, 8, 12, 24])),
+            )
+        )
     plan = ()
     for step, batch_size in changes:
         plan = extend_plan(plan, step, batch_size, W)
@@ -98,7 +110,11 @@ def test_the_union_over_hosts_is_the_batch(case, step):
             continue
         shares = [batch_of(case, step, rows) for rows in np.split(np.arange(B), hosts)]
         joined = combine(shares, np.concatenate)
-        jax.tree.map(functools.partial(np.testing.assert_array_equal, err_msg=f"{hosts} hosts"), joined, whole)
+        jax.tree.map(
+            functools.partial(np.testing.assert_array_equal, err_msg=f"{hosts} hosts"),
+            joined,
+            whole,
+        )
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -115,8 +131,8 @@ def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_co
         read += [(int(c[0]), int(min(p))) for c, p in zip(corpus, places, strict=True)]
     stream = case.mixture.stream(case.config)
     begun = case.plan[-1].block + -(-(stop - case.plan[-1].step) // W) * case.plan[-1].batch_size
-    # The blocks that the plan says were begun, each once. Of a block begun before a change of the batch size inside it,
-    # the rest is left: at most W - 1 windows of each of the old rows.
+    # The blocks that the plan says were begun, each once. Of a block begun before a change of the
+    # batch size inside it, the rest is left: at most W - 1 windows of each of the old rows.
     for number, text in enumerate(case.mixture.corpora):
         mine = sorted(first for corpus, first in read if corpus == number)
         dealt = case.mixture.cycle.deal(np.arange(begun))
@@ -130,7 +146,9 @@ def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_co
             for first in mine:
                 covered[first : first + R] += 1
             assert covered.max(initial=0) <= 1, "windows overlap"
-    lost = sum(-(new.step - old.step) % W * old.batch_size for old, new in itertools.pairwise(case.plan))
+    lost = sum(
+        -(new.step - old.step) % W * old.batch_size for old, new in itertools.pairwise(case.plan)
+    )
     unfinished = -(stop - case.plan[-1].step) % W * case.plan[-1].batch_size
     assert len(read) == begun * W - lost - unfinished
 
@@ -147,7 +165,9 @@ def test_continues_says_whether_the_memory_holds_the_text_just_before(case):
         if before is None or entry.step == step:
             assert not batch.continues.any(), "nothing in memory, or another batch size's rows"
         else:
-            follows = (window[:, 0] == before[0][:, -1] + before[1]) & (batch.direction == before[1])
+            follows = (window[:, 0] == before[0][:, -1] + before[1]) & (
+                batch.direction == before[1]
+            )
             # Two blocks that happen to lie side by side follow each other too, without being one.
             assert (follows | ~batch.continues).all()
             new_block = (step - entry.step) % case.config.data.windows_per_block == 0
@@ -173,7 +193,9 @@ def test_a_random_b_shares_nothing_with_its_a_its_window_its_look_ahead_and_its_
         # The memory reaches M tokens back, whatever of it is filled.
         ahead = (direction * (places - start)) % size
         a_end = first_sep
-        np.testing.assert_array_equal(ahead[:a_end], np.arange(a_end), "window and A are one run of text")
+        np.testing.assert_array_equal(
+            ahead[:a_end], np.arange(a_end), "window and A are one run of text"
+        )
         b = ahead[a_end:]
         np.testing.assert_array_equal(b, (b[:1] + np.arange(len(b))) % size, "B is one run of text")
         budget = case.config.data.segment_len - R - 3

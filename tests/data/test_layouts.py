@@ -19,7 +19,13 @@ def _text(first, count):
 
 def test_a_sentence_and_a_pair():
     one = layouts.sentences(LAYOUT, 10, _text(100, 3))
-    assert one.tokens.tolist() == [100, 101, 102, SEP, CLS] and one.segments.tolist() == [0, 0, 0, 0, 2]
+    assert one.tokens.tolist() == [100, 101, 102, SEP, CLS] and one.segments.tolist() == [
+        0,
+        0,
+        0,
+        0,
+        2,
+    ]
     two = layouts.sentences(LAYOUT, 10, _text(100, 2), _text(200, 2))
     assert two.tokens.tolist() == [100, 101, SEP, 200, 201, SEP, CLS]
     assert two.segments.tolist() == [0, 0, 0, 1, 1, 1, 2]
@@ -59,8 +65,8 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     assert (best == 1).all()
     # Piece 8 is the last but one of the first window, and in the middle of the second.
     assert not first.best_N[8] and found[1].best_N[4]
-    # As in the original, 100 more pieces of a window count as one more around a piece: piece 253 has 2 + 2.56 and
-    # 3 + 0.54, the next one 1 + 2.56 and 4 + 0.54.
+    # As in the original, 100 more pieces of a window count as one more around a piece: piece 253
+    # has 2 + 2.56 and 3 + 0.54, the next one 1 + 2.56 and 4 + 0.54.
     long, short = layouts.windows(LAYOUT, 262, _text(100, 304), question, stride=250, most=3)
     assert (len(long.best_N), len(short.best_N)) == (256, 54)
     assert long.best_N[250:].tolist() == [True] * 4 + [False] * 2
@@ -85,13 +91,18 @@ def _of(family):
     ],
 )
 def test_the_special_pieces_of_a_family(family, one, two, segments):
-    """The fault: a row that is longer than its length, or a place that is off by a special piece."""
+    """The fault: a row that is longer than its length, or a place that is off by a special
+    piece.
+    """
     layout, a, b = _of(family), _text(10, 2), _text(20, 1)
     assert layouts.sentences(layout, 8, a).tokens.tolist() == one
     pair = layouts.sentences(layout, 8, a, b)
     assert (pair.tokens.tolist(), pair.segments.tolist()) == (two, segments)
     assert layouts.choice(layout, 8, a, b, most=3).tokens.tolist() == two
-    for cut in (layouts.sentences(layout, 8, _text(10, 20)), layouts.sentences(layout, 8, _text(10, 20), _text(40, 9))):
+    for cut in (
+        layouts.sentences(layout, 8, _text(10, 20)),
+        layouts.sentences(layout, 8, _text(10, 20), _text(40, 9)),
+    ):
         assert len(cut.tokens) == len(cut.segments) == 8
     assert one[layout.first] == 10 and layout.origin(pair.tokens) == 0
 
@@ -104,6 +115,8 @@ def test_a_window_says_where_its_part_of_the_paragraph_begins(family):
         first = layout.origin(tokens) % 20
         padded[first : first + len(tokens)] = tokens
         place = np.arange(len(window.best_N)) + window.first
-        assert padded[place].tolist() == paragraph[window.start : window.start + len(place)].tolist()
+        assert (
+            padded[place].tolist() == paragraph[window.start : window.start + len(place)].tolist()
+        )
         if family != "xlnet":
             assert tokens[:4].tolist() == [1, 50, 51, 52] and len(tokens) <= 16

@@ -1,4 +1,6 @@
-"""WordPiece and byte-level BPE: against slow code of our own, imports, documents without an end, places in the text."""
+"""WordPiece and byte-level BPE: against slow code of our own, imports, documents without an end,
+places in the text.
+"""
 
 import contextlib
 import functools
@@ -40,11 +42,18 @@ def trained(level: str, lower: bool = False) -> Subwords:
 
 def slow_wordpiece(tokenizer, text, lower):
     """The original's, in the order of its steps."""
-    text = "".join(" " if char.isspace() else char for char in text
-                   if char in "\t\n\r" or not (unicodedata.category(char)[0] == "C" or char == "\ufffd"))  # fmt: skip
-    text = "".join(f" {char} " if unicodedata.name(char, "").startswith("CJK ") else char for char in text)
+    text = "".join(
+        " " if char.isspace() else char
+        for char in text
+        if char in "\t\n\r" or not (unicodedata.category(char)[0] == "C" or char == "\ufffd")
+    )
+    text = "".join(
+        f" {char} " if unicodedata.name(char, "").startswith("CJK ") else char for char in text
+    )
     if lower:
-        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn").lower()
+        text = "".join(
+            c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn"
+        ).lower()
     is_mark = lambda c: (c.isascii() and not c.isalnum()) or unicodedata.category(c)[0] == "P"  # noqa: E731
     words = "".join(f" {char} " if is_mark(char) else char for char in text).split()
     ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
@@ -52,7 +61,10 @@ def slow_wordpiece(tokenizer, text, lower):
         parts, start = [], 0
         while start < len(word) <= 100:
             prefix = "##" * (start > 0)
-            end = next((end for end in range(len(word), start, -1) if prefix + word[start:end] in ids), None)
+            end = next(
+                (end for end in range(len(word), start, -1) if prefix + word[start:end] in ids),
+                None,
+            )
             if end is None:
                 break
             parts.append(ids[prefix + word[start:end]])
@@ -65,7 +77,9 @@ def slow_bpe(tokenizer, text):
     model = json.loads(tokenizer.content)["model"]
     rank = {tuple(pair): place for place, pair in enumerate(model["merges"])}
     symbol = {code: char for char, code in subwords._BYTES.items()}
-    for word in re.findall(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+", text):
+    for word in re.findall(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+", text
+    ):
         parts = [symbol[code] for code in word.encode()]
         while pairs := [rank[pair] for pair in zip(parts, parts[1:], strict=False) if pair in rank]:
             first, second = model["merges"][min(pairs)]
@@ -97,14 +111,20 @@ def test_byte_bpe_is_that_of_slow_code_and_every_byte_comes_back():
 def test_two_processes_train_equal_bytes(level, tmp_path):
     """The trainer of the library alone numbers `##` characters in the order of a hash table."""
     path = str(tmp_path / "tokenizer.json")
-    code = "import sys; sys.path.insert(0, 'tests')\nimport test_subwords as t\nimport data_fixtures\n" \
-           "data_fixtures.session_folder = lambda: sys.argv[1]\nt.trained(sys.argv[2])"  # fmt: skip
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\nimport test_subwords as t\nimport data_fixtures\n"
+        "data_fixtures.session_folder = lambda: sys.argv[1]\nt.trained(sys.argv[2])"
+    )
     folders = f"tests:tests/data:{':'.join(sys.path)}"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), level], check=True, env={"PYTHONPATH": folders})
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), level], check=True, env={"PYTHONPATH": folders}
+    )
     tokenizer = trained(level)
     assert (tmp_path / f"{level}-False-tokenizer.json").read_bytes() == tokenizer.content
     assert len(tokenizer.pieces) == SIZE
-    with pytest.raises(BadInput, match=f"vocab_size=9000: this text gives [0-9]+ pieces of {level}; give that"):
+    with pytest.raises(
+        BadInput, match=f"vocab_size=9000: this text gives [0-9]+ pieces of {level}; give that"
+    ):
         subwords.train(["a few words"], path, 9000, level, CASED)
 
 
@@ -118,15 +138,20 @@ def test_special_pieces_word_starts_and_lengths():
         assert pickle.loads(pickle.dumps(tokenizer)).sha256 == tokenizer.sha256
     text = "Bado kilu, menora."
     assert wordpiece.decode([2, *wordpiece.encode(text), 3, 0]) == text.lower()
-    starts = [tokenizer.word_start[tokenizer.encode(text)].sum() for tokenizer in (wordpiece, bytebpe)]
-    assert starts == [5, 2]  # punctuation counts for WordPiece, and a first word without a space not for bytes
+    starts = [
+        tokenizer.word_start[tokenizer.encode(text)].sum() for tokenizer in (wordpiece, bytebpe)
+    ]
+    # Punctuation counts for WordPiece, and a first word without a space not for bytes.
+    assert starts == [5, 2]
     characters_V, bytes_V = wordpiece.text_lengths()
     assert characters_V[wordpiece.encode(text)].sum() == len(" bado kilu, menora.")
     assert wordpiece.encode("É").tolist() == wordpiece.encode("e").tolist()
 
 
 def test_other_programs_files_give_the_same_ids(tmp_path):
-    """`vocab.txt`, `vocab.json` with `merges.txt`, and folders of them; a tokenizer.json with a frame around a text."""
+    """`vocab.txt`, `vocab.json` with `merges.txt`, and folders of them; a tokenizer.json with a
+    frame around a text.
+    """
     for tokenizer in (trained("wordpiece", lower=True), trained("bytebpe")):
         document = json.loads(tokenizer.content)
         folder = tmp_path / tokenizer.level
@@ -143,11 +168,15 @@ def test_other_programs_files_give_the_same_ids(tmp_path):
             merges = ["#version: 0.2", *map(" ".join, document["model"]["merges"])]
             (folder / "merges.txt").write_text("\n".join(merges) + "\n")
             same = [open_tokenizer(str(folder)), open_tokenizer(str(folder / "vocab.json"))]
-            with pytest.raises(BadInput, match="what becomes of a text is fixed; leave out --uncased"):
+            with pytest.raises(
+                BadInput, match="what becomes of a text is fixed; leave out --uncased"
+            ):
                 open_tokenizer(str(folder / "vocab.json"), LOWER)
         (folder / "tokenizer_config.json").unlink(missing_ok=True)
         frame = {"type": "BertProcessing", "sep": ["a", 3], "cls": ["b", 2]}
-        (folder / "tokenizer.json").write_text(json.dumps(document | {"post_processor": frame}, indent=2))
+        (folder / "tokenizer.json").write_text(
+            json.dumps(document | {"post_processor": frame}, indent=2)
+        )
         same.append(open_tokenizer(str(folder)))
         assert [each.sha256 for each in same] == [tokenizer.sha256] * 3
         assert pickle.loads(pickle.dumps(same[0])).sha256 == tokenizer.sha256
@@ -167,7 +196,11 @@ def test_a_vocabulary_of_gpt2_ends_with_the_end_of_a_text(tmp_path):
         ("vocab.txt", "a\nb\na\n[UNK]", "its ids have gaps, or two pieces have one id"),
         ("vocab.txt", "a\nb", r"it has no \[UNK\]"),
         ("vocab.json", '{"a": 0, "b": 2}', "its ids have gaps, or two pieces have one id"),
-        ("tokenizer.json", "{}", "name a tokenizer.json, vocab.json, vocab.txt of WordPiece or byte-level BPE"),
+        (
+            "tokenizer.json",
+            "{}",
+            "name a tokenizer.json, vocab.json, vocab.txt of WordPiece or byte-level BPE",
+        ),
         (
             "tokenizer.json",
             '{"model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}}',
@@ -186,23 +219,39 @@ def prepared(tmp_path, level, **options):
     text = tmp_path / "text.txt"
     text.write_text(data_fixtures.synthetic_text(3, 60).replace(", ", " ''  "))
     pieces = SMALL if level == "wordpiece" else SIZE
-    data_fixtures.make_corpus(tmp_path / "corpus", [str(text)], tokenizer=None, vocabulary=level, vocab_size=pieces,
-                              **options)  # fmt: skip
-    return str(tmp_path / "corpus"), [document.split("\n") for document in text.read_text().strip().split("\n\n")]
+    data_fixtures.make_corpus(
+        tmp_path / "corpus",
+        [str(text)],
+        tokenizer=None,
+        vocabulary=level,
+        vocab_size=pieces,
+        **options,
+    )
+    return str(tmp_path / "corpus"), [
+        document.split("\n") for document in text.read_text().strip().split("\n\n")
+    ]
 
 
 def test_a_corpus_of_wordpiece_has_no_end_of_document(tmp_path):
     path, documents = prepared(tmp_path, "wordpiece", uncased=True)
     corpora = [Corpus(path), Corpus(path, "heldout")]
-    assert verify.verify(path)[1] == [] and corpora[0].manifest["tokenizer"]["file"] == "tokenizer.json"
+    assert (
+        verify.verify(path)[1] == []
+        and corpora[0].manifest["tokenizer"]["file"] == "tokenizer.json"
+    )
     texts = []
     for corpus in corpora:
         tokens, flags = corpus.read_flags(np.array([0]), corpus.tokens)
         starts = np.flatnonzero(flags[0] & pages.DOCUMENT_START)
-        assert len(starts) == corpus.documents and corpus.token_counts[corpus.tokenizer.special.there()].sum() == 0
+        assert (
+            len(starts) == corpus.documents
+            and corpus.token_counts[corpus.tokenizer.special.there()].sum() == 0
+        )
         texts += [each.tolist() for each in np.split(tokens[0], starts[1:])]
     tokenizer = corpora[0].tokenizer
-    expected = [np.concatenate(list(map(tokenizer.encode, document))).tolist() for document in documents]
+    expected = [
+        np.concatenate(list(map(tokenizer.encode, document))).tolist() for document in documents
+    ]
     assert sorted(texts) == sorted(expected)
     # A flag that moves is found, though nothing but the flags says where a document starts.
     assert "§" in verify.sample(path, "train", 0, 1, 500)["samples"][0]["text"]
@@ -214,18 +263,31 @@ def test_sentences_of_byte_bpe_are_joined_by_spaces(tmp_path):
     path, documents = prepared(tmp_path, "bytebpe")
     assert verify.verify(path)[1] == []
     corpus = Corpus(path)
-    tokenizer, ids = corpus.tokenizer, corpus.read_flags(np.array([0]), corpus.tokens)[0][0].tolist()
+    tokenizer, ids = (
+        corpus.tokenizer,
+        corpus.read_flags(np.array([0]), corpus.tokens)[0][0].tolist(),
+    )
     ends = [place for place, id in enumerate(ids) if id == tokenizer.special.eod]
-    texts = [tokenizer.decode(ids[start + 1 : end]) for start, end in zip([-1, *ends], ends, strict=False)]
-    assert len(ends) == corpus.documents and set(texts) <= {" ".join(document) for document in documents}
+    texts = [
+        tokenizer.decode(ids[start + 1 : end])
+        for start, end in zip([-1, *ends], ends, strict=False)
+    ]
+    assert len(ends) == corpus.documents and set(texts) <= {
+        " ".join(document) for document in documents
+    }
     assert ids[: ends[0]] == tokenizer.encode(texts[0]).tolist()
 
 
 def test_a_model_needs_its_pieces(tmp_path):
     """One line before a device is used."""
     path, _ = prepared(tmp_path, "wordpiece", heldout=0.0)
-    config = Config().changed(model={"vocab_size": SMALL}, data={"corpus": path, "objective": "clm"})
-    with pytest.raises(BadInput, match="has no piece for eod, which model.architecture=xlnet with data.objective=clm"):
+    config = Config().changed(
+        model={"vocab_size": SMALL}, data={"corpus": path, "objective": "clm"}
+    )
+    with pytest.raises(
+        BadInput,
+        match="has no piece for eod, which model.architecture=xlnet with data.objective=clm",
+    ):
         open_mixture(config)
     with pytest.raises(BadInput, match="vocab_size=32000 is not that of the tokenizer"):
         open_mixture(Config().changed(data={"corpus": path}))
@@ -233,10 +295,16 @@ def test_a_model_needs_its_pieces(tmp_path):
 
 @pytest.mark.parametrize(
     ("architecture", "objective", "kinds"),
-    [("bert", "mlm", "wordpiece bytebpe albert"), ("roberta", "mlm", "wordpiece bytebpe albert"),
-     ("albert", "mlm", "wordpiece bytebpe albert"), ("gpt2", "clm", "bytebpe gpt2"), ("xlnet", "clm", "bytebpe gpt2"),
-     ("xlnet", "plm", "wordpiece bytebpe albert"), ("bert", "mdm", "wordpiece bytebpe albert")],
-)  # fmt: skip
+    [
+        ("bert", "mlm", "wordpiece bytebpe albert"),
+        ("roberta", "mlm", "wordpiece bytebpe albert"),
+        ("albert", "mlm", "wordpiece bytebpe albert"),
+        ("gpt2", "clm", "bytebpe gpt2"),
+        ("xlnet", "clm", "bytebpe gpt2"),
+        ("xlnet", "plm", "wordpiece bytebpe albert"),
+        ("bert", "mdm", "wordpiece bytebpe albert"),
+    ],
+)
 def test_which_vocabulary_a_family_can_have(architecture, objective, kinds, tmp_path):
     data_fixtures.as_gpt2(trained("bytebpe"), tmp_path)
     (tmp_path / "albert").mkdir()
@@ -245,7 +313,11 @@ def test_which_vocabulary_a_family_can_have(architecture, objective, kinds, tmp_
     found["albert"] = open_tokenizer(data_fixtures.albert(tmp_path / "albert", sentences, 100))
     config = Config().changed(model={"architecture": architecture}, data={"objective": objective})
     for kind, tokenizer in found.items():
-        expected = contextlib.nullcontext() if kind in kinds.split() else pytest.raises(BadInput, match="no piece for")
+        expected = (
+            contextlib.nullcontext()
+            if kind in kinds.split()
+            else pytest.raises(BadInput, match="no piece for")
+        )
         with expected:
             check_pieces(tokenizer, config, "corpus")
 
@@ -284,8 +356,9 @@ def test_alberts_sentencepiece(tmp_path):
     assert trained("bytebpe").normalization == AS_IS
 
 
-# Text, and what WordPiece gives back where that is another: punctuation outside of ASCII is a word, except in scripts
-# without spaces and the punctuation of their blocks, before which there is no space.
+# Text, and what WordPiece gives back where that is another: punctuation outside of ASCII is a word,
+# except in scripts without spaces and the punctuation of their blocks, before which there is no
+# space.
 SCRIPTS = {
     "Latin": ("Grüße, «ça va?» – “oui”…", "Grüße, « ça va? » – “ oui ” …"),
     "Greek": ("Καλημέρα· τι κάνεις;", "Καλημέρα · τι κάνεις;"),
@@ -303,7 +376,7 @@ SCRIPTS = {
     "Khmer": ("សួស្តី។", None),
     "Tibetan": ("བཀྲ་ཤིས།", None),
     "Burmese": ("မင်္ဂလာပါ။ ဟုတ်ကဲ့", "မင်္ဂလာပါ။ဟုတ်ကဲ့"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -312,23 +385,40 @@ def of_scripts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripts")
     texts = [text for text, _ in SCRIPTS.values()]
     characters = sorted(set("".join(texts)) - {" "})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{each}" for each in characters)]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *characters,
+        *(f"##{each}" for each in characters),
+    ]
     (folder / "vocab.txt").write_text("\n".join(pieces))
     subwords.train(texts, f"{folder}/tokenizer.json", 300, "bytebpe", AS_IS)
     train_tokenizer(texts * 20, f"{folder}/spiece.model", 204, seed=0, threads=1)
-    made = {"wordpiece": Subwords(f"{folder}/vocab.txt", CASED), "bytebpe": Subwords(f"{folder}/tokenizer.json"),
-            "sentencepiece": Tokenizer(f"{folder}/spiece.model", AS_IS)}  # fmt: skip
+    made = {
+        "wordpiece": Subwords(f"{folder}/vocab.txt", CASED),
+        "bytebpe": Subwords(f"{folder}/tokenizer.json"),
+        "sentencepiece": Tokenizer(f"{folder}/spiece.model", AS_IS),
+    }
     for level in ("words", "characters", "bytes"):
-        vocabulary.write(f"{folder}/{level}.json", level, vocabulary.count(texts, level), None, True)
+        vocabulary.write(
+            f"{folder}/{level}.json", level, vocabulary.count(texts, level), None, True
+        )
         made[level] = vocabulary.Vocabulary(f"{folder}/{level}.json")
     return made
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_what_decode_gives_back_of_each_script(script, of_scripts):
-    """The same text, but for what WordPiece cannot know and what SentencePiece's rules have changed before."""
+    """The same text, but for what WordPiece cannot know and what SentencePiece's rules have changed
+    before.
+    """
     text, spaced = SCRIPTS[script]
     expected = dict.fromkeys(of_scripts, text)
     expected["wordpiece"] = spaced or text
     expected["sentencepiece"] = unicodedata.normalize("NFKC", text)
-    assert {kind: tokenizer.decode(tokenizer.encode(text)) for kind, tokenizer in of_scripts.items()} == expected
+    assert {
+        kind: tokenizer.decode(tokenizer.encode(text)) for kind, tokenizer in of_scripts.items()
+    } == expected

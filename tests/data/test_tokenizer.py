@@ -43,7 +43,8 @@ def test_normalization_is_the_originals(text, normal, options):
 @pytest.mark.parametrize(
     ("text", "plain", "nfkc", "keep_accents", "both"),
     [
-        # Hangul and kana are taken apart by NFKD and put together by NFKC; a dakuten is an accent to the original.
+        # Hangul and kana are taken apart by NFKD and put together by NFKC; a dakuten is an accent
+        # to the original.
         ("한국 カ", "\u1112\u1161\u11ab\u1100\u116e\u11a8 カ", "한국 カ", "한국 カ", "한국 カ"),
         ("が", "か", "か", "が", "が"),
         ("e\u0301 é", "e e", "e e", "e\u0301 é", "é é"),
@@ -60,7 +61,17 @@ def test_nfkc(text, plain, nfkc, keep_accents, both):
 
 def test_special_ids_and_user_symbols():
     pieces = data.tokenizer().pieces
-    assert pieces[:9] == ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    assert pieces[:9] == [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "<cls>",
+        "<sep>",
+        "<pad>",
+        "<mask>",
+        "<eod>",
+        "<eop>",
+    ]
     assert pieces[9:17] == [".", "(", ")", '"', "-", "–", "£", "€"]
     names = "unk bos eos cls sep pad mask eod eop"
     assert data.tokenizer().special._asdict() == {name: i for i, name in enumerate(names.split())}
@@ -80,7 +91,10 @@ def test_encode_and_decode():
     tokens, lengths = tokenizer.encode_normalized([text, "", "``"])
     np.testing.assert_array_equal(tokens[: lengths[0]], ids)
     assert lengths.tolist() == [len(ids), 0, len(tokens) - len(ids)]
-    assert module.XLNET.unk in tokens[lengths[0] :] and module.XLNET.unk not in data.encode(["``"], tokenizer)[0]
+    assert (
+        module.XLNET.unk in tokens[lengths[0] :]
+        and module.XLNET.unk not in data.encode(["``"], tokenizer)[0]
+    )
     tokens, lengths = tokenizer.encode_normalized([])
     assert (tokens.dtype, len(tokens), len(lengths)) == (np.int32, 0, 0)
     # Control pieces are never made from text, <eop> is.
@@ -105,28 +119,74 @@ def test_word_start():
     tokenizer = data.tokenizer()
     assert tokenizer.word_start.dtype == bool and tokenizer.word_start.shape == (data.VOCAB_SIZE,)
     for piece, start in zip(tokenizer.pieces, tokenizer.word_start, strict=True):
-        assert start == (piece.startswith(("▁", "<")) or piece in set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')), piece
-    assert tokenizer.word_start[[module.XLNET.sep, module.XLNET.eod, 9]].all() and not tokenizer.word_start.all()
+        assert start == (
+            piece.startswith(("▁", "<")) or piece in set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+        ), piece
+    assert (
+        tokenizer.word_start[[module.XLNET.sep, module.XLNET.eod, 9]].all()
+        and not tokenizer.word_start.all()
+    )
 
 
 @pytest.mark.parametrize(
     ("piece", "start"),
     [
-        ("▁東京", True), ("▁", True), ("東京", True), ("ひらがな", True), ("カナ", True), ("ｶﾅ", True), ("ㄅㄆ", True),
-        ("〇", True), ("ก", True), ("กา", True), ("เก", True), ("ກ", True), ("ក", True), ("မြန်", True), ("བོད", True),
-        ("ꀀ", True), ("ꦗ", True),
-        # Marks, vowels after their consonant, and what repeats or lengthens belong to the character before them.
-        ("ิก", False), ("์", False), ("า", False), ("ะ", False), ("ໆ", False), ("ၱ", False), ("ー", False), ("々", False),
+        ("▁東京", True),
+        ("▁", True),
+        ("東京", True),
+        ("ひらがな", True),
+        ("カナ", True),
+        ("ｶﾅ", True),
+        ("ㄅㄆ", True),
+        ("〇", True),
+        ("ก", True),
+        ("กา", True),
+        ("เก", True),
+        ("ກ", True),
+        ("ក", True),
+        ("မြန်", True),
+        ("བོད", True),
+        ("ꀀ", True),
+        ("ꦗ", True),
+        # Marks, vowels after their consonant, and what repeats or lengthens belong to the character
+        # before them.
+        ("ิก", False),
+        ("์", False),
+        ("า", False),
+        ("ะ", False),
+        ("ໆ", False),
+        ("ၱ", False),
+        ("ー", False),
+        ("々", False),
         ("゙", False),
-        # Punctuation, as ASCII punctuation; but also with something after it, for no space comes before it.
-        ("。", True), ("、", True), ("「", True), ("」", True), ("！", True), ("，", True), ("・", True),
+        # Punctuation, as ASCII punctuation; but also with something after it, for no space comes
+        # before it.
+        ("。", True),
+        ("、", True),
+        ("「", True),
+        ("」", True),
+        ("！", True),
+        ("，", True),
+        ("・", True),
         ("。」", True),
-        ("Ａ", False), ("１", False),
+        ("Ａ", False),
+        ("１", False),
         # Scripts with spaces, Hangul among them.
-        ("한국", False), ("ᄒ", False), ("é", False), ("да", False), ("ा", False), ("क", False), ("—", False),
-        ("a", False), ("1", False), (".", True), ("..", False), ("<sep>", True), ("", False),
+        ("한국", False),
+        ("ᄒ", False),
+        ("é", False),
+        ("да", False),
+        ("ा", False),
+        ("क", False),
+        ("—", False),
+        ("a", False),
+        ("1", False),
+        (".", True),
+        ("..", False),
+        ("<sep>", True),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_word_start_of_scripts(piece, start):
     assert module.starts_word(piece) is start
 
@@ -138,7 +198,9 @@ def _with_digit_comma(pieces):
         piece.piece, piece.score = name, -0.1
 
 
-@pytest.mark.parametrize("text", ["Bado 12, kilu", "do34, ba", "5,6 5,6", "1,000, bado 12,", "12,34,"])
+@pytest.mark.parametrize(
+    "text", ["Bado 12, kilu", "do34, ba", "5,6 5,6", "1,000, bado 12,", "12,34,"]
+)
 def test_digit_comma_rule(tmp_path, text):
     tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
     processor = tokenizer.processor
@@ -166,7 +228,9 @@ def test_pickle_is_light_and_loads_again():
     tokenizer = data.tokenizer()
     assert len(pickle.dumps(tokenizer)) < 1000
     again = pickle.loads(pickle.dumps(tokenizer))
-    np.testing.assert_array_equal(data.encode(["Bado 12."], again)[0], data.encode(["Bado 12."], tokenizer)[0])
+    np.testing.assert_array_equal(
+        data.encode(["Bado 12."], again)[0], data.encode(["Bado 12."], tokenizer)[0]
+    )
     assert again.sha256 == tokenizer.sha256
 
 
@@ -175,7 +239,9 @@ def test_other_special_ids_and_files_that_are_no_model_are_refused(tmp_path):
         pieces[5].piece, pieces[6].piece = "<mask>", "<pad>"
 
     path = _changed_model(tmp_path / "m", swap)
-    with pytest.raises(BadInput, match=r"id 5 holds '<mask>', XLNet needs '<pad>' there; train one") as error:
+    with pytest.raises(
+        BadInput, match=r"id 5 holds '<mask>', XLNet needs '<pad>' there; train one"
+    ) as error:
         Tokenizer(path)
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
     with pytest.raises(BadInput, match="No such file"):
@@ -223,6 +289,12 @@ def test_the_text_of_each_piece_is_counted():
     characters_V, bytes_V = tokenizer.text_lengths()
     text = "Bado kilu, 12."
     ids = tokenizer.encode(text)
-    assert (ids >= 9).all() and characters_V[ids].sum() == len(text) + 1, "and the space before a sentence"
+    assert (ids >= 9).all() and characters_V[ids].sum() == len(text) + 1, (
+        "and the space before a sentence"
+    )
     euro = tokenizer.pieces.index("€")
-    assert (characters_V[euro], bytes_V[euro]) == (1, 3) and not characters_V[:9].any() and not bytes_V[:9].any()
+    assert (
+        (characters_V[euro], bytes_V[euro]) == (1, 3)
+        and not characters_V[:9].any()
+        and not bytes_V[:9].any()
+    )

@@ -39,18 +39,36 @@ TOKEN = {
     "single_word": False,
     "normalized": False,
 }
-BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
-        "lowercase": True}  # fmt: skip
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
 
 
 def wordpiece(folder, normalizer=BERT, **model):
     """Writes a tokenizer.json."""
     ids = {piece: index for index, piece in enumerate(PIECES)}
-    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-             "max_input_chars_per_word": 100, "vocab": ids} | model  # fmt: skip
-    document = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": normalizer,
-                "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None, "decoder": None,
-                "model": model}  # fmt: skip
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": ids,
+    } | model
+    document = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": None,
+        "model": model,
+    }
     (folder / "tokenizer.json").write_text(json.dumps(document))
 
 
@@ -62,8 +80,15 @@ def bytebpe(folder, **model):
         (folder / "merges.txt").write_text("#version: 0.2\nĠ a\n")
         return
     step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    document = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": step, "post_processor": None,
-                "decoder": step, "model": {"type": "BPE", "vocab": ids, "merges": merges} | model}  # fmt: skip
+    document = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": step,
+        "post_processor": None,
+        "decoder": step,
+        "model": {"type": "BPE", "vocab": ids, "merges": merges} | model,
+    }
     (folder / "tokenizer.json").write_text(json.dumps(document))
 
 
@@ -93,7 +118,11 @@ def pieces(folder, text):
             ["[new]"],
         ),
         (
-            {"added_tokens_decoder": {"15": {"content": "x", "single_word": True, "special": False}}},
+            {
+                "added_tokens_decoder": {
+                    "15": {"content": "x", "single_word": True, "special": False}
+                }
+            },
             "xa",
             ["[UNK]"],
         ),
@@ -208,7 +237,9 @@ def test_settings_that_cannot_be_done_are_refused_by_name(make, settings, said, 
         (bytebpe, {"ignore_merges": True}, "its class has another model than tokenizer.json"),
     ],
 )
-def test_fields_of_tokenizer_json_that_its_class_does_not_read_are_refused(make, model, said, tmp_path):
+def test_fields_of_tokenizer_json_that_its_class_does_not_read_are_refused(
+    make, model, said, tmp_path
+):
     make(tmp_path, **model)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(BadInput, match=said):
@@ -220,9 +251,15 @@ def unigram(folder, normalizer):
     vocab = [[piece, 0.0] for piece in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")]
     vocab += [[piece, -2.0] for piece in ("▁", "a", "A", "e", "é", "E", "É", '"', "`")]
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    document = {"version": "1.0", "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": normalizer},
-                "pre_tokenizer": metaspace, "post_processor": None, "decoder": metaspace,
-                "model": {"type": "Unigram", "unk_id": 1, "vocab": vocab}}  # fmt: skip
+    document = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": normalizer},
+        "pre_tokenizer": metaspace,
+        "post_processor": None,
+        "decoder": metaspace,
+        "model": {"type": "Unigram", "unk_id": 1, "vocab": vocab},
+    }
     (folder / "tokenizer.json").write_text(json.dumps(document))
 
 
@@ -259,7 +296,9 @@ def test_the_steps_of_a_unigram_file_are_read(steps, expected, tmp_path):
 )
 def test_other_steps_of_a_unigram_file_are_refused(steps, tmp_path):
     unigram(tmp_path, steps)
-    with pytest.raises(BadInput, match=r"tokenizer.json: its normalizer \(.*is none of an XLNet or an ALBERT"):
+    with pytest.raises(
+        BadInput, match=r"tokenizer.json: its normalizer \(.*is none of an XLNet or an ALBERT"
+    ):
         huggingface.open_tokenizer(str(tmp_path))
 
 
@@ -271,7 +310,10 @@ def test_other_steps_of_a_unigram_file_are_refused(steps, tmp_path):
         ({"unk_token": "[UNK]"}, "unk_token is '.UNK.'; only '<unk>'"),
         (
             {"tokenizer_class": "T5Tokenizer"},
-            'tokenizer_class="T5Tokenizer" makes other ids; .*"XLNetTokenizer" or "XLNetTokenizerFast"',
+            (
+                'tokenizer_class="T5Tokenizer" makes other ids; '
+                '.*"XLNetTokenizer" or "XLNetTokenizerFast"'
+            ),
         ),
         ({"vocab_scores": []}, "vocab_scores=.. is not a known field"),
         ({"added_tokens_decoder": {"7": TOKEN}}, "has id 7, which is another piece"),
@@ -289,5 +331,8 @@ def test_added_tokens_above_a_sentencepiece_model_are_named(tmp_path, caplog):
     (tmp_path / "added_tokens.json").write_text('{"[new]": 100, "[other]": 101}')
     opened = open_tokenizer(str(tmp_path))
     assert opened.vocab_size == 100 and opened.normalization == Normalization(lower=True)
-    assert "added tokens above the pieces" in caplog.text and "'[new]' (100), '[other]' (101)" in caplog.text
+    assert (
+        "added tokens above the pieces" in caplog.text
+        and "'[new]' (100), '[other]' (101)" in caplog.text
+    )
     assert opened.path == path

@@ -1,4 +1,6 @@
-"""Counted vocabularies: exact round trips, the order by frequency, and text that a vocabulary cannot express."""
+"""Counted vocabularies: exact round trips, the order by frequency, and text that a vocabulary
+cannot express.
+"""
 
 import json
 import pickle
@@ -15,7 +17,8 @@ from xlnet_jax.data.tokenizer import SPECIAL_PIECES
 from xlnet_jax.data.vocabulary import Unseen, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
 
-# Tabs, runs of spaces, control characters, SentencePiece's own mark, characters of one to four bytes, special pieces.
+# Tabs, runs of spaces, control characters, SentencePiece's own mark, characters of one to four
+# bytes, special pieces.
 STRANGE = "a  b\t\x01\x7f\x85\u2028▁ <unk><0x41><eos>\né€😀\n\n z"
 
 
@@ -30,16 +33,24 @@ def made(tmp_path, level, texts, bound=None, verbatim=True):
 
 @pytest.mark.parametrize(
     ("level", "text"),
-    [("characters", STRANGE), ("bytes", STRANGE), ("bytes", bytes(range(256)).decode(errors="surrogateescape"))],
+    [
+        ("characters", STRANGE),
+        ("bytes", STRANGE),
+        ("bytes", bytes(range(256)).decode(errors="surrogateescape")),
+    ],
 )
 def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, level, text):
     opened = made(tmp_path, level, [text])
     ids, length = opened.encode_normalized([text, "", text[:3]])
-    assert length.tolist() == [len(text.encode(errors="surrogateescape")) if level == "bytes" else len(text), 0, 3]
+    assert length.tolist() == [
+        len(text.encode(errors="surrogateescape")) if level == "bytes" else len(text),
+        0,
+        3,
+    ]
     assert ids.dtype == np.int32 and ids.min() >= len(SPECIAL_PIECES)
-    assert opened.decode([*ids[: length[0]], EOD, UNK]) == text.encode(errors="surrogateescape").decode(
-        errors="replace"
-    )
+    assert opened.decode([*ids[: length[0]], EOD, UNK]) == text.encode(
+        errors="surrogateescape"
+    ).decode(errors="replace")
     characters_V, bytes_V = opened.text_lengths()
     if text is STRANGE:
         whole = ids[: length[0]]
@@ -49,19 +60,24 @@ def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, le
 
 def test_words_are_white_space_and_line_ends(tmp_path):
     opened = made(tmp_path, "words", ["b  b a\n", " <unk> c\u00a0é <pad> \n", "\n"])
-    assert opened.pieces[9:] == ["<eos>", "b", "a", "c", "é"]  # equally frequent ones in the order of their letters
+    # Equally frequent ones in the order of their letters.
+    assert opened.pieces[9:] == ["<eos>", "b", "a", "c", "é"]
     assert opened.counts.tolist() == [0] * 9 + [3, 2, 1, 1, 1]
     ids = opened.encode("a\nnever <unk> <pad> <eos>\nb")
     assert ids.tolist() == [11, 9, UNK, UNK, UNK, UNK, 9, 10], "a special piece was made from text"
     assert opened.decode(ids) == "a\n<unk> <unk> <unk> <unk>\nb"
-    assert [lengths[9:].tolist() for lengths in opened.text_lengths()] == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 3]]
+    assert [lengths[9:].tolist() for lengths in opened.text_lengths()] == [
+        [1, 2, 2, 2, 2],
+        [1, 2, 2, 2, 3],
+    ]
     assert made(tmp_path / "bound", "words", ["b b a\n"], bound=11).pieces[9:] == ["<eos>", "b"]
     assert opened.word_start.all()
 
 
 def test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes(tmp_path):
     first, second = (
-        made(tmp_path / each, "characters", texts) for each, texts in (("", ["abbc", "c"]), ("other", ["cbcba"]))
+        made(tmp_path / each, "characters", texts)
+        for each, texts in (("", ["abbc", "c"]), ("other", ["cbcba"]))
     )
     assert first.pieces[9:] == ["b", "c", "a"] and first.sha256 == second.sha256
     assert first.word_start[9:].tolist() == [False, False, False]
@@ -77,23 +93,35 @@ def test_what_a_vocabulary_lacks_is_refused(tmp_path):
     with pytest.raises(Unseen, match="byte 0xC3 is not"):
         made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
     with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):
-        vocabulary.write(str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False)
+        vocabulary.write(
+            str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False
+        )
 
 
 def test_what_needs_sentencepiece_says_so(tmp_path):
     opened = made(tmp_path, "characters", ["ab"])
-    with pytest.raises(BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"):
+    with pytest.raises(
+        BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"
+    ):
         offsets.encode(opened, "ab")
     config = Config().changed(model={"vocab_size": 11})
-    with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face needs SentencePiece pieces"):
+    with pytest.raises(
+        BadInput, match="a vocabulary of characters; Hugging Face needs SentencePiece pieces"
+    ):
         huggingface.write(Trained(config, opened, {}), str(tmp_path / "exported"))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"vocabulary": "letters"}, {"pieces": ["a"]}, {"counts": [1]}, {"pieces": [*SPECIAL_PIECES, "ab"]},
-     {"pieces": [*SPECIAL_PIECES, "a", "a"], "counts": [0] * 11}, {"pieces": 3}],
-)  # fmt: skip
+    [
+        {"vocabulary": "letters"},
+        {"pieces": ["a"]},
+        {"counts": [1]},
+        {"pieces": [*SPECIAL_PIECES, "ab"]},
+        {"pieces": [*SPECIAL_PIECES, "a", "a"], "counts": [0] * 11},
+        {"pieces": 3},
+    ],
+)
 def test_a_damaged_file_is_one_line(tmp_path, change):
     path = made(tmp_path, "characters", ["a"]).path
     with open(path, encoding="utf-8") as file:

@@ -32,11 +32,16 @@ class Client:
 
 @pytest.fixture
 def clients(monkeypatch, count):
-    """Runs a body in `count` threads, each with its own client; all their requests; and the client of process 0."""
+    """Runs a body in `count` threads, each with its own client; all their requests; and the client
+    of process 0.
+    """
     address = f"127.0.0.1:{hosts.free_port()}"
     service = _jax.get_distributed_runtime_service(address, count)
     requests = collections.Counter()
-    found = [_jax.get_distributed_runtime_client(address, number, init_timeout=60) for number in range(count)]
+    found = [
+        _jax.get_distributed_runtime_client(address, number, init_timeout=60)
+        for number in range(count)
+    ]
     here = threading.local()
     monkeypatch.setattr(processes, "_client", lambda: Client(found[here.number], requests))
     monkeypatch.setattr(jax, "process_count", lambda: count)
@@ -71,11 +76,16 @@ def test_what_all_say_and_hear_grows_as_their_number(clients, count):
         texts = [f"text {number}" * (1 - turn) for number in range(count)]
         collected = each(lambda number, texts=texts: sessions[number].collect(texts[number]))
         assert collected == [texts, *[[]] * (count - 1)]
-        assert each(lambda number, texts=texts: sessions[number].broadcast(texts[number])) == texts[:1] * count
+        assert (
+            each(lambda number, texts=texts: sessions[number].broadcast(texts[number]))
+            == texts[:1] * count
+        )
         each(lambda number: sessions[number].barrier("nothing"))
     answers = requests.pop("bytes")
     assert requests.total() <= 2 * (5 * count + 4) and answers <= 2 * 60 * count
-    assert client.key_value_dir_get("xlnet_jax") == [], "what all have read stays in the memory of process 0"
+    assert client.key_value_dir_get("xlnet_jax") == [], (
+        "what all have read stays in the memory of process 0"
+    )
 
 
 @pytest.mark.parametrize("count", [4])
@@ -84,7 +94,9 @@ def test_who_does_not_come_is_named(clients, count):
     known = {0: "0 (a)", 2: "2 (c)"}
 
     def meet(number):
-        watch = types.SimpleNamespace(process=number, name_of=lambda process: known.get(process, str(process)))
+        watch = types.SimpleNamespace(
+            process=number, name_of=lambda process: known.get(process, str(process))
+        )
         if number < 2:
             with pytest.raises(RestartMe) as raised:
                 processes.Session(watch, 1.0).barrier("reading")
@@ -93,4 +105,6 @@ def test_who_does_not_come_is_named(clients, count):
 
     said = each(meet)
     assert said[0] == said[1] and said[2:] == [None] * 2
-    assert said[0].startswith("reading: waited 1 s (distributed.rendezvous_seconds) for process 2 (c), 3; rerun")
+    assert said[0].startswith(
+        "reading: waited 1 s (distributed.rendezvous_seconds) for process 2 (c), 3; rerun"
+    )

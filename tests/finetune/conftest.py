@@ -8,7 +8,11 @@ import data_fixtures
 import pytest
 import tiny
 
-WORDS = [first + second for first in ("ba", "do", "ki", "lu") for second in ("me", "no", "ra", "si", "tu")]
+WORDS = [
+    first + second
+    for first in ("ba", "do", "ki", "lu")
+    for second in ("me", "no", "ra", "si", "tu")
+]
 STEPS = 16
 
 
@@ -43,7 +47,10 @@ def settings(pytestconfig: pytest.Config, examples: dict[str, str]):
             "optimizer": {"learning_rate": 5e-3},
             "train": {"steps": STEPS, "steps_per_dispatch": 4},
             "evaluation": {"every": 4, "final": True, "batch_size": 8},
-            "log": {"compilation_cache": str(pytestconfig.cache.mkdir("xla")), "tensorboard": False},
+            "log": {
+                "compilation_cache": str(pytestconfig.cache.mkdir("xla")),
+                "tensorboard": False,
+            },
             "finetune": {
                 "task": "classification",
                 "tokenizer": os.path.join(data_fixtures.corpus_path(), "spiece.model"),

@@ -1,4 +1,6 @@
-"""Every task from files to predictions: it learns a rule, and `predict` gives what the best evaluation gave."""
+"""Every task from files to predictions: it learns a rule, and `predict` gives what the best
+evaluation gave.
+"""
 
 import json
 import random
@@ -21,7 +23,9 @@ def _choice(draw):
     """The right option is the one with veve."""
     options, right = [" ".join(_say(draw, 2)) for _ in range(3)], draw.randrange(3)
     options[right] += " veve"
-    return {"context": " ".join(_say(draw, 6)), "question": "kiki _ .", "options": options}, "ABC"[right]
+    return {"context": " ".join(_say(draw, 6)), "question": "kiki _ .", "options": options}, "ABC"[
+        right
+    ]
 
 
 def _spans(draw):
@@ -49,21 +53,30 @@ def _reversal(draw):
 
 
 def _write(folder, task, examples):
-    """A file for training in the form that the task reads, with its columns, and one for `predict`."""
+    """A file for training in the form that the task reads, with its columns, and one for
+    `predict`.
+    """
     (folder / "texts.jsonl").write_text("".join(json.dumps(each) + "\n" for each, _ in examples))
     if task == "question_answering":
         paragraphs = [
-            {"context": each["context"], "qas": [{"id": str(n), "question": each["question"], "answers": label}]}
+            {
+                "context": each["context"],
+                "qas": [{"id": str(n), "question": each["question"], "answers": label}],
+            }
             for n, (each, label) in enumerate(examples)
         ]
         (folder / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
         return str(folder / "dev.json"), ""
     rows = []
     for each, label in examples:
-        texts = [each["tokens"]] if task == "token_classification" else sum(
-            ([value] if isinstance(value, str) else value for value in each.values()), [])  # fmt: skip
+        texts = (
+            [each["tokens"]]
+            if task == "token_classification"
+            else sum(([value] if isinstance(value, str) else value for value in each.values()), [])
+        )
         rows.append(
-            {str(place): text for place, text in enumerate(texts)} | ({} if label is None else {"label": label})
+            {str(place): text for place, text in enumerate(texts)}
+            | ({} if label is None else {"label": label})
         )
     (folder / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder / "dev.jsonl"), ",".join(rows[0])
@@ -89,23 +102,34 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score,
     data = {"task": task, "columns": columns, "train": path, "dev": path}
     data |= {"stride": 8} if task == "question_answering" else {}
     config = settings(
-        finetune=data, data={"segment_len": 40}, train={"steps": 48, "batch_size": 16}, evaluation={"every": 16},
-        checkpoint={"every": 16}, model={"architecture": family} | ({} if family == "xlnet" else {"memory_len": 0}),
-    )  # fmt: skip
+        finetune=data,
+        data={"segment_len": 40},
+        train={"steps": 48, "batch_size": 16},
+        evaluation={"every": 16},
+        checkpoint={"every": 16},
+        model={"architecture": family} | ({} if family == "xlnet" else {"memory_len": 0}),
+    )
     result = finetune(config, str(tmp_path / "run"))
     assert result["task"] == task and result["score"] > score
-    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
+    ]
     golds = [line.pop("gold") for line in lines]
     assert len(lines) == COUNT and all(line.pop("where") and line.pop("texts") for line in lines)
-    assert (golds[0] is None) == (task == "embeddings") and len({str(gold) for gold in golds}) >= 1 + (
-        golds[0] is not None
-    )
+    assert (golds[0] is None) == (task == "embeddings") and len(
+        {str(gold) for gold in golds}
+    ) >= 1 + (golds[0] is not None)
     predicted = predict(str(tmp_path / "run"), input=str(tmp_path / "texts.jsonl"))
     assert [found.pop("row") for found in predicted] == list(range(1, COUNT + 1))
     for line, found in zip(lines, predicted, strict=True):
         assert line.keys() == found.keys()
         for name, value in line.items():
-            exact = isinstance(value, str) or (isinstance(value, list) and isinstance(value[0], str)) or value is None
+            exact = (
+                isinstance(value, str)
+                or (isinstance(value, list) and isinstance(value[0], str))
+                or value is None
+            )
             flat = sum(value, []) if name == "vectors" else value
             other = sum(found[name], []) if name == "vectors" else found[name]
             assert other == (flat if exact else pytest.approx(flat, abs=1e-4)), name
@@ -114,11 +138,17 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "make"),
-    [("question_answering", _spans), ("embeddings", _embeddings), ("text_to_text", _reversal), ("", None)],
+    [
+        ("question_answering", _spans),
+        ("embeddings", _embeddings),
+        ("text_to_text", _reversal),
+        ("", None),
+    ],
 )
 def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task, make):
-    """The fault: negatives of one device, or a head's kernel that is cut where it is split; of the classes also dropout
-    and gradients of micro-batches and of two segments."""
+    """The fault: negatives of one device, or a head's kernel that is cut where it is split; of the
+    classes also dropout and gradients of micro-batches and of two segments.
+    """
     draw, found = random.Random(0), []
     changes = {"finetune": {"segments": 2, "dev": ""}, "data": {"segment_len": 8}}
     if task:
@@ -127,11 +157,22 @@ def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task
         changes["data"] = {"segment_len": 40}
     if task == "text_to_text":  # of two lengths, smoothed
         changes |= {"data": {"segment_len": 80}, "model": {"memory_len": 0}}
-    for number, mesh in enumerate(({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})):
-        train = {"steps": 3, "batch_size": 16, "gradient_accumulation_steps": 1 + (not task and number % 2)}
+    for number, mesh in enumerate(
+        ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})
+    ):
+        train = {
+            "steps": 3,
+            "batch_size": 16,
+            "gradient_accumulation_steps": 1 + (not task and number % 2),
+        }
         train |= {"label_smoothing": 0.1} if task == "text_to_text" else {}
-        finetune(settings(**changes, train=train, evaluation={"every": 0}, mesh=mesh), str(tmp_path / str(number)))
-        found.append([line["loss"] for line in read_jsonl(str(tmp_path / str(number) / "metrics.jsonl"))])
+        finetune(
+            settings(**changes, train=train, evaluation={"every": 0}, mesh=mesh),
+            str(tmp_path / str(number)),
+        )
+        found.append(
+            [line["loss"] for line in read_jsonl(str(tmp_path / str(number) / "metrics.jsonl"))]
+        )
     assert len(set(found[0])) == 3
     for other in found[1:]:
         assert other == pytest.approx(found[0], abs=1e-5)

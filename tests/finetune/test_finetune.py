@@ -1,4 +1,6 @@
-"""`xlnet-jax finetune`: learns, keeps its best, ends early, and a run cut anywhere ends with the same bits."""
+"""`xlnet-jax finetune`: learns, keeps its best, ends early, and a run cut anywhere ends with the
+same bits.
+"""
 
 import hashlib
 import json
@@ -26,12 +28,23 @@ STEPS = 16
 
 
 def fingerprint(workdir, step=STEPS):
-    """The checksums of all saved arrays, what every step and evaluation measured, and the predictions."""
+    """The checksums of all saved arrays, what every step and evaluation measured, and the
+    predictions.
+    """
     with Checkpoints(str(workdir)) as checkpoints:
         record = checkpoints.record(step)
-    lines = {name: read_jsonl(os.path.join(workdir, f"{name}.jsonl")) for name in ("metrics", "evaluations")}
-    steps = [[line[key] for key in ("step", "loss", "grad_norm", "learning_rate")] for line in lines["metrics"]]
-    scores = [{key: value for key, value in line.items() if key != "seconds"} for line in lines["evaluations"]]
+    lines = {
+        name: read_jsonl(os.path.join(workdir, f"{name}.jsonl"))
+        for name in ("metrics", "evaluations")
+    }
+    steps = [
+        [line[key] for key in ("step", "loss", "grad_norm", "learning_rate")]
+        for line in lines["metrics"]
+    ]
+    scores = [
+        {key: value for key, value in line.items() if key != "seconds"}
+        for line in lines["evaluations"]
+    ]
     with open(os.path.join(workdir, "predictions.jsonl"), "rb") as file:
         predictions = hashlib.sha256(file.read()).hexdigest()
     return record["checksums"], record["plan"], steps, scores, predictions
@@ -48,14 +61,18 @@ def result(settings, undisturbed):
     return finetune(settings(), str(undisturbed))
 
 
-def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(tmp_path, settings, undisturbed, result):
+def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(
+    tmp_path, settings, undisturbed, result
+):
     assert result.keys() == {"task", "step", "metric", "score", "scores", "spread", "workdir"}
     whole = fingerprint(undisturbed)
     _, _, steps, scores, _ = whole
     assert len(steps) == STEPS and [line["step"] for line in scores] == [4, 8, 12, 16]
     # The majority class is 10 of 19.
     assert result["score"] == max(line["accuracy"] for line in scores) > 0.8
-    assert result["step"] == next(line["step"] for line in scores if line["score"] == result["score"])
+    assert result["step"] == next(
+        line["step"] for line in scores if line["score"] == result["score"]
+    )
     # As a kill leaves it: steps and evaluations that no checkpoint has.
     killed = tmp_path / "killed"
     finetune(settings(), str(killed), stop_at=12)
@@ -67,7 +84,9 @@ def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(tmp_path, se
     assert finetune(settings(), str(killed)) == result | {"workdir": str(killed)}
 
 
-def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path, examples, undisturbed, result, caplog):
+def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(
+    tmp_path, examples, undisturbed, result, caplog
+):
     with open(examples["dev"]) as file:
         texts = [line.split("\t")[0] for line in file.read().splitlines()[1:]]
     lines = tmp_path / "more.jsonl"
@@ -75,7 +94,9 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
     found = predict(str(undisturbed), texts=texts[:7], input=str(lines), batch_size=16)
     with open(undisturbed / "predictions.jsonl") as file:
         written = [json.loads(line) for line in file]
-    assert [line["where"] for line in written] == [f"{examples['dev']}, row {row}" for row in range(2, 21)]
+    assert [line["where"] for line in written] == [
+        f"{examples['dev']}, row {row}" for row in range(2, 21)
+    ]
     assert [line["label"] for line in found] == [line["label"] for line in written]
     assert [line["texts"] for line in written] == [[text] for text in texts]
     assert {line["gold"] for line in written} == {"yes", "no"} and "gold" not in found[0]
@@ -85,7 +106,9 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
     shutil.copytree(undisturbed, tmp_path / "copy")
     lines = read_jsonl(str(undisturbed / "evaluations.jsonl"))
     scores = [line | {"score": 2.0} if line["step"] == 8 else line for line in lines]
-    (tmp_path / "copy" / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scores))
+    (tmp_path / "copy" / "evaluations.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in scores)
+    )
     caplog.set_level("INFO")
     predict(str(tmp_path / "copy"), texts=texts[:1], batch_size=8)
     assert "predicting with step 8" in caplog.text
@@ -97,25 +120,34 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         assert again[0]["scores"] == pytest.approx(found[0]["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
-    with pytest.raises(BadInput, match=r"text 1: the number of texts is 3, and in training it was 1 \(sentence\)"):
+    with pytest.raises(
+        BadInput, match=r"text 1: the number of texts is 3, and in training it was 1 \(sentence\)"
+    ):
         predict(str(undisturbed), texts=["bame\tdono\tkira"])
 
 
 @pytest.mark.slow
 def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path, settings):
     """With a rate of nothing no evaluation is better than the first."""
-    config = settings(optimizer={"learning_rate": 1e-12, "warmup_steps": 0}, finetune={"patience": 2})
+    config = settings(
+        optimizer={"learning_rate": 1e-12, "warmup_steps": 0}, finetune={"patience": 2}
+    )
     result = finetune(config, str(tmp_path), seeds=2)
     assert result["score"] == pytest.approx(sum(result["scores"]) / 2) and result["spread"] >= 0
     for seed in range(2):
         folder = tmp_path / f"seed_{seed}"
-        assert [line["step"] for line in read_jsonl(str(folder / "evaluations.jsonl"))] == [4, 8, 12]
+        assert [line["step"] for line in read_jsonl(str(folder / "evaluations.jsonl"))] == [
+            4,
+            8,
+            12,
+        ]
         with Checkpoints(str(folder)) as checkpoints:
             assert set(checkpoints.steps()) >= {4, 12}, "the best and the last"
     assert len({fingerprint(tmp_path / f"seed_{seed}", 12)[2][0][1] for seed in range(2)}) == 2
     assert finetune(config, str(tmp_path), seeds=2) == result
     assert [line["step"] for line in read_jsonl(str(tmp_path / "seed_0" / "runs.jsonl"))] == [0]
-    # As a kill leaves it between the last save and its evaluation: the run ends where it would have ended.
+    # As a kill leaves it between the last save and its evaluation: the run ends where it would have
+    # ended.
     path = tmp_path / "seed_0" / "evaluations.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     assert finetune(config, str(tmp_path), seeds=2) == result
@@ -124,32 +156,67 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("scores", "ends"), [([], False), ([5], False), ([5, 5], False), ([5, 5, 4], True), ([5, 4, 6], False),
-                         ([5, 4, 6, 6, 6], True)],
-)  # fmt: skip
+    ("scores", "ends"),
+    [
+        ([], False),
+        ([5], False),
+        ([5, 5], False),
+        ([5, 5, 4], True),
+        ([5, 4, 6], False),
+        ([5, 4, 6, 6, 6], True),
+    ],
+)
 def test_patience_counts_evaluations_since_the_best(scores, ends):
     config = tiny.config(finetune={"patience": 2})
-    assert evaluation.ends(config, [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
+    assert (
+        evaluation.ends(
+            config, [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]
+        )
+        is ends
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dev": "sentence\tlabel\nbame\tmaybe\n"}, r"dev.tsv, row 2: unknown label .maybe.; .* are no, yes"),
+        (
+            {"dev": "sentence\tlabel\nbame\tmaybe\n"},
+            r"dev.tsv, row 2: unknown label .maybe.; .* are no, yes",
+        ),
         ({"train": "sentence\tlabel\nbame\tyes\n"}, r"train.tsv has one label, 'yes'"),
-        ({"train": "sentence\tlabel\nbame\tyes\nbame\tno\n"}, r"train.tsv has 2 rows, fewer than train.batch_size=8"),
+        (
+            {"train": "sentence\tlabel\nbame\tyes\nbame\tno\n"},
+            r"train.tsv has 2 rows, fewer than train.batch_size=8",
+        ),
         ({"task": "regression"}, r"row 2: the label 'no' is not a number"),
-        ({"task": "regression", "train": "text\tlabel\nbame\t1e39\n"}, r"the label '1e39' is not a number of float32"),
-        ({"train": f"sentence\tlabel\nbame\t{'9' * 5000}\n"}, r"the label '9{60}' has 5000 characters; name its"),
-        ({"metric": "rouge"}, r"finetune.metric=rouge is no score of classification; use accuracy or f1 or matthews"),
+        (
+            {"task": "regression", "train": "text\tlabel\nbame\t1e39\n"},
+            r"the label '1e39' is not a number of float32",
+        ),
+        (
+            {"train": f"sentence\tlabel\nbame\t{'9' * 5000}\n"},
+            r"the label '9{60}' has 5000 characters; name its",
+        ),
+        (
+            {"metric": "rouge"},
+            r"finetune.metric=rouge is no score of classification; use accuracy or f1 or matthews",
+        ),
         ({"labels": "no,yes,no"}, r"finetune.labels=no,yes,no names a label twice"),
         ({"tokenizer": ""}, r"checkpoint.init_from is empty"),
-        ({"pooling": "cls"}, r"pooling=cls has no meaning with finetune.task=classification, which reads"),
-        ({"task": "token_classification", "segments": 2}, r"finetune.segments=2 has no meaning .* leave it at 1"),
+        (
+            {"pooling": "cls"},
+            r"pooling=cls has no meaning with finetune.task=classification, which reads",
+        ),
+        (
+            {"task": "token_classification", "segments": 2},
+            r"finetune.segments=2 has no meaning .* leave it at 1",
+        ),
         ({"task": "none"}, r"finetune.task is none; choose one of classification"),
     ],
-)  # fmt: skip
-def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, settings, changes, told):
+)
+def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(
+    tmp_path, settings, changes, told
+):
     for name in ("train", "dev"):
         if "\n" in changes.get(name, ""):
             (tmp_path / f"{name}.tsv").write_text(changes[name])
@@ -170,17 +237,31 @@ def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undist
 
 def start(workdir, cache, examples, count=1):
     return Hosts(
-        "finetune", workdir, f"--config={tiny.TESTS}/tiny_config.py", "--config.finetune.task=classification",
-        f"--config.finetune.tokenizer={data_fixtures.corpus_path()}/spiece.model", "--config.data.segment_len=16",
-        f"--config.finetune.train={examples['train']}", f"--config.finetune.dev={examples['dev']}",
-        "--config.train.steps=16", "--config.evaluation.every=4", "--config.evaluation.final=True",
-        "--config.optimizer.learning_rate=0.005", count=count, cache=cache,
-    )  # fmt: skip
+        "finetune",
+        workdir,
+        f"--config={tiny.TESTS}/tiny_config.py",
+        "--config.finetune.task=classification",
+        f"--config.finetune.tokenizer={data_fixtures.corpus_path()}/spiece.model",
+        "--config.data.segment_len=16",
+        f"--config.finetune.train={examples['train']}",
+        f"--config.finetune.dev={examples['dev']}",
+        "--config.train.steps=16",
+        "--config.evaluation.every=4",
+        "--config.evaluation.final=True",
+        "--config.optimizer.learning_rate=0.005",
+        count=count,
+        cache=cache,
+    )
 
 
 @pytest.mark.slow
-def test_killed_at_a_random_moment_it_ends_with_the_same_bits_and_two_hosts_agree(tmp_path, examples):
-    cache, (whole, killed, two) = tmp_path / "cache", (tmp_path / name for name in ("whole", "killed", "two"))
+def test_killed_at_a_random_moment_it_ends_with_the_same_bits_and_two_hosts_agree(
+    tmp_path, examples
+):
+    cache, (whole, killed, two) = (
+        tmp_path / "cache",
+        (tmp_path / name for name in ("whole", "killed", "two")),
+    )
     result = json.loads(start(whole, cache, examples).finish()[0][0])
     seed = random.randrange(2**32)
     draw = random.Random(seed)
@@ -198,5 +279,7 @@ def test_killed_at_a_random_moment_it_ends_with_the_same_bits_and_two_hosts_agre
     outs = start(two, cache, examples, count=2).finish()
     assert all(json.loads(out)["scores"] == result["scores"] for out, _ in outs.values())
     one, other = (fingerprint(folder)[3] for folder in (whole, two))
-    assert [line["loss"] for line in other] == pytest.approx([line["loss"] for line in one], abs=1e-4)
+    assert [line["loss"] for line in other] == pytest.approx(
+        [line["loss"] for line in one], abs=1e-4
+    )
     assert os.path.exists(two / "predictions.jsonl")

@@ -1,4 +1,6 @@
-"""The pairs of benchmarks/translation.py: what a message catalogue gives, and that no source stands on two sides."""
+"""The pairs of benchmarks/translation.py: what a message catalogue gives, and that no source stands
+on two sides.
+"""
 
 import importlib
 import struct
@@ -15,7 +17,9 @@ def translation(monkeypatch):
 
 def catalogue(messages, order="<"):
     """A .mo file (GNU gettext, section 10.3)."""
-    sides = [[text.encode() for text in each] for each in zip(*sorted(messages.items()), strict=True)]
+    sides = [
+        [text.encode() for text in each] for each in zip(*sorted(messages.items()), strict=True)
+    ]
     at, tables, data = 28 + 16 * len(messages), b"", b""
     for texts in sides:
         for text in texts:
@@ -27,10 +31,21 @@ def catalogue(messages, order="<"):
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_a_catalogue_gives_singulars_without_their_context(translation, order):
-    messages = {"": "Language: es\n", "menu\4Open %s": "Abrir %s", "%d file\0%d files": "%d archivo\0%d archivos"}
+    messages = {
+        "": "Language: es\n",
+        "menu\4Open %s": "Abrir %s",
+        "%d file\0%d files": "%d archivo\0%d archivos",
+    }
     found = list(translation.catalogue(catalogue(messages, order)))
     assert found == [("", "Language: es"), ("%d file", "%d archivo"), ("Open %s", "Abrir %s")]
-    usable = [("Open %s", "Abrir %s"), ("", "x"), ("same", "same"), ("two\nlines", "dos"), ("x" * 121, "y"), ("no", "")]
+    usable = [
+        ("Open %s", "Abrir %s"),
+        ("", "x"),
+        ("same", "same"),
+        ("two\nlines", "dos"),
+        ("x" * 121, "y"),
+        ("no", ""),
+    ]
     assert list(map(translation.usable, usable)) == [True, *[False] * 5]
 
 
@@ -50,6 +65,12 @@ def test_no_message_stands_on_two_sides(translation, tmp_path):
     sources = {name: {source.casefold() for source, _ in pairs} for name, pairs in sides.items()}
     assert sources["heldout"] == {"only %s", "bash alone", "wget alone"}
     assert len(sources["dev"]) == 3 and len(sources["train"]) == 97
-    assert not (sources["dev"] | sources["train"]) & sources["heldout"] and not sources["dev"] & sources["train"]
+    assert (
+        not (sources["dev"] | sources["train"]) & sources["heldout"]
+        and not sources["dev"] & sources["train"]
+    )
     train = [("open the file", "abrir el archivo"), ("close the window", "cerrar la ventana")]
-    assert translation.nearest(train, ["close a window", "open that file"]) == ["cerrar la ventana", "abrir el archivo"]
+    assert translation.nearest(train, ["close a window", "open that file"]) == [
+        "cerrar la ventana",
+        "abrir el archivo",
+    ]

@@ -1,4 +1,6 @@
-"""Question answering: windows, labels and characters on the host, and the beam against all pairs."""
+"""Question answering: windows, labels and characters on the host, and the beam against all
+pairs.
+"""
 
 import dataclasses
 import functools
@@ -18,7 +20,8 @@ from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Example, Hidden
 
-T, D, PARAGRAPH = 12, 16, range(3, 8)  # padding before the paragraph; then SEP, a question of one piece, SEP, CLS
+# Padding before the paragraph; then SEP, a question of one piece, SEP, CLS.
+T, D, PARAGRAPH = 12, 16, range(3, 8)
 
 
 @functools.cache
@@ -28,14 +31,20 @@ def _tokenizer(family):
         return data_fixtures.tokenizer()
     level, size = {"bert": ("wordpiece", 240), "roberta": ("bytebpe", 300)}[family]
     path = f"{data_fixtures.session_folder()}/{level}-tokenizer.json"
-    subwords.train([CONTEXT, *data_fixtures.synthetic_text(0, 20).split("\n")], path, size, level, Normalization())
+    subwords.train(
+        [CONTEXT, *data_fixtures.synthetic_text(0, 20).split("\n")],
+        path,
+        size,
+        level,
+        Normalization(),
+    )
     return open_tokenizer(path)
 
 
 def _task(segment_len=T, family="xlnet", **changes):
     config = tiny.config().changed(
         finetune=changes, data={"segment_len": segment_len}, model={"architecture": family}
-    )  # fmt: skip
+    )
     return QuestionAnswering(config, _tokenizer(family))
 
 
@@ -53,17 +62,27 @@ def _head(beam):
     task = _task(beam=beam)
     head = task.head(dataclasses.replace(tiny.config().model, init_std=0.5, dropout=0.0))
     labels = {name: np.zeros(1, np.int32) for name in ("start", "end", "impossible")}
-    return head, head.init(jax.random.key(0), _hidden(), labels, deterministic=True, method="losses")
+    return head, head.init(
+        jax.random.key(0), _hidden(), labels, deterministic=True, method="losses"
+    )
 
 
 @pytest.fixture(scope="module")
 def exhaustive():
-    """log p(start) + log p(end | start) of all pairs, from the loss of each as the label: float [T, T]."""
+    """log p(start) + log p(end | start) of all pairs, from the loss of each as the label: float [T,
+    T].
+    """
     head, params = _head(2)
     pairs = np.array(list(itertools.product(range(T), range(T))), np.int32)
     hidden = _hidden(len(pairs))
-    labels = {"start": pairs[:, 0], "end": pairs[:, 1], "impossible": np.zeros(len(pairs), np.int32)}
-    losses = jax.jit(lambda labels: head.apply(params, hidden, labels, deterministic=True, method="losses"))
+    labels = {
+        "start": pairs[:, 0],
+        "end": pairs[:, 1],
+        "impossible": np.zeros(len(pairs), np.int32),
+    }
+    losses = jax.jit(
+        lambda labels: head.apply(params, hidden, labels, deterministic=True, method="losses")
+    )
     one, two = losses(labels), losses(labels | {"impossible": np.ones(len(pairs), np.int32)})
     # BCE(1) - BCE(0) = -logit, and BCE(0) = softplus(logit); both count half.
     legal = T * PARAGRAPH[0] + PARAGRAPH[0]
@@ -73,7 +92,9 @@ def exhaustive():
 
 @pytest.mark.parametrize("beam", [2, T])
 def test_the_beam_equals_exhaustive_search(beam, exhaustive):
-    """The fault: ends that are not conditioned on their own start, or allowed positions that differ from training."""
+    """The fault: ends that are not conditioned on their own start, or allowed positions that differ
+    from training.
+    """
     score_TT, logit = exhaustive
     head, params = _head(beam)
     found = jax.tree.map(np.asarray, head.apply(params, _hidden(), method="predictions"))
@@ -87,7 +108,9 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     task = _task(beam=beam, max_answer=3)
     place = np.arange(len(PARAGRAPH))
     (row, *_) = task.encode(0, Example(("ba", "ki"), (), ""))
-    row = row._replace(more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0))
+    row = row._replace(
+        more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0)
+    )
     (output,) = task.outputs(found, [row], [Example(("abcde", "?"), None, "")])
     legal = [(i, j) for i in PARAGRAPH for j in PARAGRAPH if i <= j < i + 3]
     best = max(legal, key=lambda pair: score_TT[pair])
@@ -100,18 +123,26 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
 
 
 def test_one_dense_layer_finds_the_best_span_of_all():
-    """The fault: a span of the question, or one that is too long, or the score of "no answer" without CLS."""
+    """The fault: a span of the question, or one that is too long, or the score of "no answer"
+    without CLS.
+    """
     task = _task(family="bert", beam=5, max_answer=2)
     # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding.
     segments_T, real_T = np.array([0] * 3 + [1] * 6 + [0] * 3, np.int32), np.arange(T) < 9
     # With these vectors the best end for the best start is too far from it.
     h_TD = np.random.default_rng(2).normal(size=(T, D)).astype(np.float32)
-    h_BCTD, real_BCT, segments_BCT = (jnp.asarray(x)[None, None] for x in (h_TD, real_T, segments_T))
+    h_BCTD, real_BCT, segments_BCT = (
+        jnp.asarray(x)[None, None] for x in (h_TD, real_T, segments_T)
+    )
     hidden = Hidden(h_BCTD, real_BCT, segments_BCT, jnp.arange(1), cls="first")
     head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
     labels = {"start": np.array([4]), "end": np.array([6])}
-    params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses"))
-    kernel, bias = (np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias"))
+    params = nn.meta.unbox(
+        head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses")
+    )
+    kernel, bias = (
+        np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias")
+    )
     start_T, end_T = (h_TD @ kernel + bias).T
     loss = head.apply(params, hidden, labels, deterministic=True, method="losses")
     wanted = sum(np.log(np.exp(x).sum()) for x in (start_T, end_T)) - start_T[4] - end_T[6]
@@ -119,12 +150,20 @@ def test_one_dense_layer_finds_the_best_span_of_all():
     place = np.arange(5)
     (row,) = task.encode(0, Example(("ba", "ki"), (), ""))
     assert row.labels["impossible"] and row.labels["start"] == row.labels["end"] == 0
-    row = row._replace(more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0))
+    row = row._replace(
+        more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0)
+    )
     # Of all starts, and of the best start alone.
     for beam, starts in ((5, range(3, 8)), (1, [3 + int(start_T[3:8].argmax())])):
-        found = jax.tree.map(np.asarray, head.clone(beam=beam).apply(params, hidden, method="predictions"))
+        found = jax.tree.map(
+            np.asarray, head.clone(beam=beam).apply(params, hidden, method="predictions")
+        )
         (output,) = task.outputs(found, [row], [Example(("abcde", "?"), None, "")])
-        legal = [(start_T[i] + end_T[j], "abcde"[i - 3 : j - 2]) for i in starts for j in range(i, min(i + 2, 8))]
+        legal = [
+            (start_T[i] + end_T[j], "abcde"[i - 3 : j - 2])
+            for i in starts
+            for j in range(i, min(i + 2, 8))
+        ]
         score, answer = max(legal)
         assert (output["answer"], output["score"]) == (answer, pytest.approx(score, abs=1e-5))
         assert output["no_answer"] == pytest.approx(start_T[0] + end_T[0] - score, abs=1e-5)
@@ -144,7 +183,9 @@ CONTEXT = "  Bado ki re\u0301mi, 12,450 lu. Sidone tu ve ra. Kilu nomi raba doki
     ],
 )
 def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
-    """Decoding the labels gives the answer back; the fault: a place that is off by one, or one in the wrong window."""
+    """Decoding the labels gives the answer back; the fault: a place that is off by one, or one in
+    the wrong window.
+    """
     task = _task(24, family, stride=4)
     left = family == "xlnet"  # where positions count from the end
     label = ((CONTEXT.index(answer), answer),)
@@ -155,7 +196,9 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     for row in rows:
         assert len(row.tokens[0]) <= 24
         if not row.labels["impossible"]:
-            first, last = (row.labels[name] - 24 * left - row.more.first for name in ("start", "end"))
+            first, last = (
+                row.labels[name] - 24 * left - row.more.first for name in ("start", "end")
+            )
             assert CONTEXT[row.more.start_N[first] : row.more.end_N[last]].strip() == answer
         else:
             assert row.labels["start"] == row.labels["end"] == 23 * left
@@ -163,17 +206,28 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     start = np.array([[row.labels["start"]] for row in rows]) - 24 * left
     end = np.array([[[row.labels["end"]]] for row in rows]) - 24 * left
     impossible = np.array([row.labels["impossible"] for row in rows])
-    sure = {"start": start, "start_score": 0.0 * start, "end": end, "end_score": 0.0 * end, "no_answer": impossible}
+    sure = {
+        "start": start,
+        "start_score": 0.0 * start,
+        "end": end,
+        "end_score": 0.0 * end,
+        "no_answer": impossible,
+    }
     examples = [Example((CONTEXT, "Ba do?"), label, "")]
     (output,) = outputs = task.outputs(sure, rows, examples)
     assert output["answer"] == answer and CONTEXT.startswith(answer, output["start"])
     assert output["no_answer"] == 0
-    # A window that has less context around its start than another one is not asked, however sure it is.
+    # A window that has less context around its start than another one is not asked, however sure it
+    # is.
     edge = [
-        not row.labels["impossible"] and not row.more.best_N[start[b, 0] - row.more.first] for b, row in enumerate(rows)
+        not row.labels["impossible"] and not row.more.best_N[start[b, 0] - row.more.first]
+        for b, row in enumerate(rows)
     ]
     score = np.array(edge, float)[:, None]
-    unsure = sure | {"start_score": 9 * score, "end": np.where(score[:, :, None] > 0, start[:, :, None], end)}
+    unsure = sure | {
+        "start_score": 9 * score,
+        "end": np.where(score[:, :, None] > 0, start[:, :, None], end),
+    }
     (output,) = task.outputs(unsure, rows, examples)
     assert any(edge) == (answer != "Bado"), "the first word is in one window"
     assert (output["answer"], output["score"]) == (answer, 0)
@@ -184,4 +238,7 @@ def test_a_question_without_an_answer():
     task = _task(24)
     rows = task.encode(0, Example((CONTEXT, "Ba do?"), (), ""))
     assert all(row.labels["impossible"] == 1 for row in rows)
-    assert all(row.labels["impossible"] == 0 for row in task.encode(0, Example((CONTEXT, "Ba do?"), None, "")))
+    assert all(
+        row.labels["impossible"] == 0
+        for row in task.encode(0, Example((CONTEXT, "Ba do?"), None, ""))
+    )

@@ -20,7 +20,9 @@ from xlnet_jax.finetune.task import Example
 
 
 def _examples(reader, columns, source):
-    return readers.examples(getattr(readers, reader), Config().changed(finetune={"columns": columns}), source)
+    return readers.examples(
+        getattr(readers, reader), Config().changed(finetune={"columns": columns}), source
+    )
 
 
 def _read(reader, columns, source):
@@ -53,7 +55,11 @@ def test_tables(tmp_path):
         (('good, "very"\nso',), "pos", f"{path}, row 2"),
         (("bad",), "neg", f"{path}, row 3"),
     ]
-    path = _write(tmp_path, "mrpc.tsv", 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no\tNo.\n')
+    path = _write(
+        tmp_path,
+        "mrpc.tsv",
+        'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no\tNo.\n',
+    )
     assert _examples("labelled", "", path) == [(('He said "no', "No."), "1", f"{path}, row 2")]
     path = _write(tmp_path, "cola.tsv", "gj04\t0\t*\tThey drank the pub.\n")
     assert _examples("labelled", "3,1", path) == [(("They drank the pub.",), "0", f"{path}, row 1")]
@@ -69,18 +75,34 @@ def test_json_lines_and_several_sources(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "columns", "expected"),
     [
-        ("genres.csv", "text,label\nA film,Crime|Drama\nB,Drama\n", "", [("Crime", "Drama"), ("Drama",)]),
+        (
+            "genres.csv",
+            "text,label\nA film,Crime|Drama\nB,Drama\n",
+            "",
+            [("Crime", "Drama"), ("Drama",)],
+        ),
         ("commas.csv", 'text,label\na,"Love, deep|Joy"\n', "", [("Love, deep", "Joy")]),
         # As `datasets` writes them.
-        ("names.jsonl", '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}', "",
-         [("joy", "love, deep"), ()]),
-        ("ids.jsonl", '{"text": "a", "labels": [2, 27]}\n{"text": "b", "labels": 3}', "", [("2", "27"), ("3",)]),
+        (
+            "names.jsonl",
+            '{"text": "a", "labels": ["joy", "love, deep"]}\n{"text": "b", "labels": []}',
+            "",
+            [("joy", "love, deep"), ()],
+        ),
+        (
+            "ids.jsonl",
+            '{"text": "a", "labels": [2, 27]}\n{"text": "b", "labels": 3}',
+            "",
+            [("2", "27"), ("3",)],
+        ),
         ("floats.jsonl", '{"text": "a", "labels": [0.0, 1.0, 1.0]}', "", [("1", "2")]),
     ],
-)  # fmt: skip
+)
 def test_several_labels_as_people_write_them(tmp_path, name, text, columns, expected):
     found = _examples("multi_labelled", columns, _write(tmp_path, name, text))
-    assert [example.label for example in found] == expected and all(len(example.texts) == 1 for example in found)
+    assert [example.label for example in found] == expected and all(
+        len(example.texts) == 1 for example in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,20 +128,38 @@ def test_labels_that_are_none_are_refused(tmp_path, name, text, columns, said):
 
 
 def test_squad_answers_are_found_again(tmp_path):
-    """1 % of the starts in circulation are wrong; the fault: taking the first occurrence, not the nearest."""
+    """1 % of the starts in circulation are wrong; the fault: taking the first occurrence, not the
+    nearest.
+    """
     answers = [{"text": "a cat", "answer_start": 16}, {"text": "cat", "answer_start": 2}]
-    path = _write(tmp_path, "dev.json", _squad("a cat sees a dog, a cat and a cat", ("Who?", answers), ("Why?", [])))
+    path = _write(
+        tmp_path,
+        "dev.json",
+        _squad("a cat sees a dog, a cat and a cat", ("Who?", answers), ("Why?", [])),
+    )
     who, why = _examples("question_answering", "", path)
-    assert who.texts == ("a cat sees a dog, a cat and a cat", "Who?") and who.label == ((18, "a cat"), (2, "cat"))
+    assert who.texts == ("a cat sees a dog, a cat and a cat", "Who?") and who.label == (
+        (18, "a cat"),
+        (2, "cat"),
+    )
     assert why.label == () and why.where == f"{path}, article 1, paragraph 1, question 1"
     # What is only plausible is no answer.
-    question = {"context": "a cat", "question": "Which dog?", "answers": {"text": ["a cat"], "answer_start": [0]}}
+    question = {
+        "context": "a cat",
+        "question": "Which dog?",
+        "answers": {"text": ["a cat"], "answer_start": [0]},
+    }
     path = _write(tmp_path, "v2.jsonl", json.dumps(question | {"is_impossible": True}))
     assert _examples("question_answering", "", path)[0].label == ()
 
 
 def test_race(tmp_path):
-    article = {"article": "Text.", "questions": ["Q _ ?", "P?"], "options": [list("abcd")] * 2, "answers": ["B", "D"]}
+    article = {
+        "article": "Text.",
+        "questions": ["Q _ ?", "P?"],
+        "options": [list("abcd")] * 2,
+        "answers": ["B", "D"],
+    }
     path = _write(tmp_path, "train/high/1.txt", json.dumps(article))
     _write(tmp_path, "train/middle/0.txt", json.dumps(article | {"answers": ["A", "C"]}))
     found = _examples("multiple_choice", "", str(tmp_path / "train"))
@@ -141,33 +181,74 @@ def test_tags(tmp_path):
     ("columns", "text", "sentences"),
     [
         # Comments of MultiCoNER and of CoNLL-U, also with as many columns as the words have.
-        ("", "# id 1\tdomain=en\nold _ _ O\nbridge _ _ B-CW\n\n# id 2\tdomain=en\nthe _ _ O\n",
-         ["old/O bridge/B-CW", "the/O"]),
+        (
+            "",
+            "# id 1\tdomain=en\nold _ _ O\nbridge _ _ B-CW\n\n# id 2\tdomain=en\nthe _ _ O\n",
+            ["old/O bridge/B-CW", "the/O"],
+        ),
         ("", "# id 1\tdomain=en\nold\tO\n", ["old/O"]),
         ("", "# sent_id = 1\n#text = Old\n# newpar\nold _ _ O\n", ["old/O"]),
-        ("", "#begin document (a/b); part 000\na b O x y\n\n#end document\n#begin document (c); part 000\nc d O x z\n",
-         ["a/y", "c/z"]),
+        (
+            "",
+            (
+                "#begin document (a/b); part 000\n"
+                "a b O x y\n\n"
+                "#end document\n"
+                "#begin document (c); part 000\n"
+                "c d O x z\n"
+            ),
+            ["a/y", "c/z"],
+        ),
         ("", "#end document\n\n#begin document (a); part 0\n", "has no examples"),
         # Words that begin with the same sign.
         ("", "#\tO\n1\tB-X\n\n5\tO\n#\tO\n", ["#/O 1/B-X", "5/O #/O"]),
         ("", "#Oslo O\nrocks O\n\n#Bergen O\n", ["#Oslo/O rocks/O", "#Bergen/O"]),
         # Ranges and empty nodes of CoNLL-U and of Universal NER; results and decimals.
-        ("1,3", "# text = im Haus\n1-2\tim\t_\t_\t_\n1\tin\t_\tADP\t_\n2\tdem\t_\tDET\t_\n2.1\tdas\t_\tX\t_\n"
-         "3\tHaus\t_\tNOUN\t_\n", ["in/ADP dem/DET Haus/NOUN"]),
+        (
+            "1,3",
+            (
+                "# text = im Haus\n"
+                "1-2\tim\t_\t_\t_\n"
+                "1\tin\t_\tADP\t_\n"
+                "2\tdem\t_\tDET\t_\n"
+                "2.1\tdas\t_\tX\t_\n"
+                "3\tHaus\t_\tNOUN\t_\n"
+            ),
+            ["in/ADP dem/DET Haus/NOUN"],
+        ),
         ("1,2", "0.1\t-\tO\t-\t-\n1\tzum\tO\t-\t-\n", ["zum/O"]),
         ("", "1\tO\n1-2\tB-SCORE\n1.5\tO\n", ["1/O 1-2/B-SCORE 1.5/O"]),
         # Only tabs, or else only spaces, are between columns.
         ("", "5\u00a0mg\tB-DOSE\r\ndaily\tO\r\n", ["5\u00a0mg/B-DOSE daily/O"]),
-        ("", "New\u00a0York B-LOC\nTo\u3000kyo   B-LOC\n", ["New\u00a0York/B-LOC To\u3000kyo/B-LOC"]),
+        (
+            "",
+            "New\u00a0York B-LOC\nTo\u3000kyo   B-LOC\n",
+            ["New\u00a0York/B-LOC To\u3000kyo/B-LOC"],
+        ),
         ("", "New York\tB-LOC\n", ["New York/B-LOC"]),
         ("", "a\x0bb O\na\u2028c O\n", ["a\x0bb/O a\u2028c/O"]),
         ("", "Anna\tB-PER\nruns\t\n", "row 2: column 1 is empty; write a tag, such as O, or _"),
         ("", "Anna B-PER\n\n\tO\n", "row 3: column 0 is empty"),
     ],
-    ids=["multiconer", "tabs_after_a_comment", "conllu_comments", "conll_2012", "comments_alone",
-         "the_word_#", "hashtags", "ranges", "universal_ner", "numbers", "no_break_space", "spaces",
-         "a_space_in_a_word", "odd_spaces", "empty_tag", "empty_word"],
-)  # fmt: skip
+    ids=[
+        "multiconer",
+        "tabs_after_a_comment",
+        "conllu_comments",
+        "conll_2012",
+        "comments_alone",
+        "the_word_#",
+        "hashtags",
+        "ranges",
+        "universal_ner",
+        "numbers",
+        "no_break_space",
+        "spaces",
+        "a_space_in_a_word",
+        "odd_spaces",
+        "empty_tag",
+        "empty_word",
+    ],
+)
 def test_words_in_lines_as_they_are_published(tmp_path, columns, text, sentences):
     found = _read("token_classification", columns, _write(tmp_path, "a.conll", text))
     if isinstance(found, list):
@@ -197,21 +278,45 @@ def _parquet(rows):
         ("a.json", json.dumps([json.loads(line) for line in LINES.splitlines()], indent=1), ROWS),
         ("a.json", LINES + "{", "a.json, row 3: not JSON"),
         ("a.json", "[3]", "a.json, row 1: holds no JSON object"),
-        ("a.parquet", _parquet([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]), ROWS),
+        (
+            "a.parquet",
+            _parquet([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]),
+            ROWS,
+        ),
         ("a.parquet", b"PAR1\xff", "a.parquet: damaged or too large"),
         ("a.tsv.gz", gzip.compress(b"text\tlabel\none\ta\ntwo\tb\n"), ROWS),
         ("a.jsonl.zst", pyarrow.Codec("zstd").compress(LINES.encode(), asbytes=True), ROWS),
         ("a.CSV.GZ", gzip.compress(b"text,label\none,a\n")[:-9], "damaged or cut short"),
-        ("a.xlsx", b"PK\xff", "a.xlsx: a name that ends in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll"),
+        (
+            "a.xlsx",
+            b"PK\xff",
+            "a.xlsx: a name that ends in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll",
+        ),
         ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
         ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
         # The second record, in the fourth line.
         ("a.csv", b'text,label\n"one\n\ntwo\xe4",a\n', "a.csv, row 2: not UTF-8 at byte 20"),
     ],
-    ids=["long_csv", "long_tsv", "lone_cr", "json_lines", "one_json_line", "json_array",
-         "damaged_line", "no_object", "parquet", "damaged_parquet", "gz", "zst", "cut_gz", "xlsx",
-         "fasttext", "fasttext_several", "records_are_counted"],
-)  # fmt: skip
+    ids=[
+        "long_csv",
+        "long_tsv",
+        "lone_cr",
+        "json_lines",
+        "one_json_line",
+        "json_array",
+        "damaged_line",
+        "no_object",
+        "parquet",
+        "damaged_parquet",
+        "gz",
+        "zst",
+        "cut_gz",
+        "xlsx",
+        "fasttext",
+        "fasttext_several",
+        "records_are_counted",
+    ],
+)
 def test_every_kind_of_file_that_prepare_reads_is_read(tmp_path, name, data, found):
     said = _read("labelled", "", _write(tmp_path, name, data))
     assert found in said if isinstance(found, str) else said == found
@@ -221,7 +326,12 @@ def test_a_folder_of_texts_for_each_label(tmp_path):
     """aclImdb: lists of addresses beside the folders, and texts without a label, are no class."""
     for name in ("pos/0_9.txt", "neg/1_1.txt", "unsup/2_0.txt", "urls_pos.txt"):
         _write(tmp_path, f"train/{name}", f"A film,\n{name}.")
-    labels = {"pos/0_9.txt": "pos", "neg/1_1.txt": "neg", "unsup/2_0.txt": None, "urls_pos.txt": None}
+    labels = {
+        "pos/0_9.txt": "pos",
+        "neg/1_1.txt": "neg",
+        "unsup/2_0.txt": None,
+        "urls_pos.txt": None,
+    }
     wanted = {((f"A film,\n{name}.",), label) for name, label in labels.items()}
     assert {*_read("labelled", "", f"{tmp_path}/train/")} == wanted
 
@@ -238,7 +348,16 @@ def test_a_folder_of_files_of_one_data_set(tmp_path):
     ("columns", "fields"),
     [
         ("", {"context": "C.", "question": "Q?", "options": ["x", "y"], "label": "B"}),
-        ("", {"article": "C.", "question": "Q?", "options": ["x", "y"], "answer": "B", "example_id": "7"}),
+        (
+            "",
+            {
+                "article": "C.",
+                "question": "Q?",
+                "options": ["x", "y"],
+                "answer": "B",
+                "example_id": "7",
+            },
+        ),
         ("ctx,q,ends,gold", {"ctx": "C.", "q": "Q?", "ends": ["x", "y"], "gold": "B"}),
         ("0,1,2,3,label", {"0": "C.", "1": "Q?", "2": "x", "3": "y", "label": "B"}),
     ],
@@ -252,7 +371,10 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     head, row = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "1\t2\t3\tone\ttwo\t0\n"
     path = _write(tmp_path, "train.tsv", f"{head}{row}4\t5\tsix\n{row}7\t8\tnine\n")
     assert _read("labelled", "", path) == [(("one", "two"), "0")] * 2
-    assert f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does; the first is row 3" in (caplog.text)
+    assert (
+        f"{path}: left out 2 rows of fewer than 6 columns, as GLUE's code does; the first is row 3"
+        in (caplog.text)
+    )
     # A short row of another file may be any mistake.
     path = _write(tmp_path, "a.tsv", "sentence\tlabel\ngood\ta\nbad\n")
     assert "row 3: 1 columns, and the first row has 2" in _read("labelled", "", path)
@@ -265,7 +387,9 @@ def test_the_short_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
 def test_a_question_without_answers_has_no_label_and_is_not_unanswerable(tmp_path, fields, label):
     question = {"id": "0", "question": "Who?"} | fields
     text = json.dumps({"data": [{"paragraphs": [{"context": "a cat", "qas": [question]}]}]})
-    assert _read("question_answering", "", _write(tmp_path, "test.json", text)) == [(("a cat", "Who?"), label)]
+    assert _read("question_answering", "", _write(tmp_path, "test.json", text)) == [
+        (("a cat", "Who?"), label)
+    ]
     if "answers" not in fields:
         lines = _write(tmp_path, "test.jsonl", json.dumps(question | {"context": "a cat"}))
         assert _read("question_answering", "", lines) == [(("a cat", "Who?"), label)]
@@ -284,17 +408,53 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
 @pytest.mark.parametrize(
     ("reader", "name", "text", "columns", "message"),
     [
-        ("labelled", "a.csv", "sentence,label\ngood,1\nbad,0\n", "text,label", "row 2: no column 'text', but 'sent"),
-        ("labelled", "a.csv", "satz,label\ngood,1\n", "", "row 2: no text under a usual name among 'satz', 'label'"),
+        (
+            "labelled",
+            "a.csv",
+            "sentence,label\ngood,1\nbad,0\n",
+            "text,label",
+            "row 2: no column 'text', but 'sent",
+        ),
+        (
+            "labelled",
+            "a.csv",
+            "satz,label\ngood,1\n",
+            "",
+            "row 2: no text under a usual name among 'satz', 'label'",
+        ),
         ("labelled", "a.csv", "sentence,label\ngood,1\n ,0\n", "", "row 3: 'sentence' is empty"),
-        ("labelled", "a.csv", "sentence,label\ngood,1\nbad\n", "", "row 3: 1 columns, and the first row has 2"),
-        ("labelled", "a.csv", "sentence,,label,,label\ngood,,1,,2\n", "", "row 1: two columns are called 'label'"),
+        (
+            "labelled",
+            "a.csv",
+            "sentence,label\ngood,1\nbad\n",
+            "",
+            "row 3: 1 columns, and the first row has 2",
+        ),
+        (
+            "labelled",
+            "a.csv",
+            "sentence,,label,,label\ngood,,1,,2\n",
+            "",
+            "row 1: two columns are called 'label'",
+        ),
         ("labelled", "a.csv", 'sentence,label\n"go"od,1\n', "", "row 2: "),
-        ("labelled", "a.csv", b"sentence,label\ngood,1\nb\xe4d,0\n", "", "row 3: not UTF-8 at byte 23"),
+        (
+            "labelled",
+            "a.csv",
+            b"sentence,label\ngood,1\nb\xe4d,0\n",
+            "",
+            "row 3: not UTF-8 at byte 23",
+        ),
         ("labelled", "a.csv", "sentence,label\n", "", "has no examples"),
         ("labelled", "a.jsonl", '{"text": "a", "label": 1}\n{"text"', "", "row 2: not JSON"),
         ("labelled", "a.jsonl", '{"text": 7, "label": 1}', "", "row 1: 'text' is 7, not a text"),
-        ("labelled", "a.jsonl", r'{"text": "a\ud800", "label": 1}', "", "row 1: not JSON ('utf-8' codec can't encode"),
+        (
+            "labelled",
+            "a.jsonl",
+            r'{"text": "a\ud800", "label": 1}',
+            "",
+            "row 1: not JSON ('utf-8' codec can't encode",
+        ),
         ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         (
@@ -304,9 +464,27 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "1 questions, 0 lists of options and 1 answers; they must be equal",
         ),
-        ("question_answering", "a.json", _squad("a dog", ("Who?", [GOOD])), "", "question 0: the answer 'cat'"),
-        ("question_answering", "a.json", '{"data": [{"paragraphs": [{"qas": 3}]}]}', "", "paragraph 1: not as in SQ"),
-        ("token_classification", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
+        (
+            "question_answering",
+            "a.json",
+            _squad("a dog", ("Who?", [GOOD])),
+            "",
+            "question 0: the answer 'cat'",
+        ),
+        (
+            "question_answering",
+            "a.json",
+            '{"data": [{"paragraphs": [{"qas": 3}]}]}',
+            "",
+            "paragraph 1: not as in SQ",
+        ),
+        (
+            "token_classification",
+            "a.conll",
+            "EU B-ORG\nrejects\n",
+            "",
+            "row 2: 1 columns, and the row before has 2",
+        ),
         (
             "token_classification",
             "a.jsonl",
@@ -355,19 +533,27 @@ def test_what_is_not_there(tmp_path):
 
 
 class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
-    """The features of GLUE, SQuAD, RACE and CoNLL in one. TFDS finds a builder's module by its name."""
+    """The features of GLUE, SQuAD, RACE and CoNLL in one. TFDS finds a builder's module by its
+    name.
+    """
 
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
         text, several = tfds.features.Text(), tfds.features.Sequence
         features = {
-            "idx": np.int32, "sentence": text, "label": tfds.features.ClassLabel(names=["negative", "positive"]),
-            "context": text, "question": text,
-            "answers": several({"text": text, "answer_start": np.int32}), "is_impossible": np.bool_,
-            "article": text, "questions": several(text),
-            "tokens": several(text), "tags": several(tfds.features.ClassLabel(names=["O", "B-PER"])),
-        }  # fmt: skip
+            "idx": np.int32,
+            "sentence": text,
+            "label": tfds.features.ClassLabel(names=["negative", "positive"]),
+            "context": text,
+            "question": text,
+            "answers": several({"text": text, "answer_start": np.int32}),
+            "is_impossible": np.bool_,
+            "article": text,
+            "questions": several(text),
+            "tokens": several(text),
+            "tags": several(tfds.features.ClassLabel(names=["O", "B-PER"])),
+        }
         return tfds.core.DatasetInfo(
             builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
         )
@@ -377,12 +563,22 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, labels):
         for number, label in enumerate(labels):
-            yield number, {
-                "idx": number, "sentence": "né", "label": label, "context": "a cat", "question": "Who?",
-                "answers": {"text": ["cat"], "answer_start": [2]}, "is_impossible": False,
-                "article": "Text.", "questions": ["Q?"],
-                "tokens": ["Eve", "ran"], "tags": ["B-PER", "O"],
-            }  # fmt: skip
+            yield (
+                number,
+                {
+                    "idx": number,
+                    "sentence": "né",
+                    "label": label,
+                    "context": "a cat",
+                    "question": "Who?",
+                    "answers": {"text": ["cat"], "answer_start": [2]},
+                    "is_impossible": False,
+                    "article": "Text.",
+                    "questions": ["Q?"],
+                    "tokens": ["Eve", "ran"],
+                    "tags": ["B-PER", "O"],
+                },
+            )
 
 
 def test_data_sets_of_tfds(tmp_path):
@@ -390,8 +586,14 @@ def test_data_sets_of_tfds(tmp_path):
     folder = f"tfds:{tmp_path}/xlnet_labelled/1.0.0"
     one, two = _examples("labelled", "sentence,label", f"{folder}:train")
     assert one == (("né",), "negative", f"{folder}:train, example 0") and two.label == "positive"
-    assert _examples("question_answering", "", f"{folder}:train")[0][:2] == (("a cat", "Who?"), ((2, "cat"),))
-    assert _examples("token_classification", "", f"{folder}:train")[0][:2] == (("Eve", "ran"), ("B-PER", "O"))
+    assert _examples("question_answering", "", f"{folder}:train")[0][:2] == (
+        ("a cat", "Who?"),
+        ((2, "cat"),),
+    )
+    assert _examples("token_classification", "", f"{folder}:train")[0][:2] == (
+        ("Eve", "ran"),
+        ("B-PER", "O"),
+    )
     (record, _) = readers.records(Config(), f"{folder}:train")
     assert record.fields["questions"] == ["Q?"]
     # RACE's options. TFDS needs TensorFlow to write them, not to read them.

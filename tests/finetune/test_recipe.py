@@ -33,11 +33,21 @@ def recipe_of(**changes):
 
 def rates(layer_decay):
     """The size of the first update of each part of the model, as a share of the learning rate."""
-    recipe = recipe_of(optimizer={"layer_decay": layer_decay, "warmup_steps": 0, "weight_decay": 0.0, "clip": 0.0,
-                                  "learning_rate": 1.0, "adam_epsilon": 1e-12})  # fmt: skip
+    recipe = recipe_of(
+        optimizer={
+            "layer_decay": layer_decay,
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "clip": 0.0,
+            "learning_rate": 1.0,
+            "adam_epsilon": 1e-12,
+        }
+    )
     params = nn.meta.unbox(recipe.abstract_params)
     params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), params)
-    return jax.jit(lambda params: recipe.optimizer.update(params, recipe.optimizer.init(params), params)[0])(params)
+    return jax.jit(
+        lambda params: recipe.optimizer.update(params, recipe.optimizer.init(params), params)[0]
+    )(params)
 
 
 def test_the_head_learns_at_the_full_rate_under_layer_decay(monkeypatch):
@@ -57,7 +67,8 @@ def test_the_head_learns_at_the_full_rate_under_layer_decay(monkeypatch):
         check()
 
 
-LONG = [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40]  # 13 pieces with SEP and CLS: 5 in the first segment of 8
+# 13 pieces with SEP and CLS: 5 in the first segment of 8.
+LONG = [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40]
 OTHER = [29, *LONG[1:]]
 SHORT = LONG[-5:]
 
@@ -88,7 +99,9 @@ def test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not(p
 def test_earlier_segments_get_no_gradient(params):
     recipe = recipe_of(finetune=TASK | {"segments": 2})
     batch = recipe.model.task.batch([row(*LONG)], 1)
-    gradient = jax.jit(jax.grad(lambda params: mean_loss(params, recipe.model, batch, ())[0]))(params)
+    gradient = jax.jit(jax.grad(lambda params: mean_loss(params, recipe.model, batch, ())[0]))(
+        params
+    )
     table_V = np.abs(gradient["word_embedding"]).max(axis=1)
     assert (table_V[LONG[:5]] == 0).all() and (table_V[LONG[5:]] > 0).all()
     # The vector of the query stream is kept for the export, and does not change.

@@ -1,4 +1,6 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 on tasks: they learn, padding changes nothing, dropout stands where theirs does."""
+"""BERT, RoBERTa, ALBERT and GPT-2 on tasks: they learn, padding changes nothing, dropout stands
+where theirs does.
+"""
 
 import data_fixtures
 import flax.linen as nn
@@ -43,17 +45,25 @@ def _recipe(family, task="classification", **model):
 def _row(task):
     """Of two words, or of a context, a question and two options."""
     texts = ("bame dono", "kira") + ("lu", "tume") * (task.texts[0] == 4)
-    label = {"token_classification": ("yes", "no"), "classification": "yes"}.get(task.config.finetune.task)
+    label = {"token_classification": ("yes", "no"), "classification": "yes"}.get(
+        task.config.finetune.task
+    )
     return task.encode(0, Example(texts, label, ""))[0]
 
 
 def _rows(model, texts):
-    return [row for n, text in enumerate(texts) for row in model.task.encode(n, Example((text,), "no", ""))]
+    return [
+        row
+        for n, text in enumerate(texts)
+        for row in model.task.encode(n, Example((text,), "no", ""))
+    ]
 
 
 @pytest.mark.parametrize("family", MODELS)
 def test_a_family_learns_a_class_and_padding_changes_nothing(family):
-    """The fault: a head that reads padding, or the first piece of a text that is read from left to right."""
+    """The fault: a head that reads padding, or the first piece of a text that is read from left to
+    right.
+    """
     model = _recipe(family).model
     params = jax.jit(lambda: nn.meta.unbox(_recipe(family).init_params()))()
     assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
@@ -66,7 +76,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
 
     @jax.jit
     def step(params):
-        loss, gradient = jax.value_and_grad(lambda params: mean_loss(params, model, batch, ())[0])(params)
+        loss, gradient = jax.value_and_grad(lambda params: mean_loss(params, model, batch, ())[0])(
+            params
+        )
         return loss, jax.tree.map(lambda x, g: x - 0.2 * g, params, gradient)
 
     losses = []
@@ -75,7 +87,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
         losses.append(float(loss))
     assert losses[-1] < 0.2 < 0.5 < losses[0]
     evaluate = jax.jit(model.evaluate)
-    short, long = (evaluate(params, model.task.batch(rows, len(rows), length)) for length in (T, 2 * T))
+    short, long = (
+        evaluate(params, model.task.batch(rows, len(rows), length)) for length in (T, 2 * T)
+    )
     np.testing.assert_allclose(short[1]["logits"], long[1]["logits"], atol=1e-5)
     assert np.ptp(short[1]["logits"][:, 0, 1]) > 0.5
     np.testing.assert_array_equal(short[1]["logits"][:, 0].argmax(-1), batch.labels["label"])
@@ -84,7 +98,8 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
 @pytest.mark.parametrize(
     ("family", "task", "rates"),
     [
-        # XLNet drops what the last layer gives, and each summary once more; so do the heads of RoBERTa.
+        # XLNet drops what the last layer gives, and each summary once more; so do the heads of
+        # RoBERTa.
         ("xlnet", "classification", {"": 0.5, "summary/Dropout_0": 0.5}),
         ("xlnet", "token_classification", {"": 0.5}),
         ("xlnet", "question_answering", {"": 0.5, "answer_class/Dropout_0": 0.5}),
@@ -101,7 +116,9 @@ def test_a_family_learns_a_class_and_padding_changes_nothing(family):
 )
 def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, rates):
     """ALBERT's heads have a rate of their own, as the model has none."""
-    recipe = _recipe(family, task, dropout=0.0 if family == "albert" else 0.5, attention_dropout=0.0)
+    recipe = _recipe(
+        family, task, dropout=0.0 if family == "albert" else 0.5, attention_dropout=0.0
+    )
     params = nn.meta.unbox(recipe.abstract_params)
     batch = recipe.model.task.batch([_row(recipe.model.task)] * 2, 2)
     found = traced.dropped(recipe.model.row_losses, params, batch, (), jax.random.key(0))
@@ -112,19 +129,26 @@ def test_dropout_of_a_head_is_that_of_its_class_in_transformers(family, task, ra
 
 @pytest.mark.slow
 def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
-    """And no other part of the source's heads is used; the memory of the task's configuration is no obstacle."""
+    """And no other part of the source's heads is used; the memory of the task's configuration is no
+    obstacle.
+    """
     source = str(tmp_path / "run")
     data = {"objective": "mlm", "reuse_len": 29, "sentence_loss": True, "bidirectional": False}
     config = tiny.config(model=_model("bert") | {"max_positions": 32}, data=data)
     params = tiny.random_params(config, 0.1)
     tiny.save_run(source, config, params)
     asked = settings(
-        model={"memory_len": 24}, checkpoint={"init_from": source}, finetune={"tokenizer": ""},
-        optimizer={"learning_rate": 1e-12}, train={"steps": 4},
-    )  # fmt: skip
+        model={"memory_len": 24},
+        checkpoint={"init_from": source},
+        finetune={"tokenizer": ""},
+        optimizer={"learning_rate": 1e-12},
+        train={"steps": 4},
+    )
     finetune(asked, str(tmp_path / "task"))
     found, _ = tiny.saved_parameters(str(tmp_path / "task"))
-    np.testing.assert_allclose(found["head"]["summary"]["kernel"], params["pooler"]["kernel"], atol=1e-9)
+    np.testing.assert_allclose(
+        found["head"]["summary"]["kernel"], params["pooler"]["kernel"], atol=1e-9
+    )
     np.testing.assert_allclose(found["position_embedding"], params["position_embedding"], atol=1e-9)
     assert "pooler" not in found and "lm_head" not in found
 
@@ -132,14 +156,29 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("gpt2", {"finetune": {"task": "regression", "train": "x"}}, "finetune.task=regression needs a CLS, which "
-         "model.architecture=gpt2 has not; use one of classification, multi_label_classification, text_to_text"),
-        ("bert", {"finetune": {"task": "classification", "train": "x", "segments": 2}},
-         "finetune.segments=2 must be 1 with model.architecture=bert: its positions have no past"),
-        ("bert", {"finetune": {"task": "classification", "train": "x"}, "data": {"segment_len": 64}},
-         "data.segment_len=64 is more than model.max_positions=32"),
+        (
+            "gpt2",
+            {"finetune": {"task": "regression", "train": "x"}},
+            (
+                "finetune.task=regression needs a CLS, which model.architecture=gpt2 has not; use "
+                "one of classification, multi_label_classification, text_to_text"
+            ),
+        ),
+        (
+            "bert",
+            {"finetune": {"task": "classification", "train": "x", "segments": 2}},
+            (
+                "finetune.segments=2 must be 1 with model.architecture=bert: "
+                "its positions have no past"
+            ),
+        ),
+        (
+            "bert",
+            {"finetune": {"task": "classification", "train": "x"}, "data": {"segment_len": 64}},
+            "data.segment_len=64 is more than model.max_positions=32",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_family_cannot_do_is_refused_in_one_line(family, changes, message):
     with pytest.raises(BadInput) as raised:
         tiny.config(model=_model(family), **changes)

@@ -41,7 +41,9 @@ def test_a_choice_is_one_sequence_for_each_option():
     (row,) = task.encode(0, example)
     texts = [task.tokenizer.decode(tokens) for tokens in row.tokens]
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumi.", "Badoki.Retuvemi."]
-    assert all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
+    assert (
+        all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
+    )
     outputs = task.outputs({"logits": np.array([[[0.0], [np.log(3)]]])}, [row], [example])
     (after, _) = task.sequences(example._replace(texts=("Bado ki.", "Remi.", "lu", "tu ve")))
     assert task.tokenizer.decode(after.tokens).replace(" ", "") == "Badoki.Remi.lu"
@@ -49,21 +51,29 @@ def test_a_choice_is_one_sequence_for_each_option():
     assert task.score(outputs, [example]) == {"accuracy": 1}
     assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}
     for label in ("C", "2", "", "AB", None):
-        with pytest.raises(BadInput, match="a.txt: the label .* is none of 2 options; use A to B, or 0 to 1"):
+        with pytest.raises(
+            BadInput, match="a.txt: the label .* is none of 2 options; use A to B, or 0 to 1"
+        ):
             task.score(outputs, [example._replace(label=label)])
 
 
 @pytest.mark.parametrize("blank", ["_", "__", "___", "_________"])
 def test_a_run_of_underscores_is_one_blank(blank):
     task = MultipleChoice(_config(), data_fixtures.tokenizer())
-    texts = [task.tokenizer.decode(each.tokens) for each in
-             task.sequences(Example(("Bado ki.", f"Re {blank} mi{blank} .", "lu", "tu"), None, ""))]  # fmt: skip
+    texts = [
+        task.tokenizer.decode(each.tokens)
+        for each in task.sequences(
+            Example(("Bado ki.", f"Re {blank} mi{blank} .", "lu", "tu"), None, "")
+        )
+    ]
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumilu.", "Badoki.Retumitu."]
 
 
 @pytest.mark.parametrize("label", [(), ("b",), ("a", "c"), ["c", "b", "a"]])
 def test_a_text_has_any_number_of_labels(label):
-    """By the formula: a cross-entropy for each class; the fault: a softmax, or a class with p = 0.5."""
+    """By the formula: a cross-entropy for each class; the fault: a softmax, or a class with
+    p = 0.5.
+    """
     task = MultiLabelClassification(_config(labels="a,b,c"), data_fixtures.tokenizer())
     example = Example(("Bado ki.",), tuple(label), "x.csv, row 2")
     (row,) = task.encode(0, example)
@@ -72,17 +82,28 @@ def test_a_text_has_any_number_of_labels(label):
     logits_C = np.array([2.0, 0.0, -1.0])
     share_C = 1 / (1 + np.exp(-logits_C))
     nll = -np.log(np.where(label_C, share_C, 1 - share_C)).mean()
-    loss_B = binary_cross_entropy(jnp.asarray(logits_C)[None, None], label_C[None].astype(np.float32))
+    loss_B = binary_cross_entropy(
+        jnp.asarray(logits_C)[None, None], label_C[None].astype(np.float32)
+    )
     np.testing.assert_allclose(loss_B, [nll], rtol=1e-6)
     (found,) = task.outputs({"logits": logits_C[None, None]}, [row], [example])
-    assert found == {"labels": ["a"], "scores": pytest.approx(dict(zip("abc", share_C, strict=True)))}
+    assert found == {
+        "labels": ["a"],
+        "scores": pytest.approx(dict(zip("abc", share_C, strict=True))),
+    }
     scores = task.score([found], [example])
-    assert scores == pytest.approx({"f1_micro": 2 * ("a" in label) / (1 + len(label)), "f1_macro": ("a" in label) / 3})
-    with pytest.raises(BadInput, match="x.csv, row 2: unknown label 'd'; finetune.labels are a, b, c"):
+    assert scores == pytest.approx(
+        {"f1_micro": 2 * ("a" in label) / (1 + len(label)), "f1_macro": ("a" in label) / 3}
+    )
+    with pytest.raises(
+        BadInput, match="x.csv, row 2: unknown label 'd'; finetune.labels are a, b, c"
+    ):
         task.encode(0, example._replace(label=("d",)))
 
 
-SENTENCE = Example(("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3")
+SENTENCE = Example(
+    ("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3"
+)
 NAMES = "B-X,B-Y,I-Y,O"
 
 
@@ -97,7 +118,10 @@ def test_labels_stand_at_first_pieces_and_come_back(segment_len):
     for row, label_T in zip(rows, label_NT, strict=True):
         starts = np.flatnonzero(label_T >= 0) - (segment_len - len(row.tokens[0]))
         assert starts[0] == 0
-        assert all(task.tokenizer.word_start[row.tokens[0][start]] or row.tokens[0][start] == 0 for start in starts)
+        assert all(
+            task.tokenizer.word_start[row.tokens[0][start]] or row.tokens[0][start] == 0
+            for start in starts
+        )
     outputs = task.outputs({"label": np.maximum(label_NT, 0)}, rows, [SENTENCE])
     assert outputs == [{"labels": list(SENTENCE.label)}]
     assert task.score(outputs, [SENTENCE]) == {"accuracy": 1, "f1": 1} and task.metrics[0] == "f1"
@@ -125,11 +149,16 @@ def test_only_labels_that_mark_entities_have_f1(names, scores):
     assert task.metrics == tuple(scores) and task.metric == scores[0]
     example = SENTENCE._replace(label=label)
     assert set(task.score([{"labels": list(label)}], [example])) == set(scores)
-    if {"B-PER", "E-PER"} <= {*label}:  # the scheme is that of the labels, not of one sentence without an end
+    # The scheme is that of the labels, not of one sentence without an end.
+    if {"B-PER", "E-PER"} <= {*label}:
         alone = SENTENCE._replace(label=("B-PER",))
-        assert task.score([{"labels": ["B-PER"]}], [alone]) == {"accuracy": 1} | ({"f1": 0} if "f1" in scores else {})
+        assert task.score([{"labels": ["B-PER"]}], [alone]) == {"accuracy": 1} | (
+            {"f1": 0} if "f1" in scores else {}
+        )
     if "f1" not in scores:
-        message = "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are .*; use accuracy"
+        message = (
+            "finetune.metric=f1: F1 of entities needs tags of BIO.* labels are .*; use accuracy"
+        )
         with pytest.raises(BadInput, match=message):
             TokenClassification(_config(labels=names, metric="f1"), data_fixtures.tokenizer())
 
@@ -138,7 +167,9 @@ def test_the_loss_of_words_is_their_mean():
     head = TokenHead(tiny.config().model, 3)
     hidden = _hidden(np.random.default_rng(0).normal(size=(1, 1, 5, D)))
     label = np.array([[-1, 2, -1, 0, -1]], np.int32)
-    params = head.init(jax.random.key(0), hidden, {"label": label}, deterministic=True, method="losses")
+    params = head.init(
+        jax.random.key(0), hidden, {"label": label}, deterministic=True, method="losses"
+    )
     logits_TO = np.asarray(head.apply(params, hidden, method="logits"))[0]
     nll_TO = np.log(np.exp(logits_TO).sum(axis=1, keepdims=True)) - logits_TO
     loss = head.apply(params, hidden, {"label": label}, deterministic=True, method="losses")
@@ -152,8 +183,12 @@ def test_pooling_ignores_padding(cls, first):
     real_T = np.isin(np.arange(4), [first, first + 1])
     hidden = dataclasses.replace(_hidden(h_BCTD, real_T[None, None]), cls=cls)
     text_TD = h_BCTD[0, 0, real_T]
-    expected = {"mean": text_TD.mean(axis=0), "max": text_TD.max(axis=0), "last": text_TD[1],
-                "cls": text_TD[1 if cls == "last" else 0]}  # fmt: skip
+    expected = {
+        "mean": text_TD.mean(axis=0),
+        "max": text_TD.max(axis=0),
+        "last": text_TD[1],
+        "cls": text_TD[1 if cls == "last" else 0],
+    }
     for name, vector in expected.items():
         found = EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0]
         np.testing.assert_allclose(found, vector)
@@ -162,7 +197,9 @@ def test_pooling_ignores_padding(cls, first):
 
 
 def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():
-    """Losses and gradients; the fault: negatives of the own device only, or its own pair at the wrong place."""
+    """Losses and gradients; the fault: negatives of the own device only, or its own pair at the
+    wrong place.
+    """
     vectors_B2D = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2, D)), jnp.float32)
     losses = functools.partial(contrastive_losses, temperature=0.5)
     value = jax.value_and_grad(lambda x: losses(x).sum())
@@ -177,9 +214,14 @@ def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():
     with jax.set_mesh(mesh):
         whole = jax.jit(lambda x: (losses(x), *value(x)))(vectors_B2D)
         split = jax.jit(
-            jax.shard_map(local, in_specs=rows, out_specs=(rows, PartitionSpec(), rows), check_vma=False,
-                          axis_names={"slices", "data"})
-        )(vectors_B2D)  # fmt: skip
+            jax.shard_map(
+                local,
+                in_specs=rows,
+                out_specs=(rows, PartitionSpec(), rows),
+                check_vma=False,
+                axis_names={"slices", "data"},
+            )
+        )(vectors_B2D)
     alone = losses(vectors_B2D[:2])
     assert not np.allclose(alone, whole[0][:2], atol=0.1)
     for one, two in zip(whole, split, strict=True):

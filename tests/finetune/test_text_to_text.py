@@ -1,4 +1,6 @@
-"""Text to text: who sees whom, batches by length, decoding with a cache, beam search, and rules that are learned."""
+"""Text to text: who sees whom, batches by length, decoding with a cache, beam search, and rules
+that are learned.
+"""
 
 import collections
 import dataclasses
@@ -42,7 +44,9 @@ T = 32
 MEMBERS = {
     "xlnet": tiny.config(),
     "transformer_xl": tiny.family("transformer_xl"),
-    "masked_xlnet": tiny.config(model={"memory_len": 0}, data={"objective": "mlm", "reuse_len": T - 3}),
+    "masked_xlnet": tiny.config(
+        model={"memory_len": 0}, data={"objective": "mlm", "reuse_len": T - 3}
+    ),
     **{name: tiny.family(name) for name in ("bert", "roberta", "albert", "gpt2")},
 }
 """What a task may start from."""
@@ -51,7 +55,9 @@ MEMBERS = {
 def _task(member="xlnet", **finetune):
     pretrained = MEMBERS[member]
     task = tiny.config().finetune.__class__(task="text_to_text", max_answer=12, **finetune)
-    config = dataclasses.replace(pretrained, finetune=task).changed(model={"memory_len": 0, "dropout": 0.0})
+    config = dataclasses.replace(pretrained, finetune=task).changed(
+        model={"memory_len": 0, "dropout": 0.0}
+    )
     return TextToText(config, data_fixtures.tokenizer())
 
 
@@ -60,11 +66,18 @@ def _recipe(task):
     return task_recipe(task, row, task.config)
 
 
-PAIRS = [("bame dono", "dono"), ("kira", "kira bame lusi"), ("lusi tume veve", "veve tume"), ("ba", "do")]
+PAIRS = [
+    ("bame dono", "dono"),
+    ("kira", "kira bame lusi"),
+    ("lusi tume veve", "veve tume"),
+    ("ba", "do"),
+]
 
 
 def _rows(task, pairs=PAIRS):
-    return rows_of(task, [Example((source,), target, f"row {n}") for n, (source, target) in enumerate(pairs)])
+    return rows_of(
+        task, [Example((source,), target, f"row {n}") for n, (source, target) in enumerate(pairs)]
+    )
 
 
 @functools.cache
@@ -74,7 +87,13 @@ def _trained(member, scale=0.5):
     recipe = _recipe(task)
     abstract = nn.meta.unbox(recipe.abstract_params)
     draw = np.random.default_rng(0)
-    return task, recipe, jax.tree.map(lambda x: (scale * draw.standard_normal(x.shape)).astype(np.float32), abstract)
+    return (
+        task,
+        recipe,
+        jax.tree.map(
+            lambda x: (scale * draw.standard_normal(x.shape)).astype(np.float32), abstract
+        ),
+    )
 
 
 @pytest.mark.parametrize("member", ["xlnet", "gpt2"])
@@ -84,7 +103,9 @@ def test_the_target_sees_its_past_and_the_source_sees_itself(member):
     source, length = 5, 9
     tokens_T = jnp.arange(20, 20 + T, dtype=jnp.int32)
     labels = {"source": jnp.array([[source]]), "length": jnp.array([[length]])}
-    batch = as_batch(dataclasses.replace(_batch(member), tokens=tokens_T[None, None, None], labels=labels))
+    batch = as_batch(
+        dataclasses.replace(_batch(member), tokens=tokens_T[None, None, None], labels=labels)
+    )
     memory = empty_memory(recipe.config.model, 1, 0)
 
     def vectors(table_VD):
@@ -114,7 +135,9 @@ def test_all_parameters_are_those_of_the_pretrained_model(member):
     theirs = nn.meta.unbox(make_recipe(MEMBERS[member]).abstract_params)
     ours = nn.meta.unbox(_recipe(task).abstract_params)
     of_pairs = {"pooler", "sentence_head"}
-    assert jax.tree.structure(ours) == jax.tree.structure({k: v for k, v in theirs.items() if k not in of_pairs})
+    assert jax.tree.structure(ours) == jax.tree.structure(
+        {k: v for k, v in theirs.items() if k not in of_pairs}
+    )
 
 
 U, V, END = 3, 6, 2
@@ -162,18 +185,24 @@ def _without_cache(member, end):
     def log_p(rows, source, length):
         full = jnp.full((len(rows), 1), length)
         labels = {"source": full * 0 + source, "length": full + 1}
-        batch = as_batch(dataclasses.replace(_batch(member), tokens=rows[:, None, None], labels=labels))
+        batch = as_batch(
+            dataclasses.replace(_batch(member), tokens=rows[:, None, None], labels=labels)
+        )
         memory = empty_memory(recipe.config.model, len(rows), 0)
         out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
-        return jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:, length - 1][:, None])[:, 0])
+        return jax.nn.log_softmax(
+            recipe.model.logits(params, out.hidden_BTD[:, length - 1][:, None])[:, 0]
+        )
 
     return lambda *args: np.asarray(log_p(*args), np.float64)
 
 
 @pytest.mark.parametrize("member", ["xlnet", pytest.param("bert", marks=pytest.mark.slow), "gpt2"])
 def test_a_wide_beam_is_an_exhaustive_search(member):
-    """Its likelihoods are those of the model without a cache, with any length penalty; the fault: a search that ends
-    too early, a wrong length, or rows of the cache that are not those of their prefix. A beam of 1 finds no more."""
+    """Its likelihoods are those of the model without a cache, with any length penalty; the fault: a
+    search that ends too early, a wrong length, or rows of the cache that are not those of their
+    prefix. A beam of 1 finds no more.
+    """
     recipe, params = _small(member)
     sources = np.zeros((len(SOURCES), 16), np.int32)
     for b, source in enumerate(SOURCES):
@@ -183,7 +212,9 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
     calls = []
     for alpha in (0.0, 0.6, 8.0):  # the last one wants long targets
         for width in (V**2, 1):
-            tokens_BU, log_prob_B, count = search(recipe.model, params, sources, lengths, T, width, U, END, alpha)
+            tokens_BU, log_prob_B, count = search(
+                recipe.model, params, sources, lengths, T, width, U, END, alpha
+            )
             calls.append(int(count))
             for b, log_probs in enumerate(every):
                 found = tuple(np.asarray(tokens_BU[b])[np.asarray(tokens_BU[b]) >= 0].tolist())
@@ -202,13 +233,20 @@ def test_the_strongest_length_penalty_of_the_longest_target_is_finite():
 
 
 def test_a_search_ends_when_nothing_can_win_and_not_before():
-    """With END nearly certain one call is enough. Where END is likely at once, but long targets are wanted, the search
-    goes on: one source at a time, since in a batch the others keep it going."""
+    """With END nearly certain one call is enough. Where END is likely at once, but long targets are
+    wanted, the search goes on: one source at a time, since in a batch the others keep it going.
+    """
     recipe, params = _small("xlnet", 4.0)
     for source in SOURCES[2:6]:
-        padded, length = np.array([source + [0] * (16 - len(source))], np.int32), np.array([len(source)], np.int32)
+        padded, length = (
+            np.array([source + [0] * (16 - len(source))], np.int32),
+            np.array([len(source)], np.int32),
+        )
         tokens_BU, _, _ = search(recipe.model, params, padded, length, T, V**2, U, END, 8.0)
-        score = {seq: p / ((5 + len(seq)) / 6) ** 8 for seq, p in _likelihoods("xlnet", source, 4.0).items()}
+        score = {
+            seq: p / ((5 + len(seq)) / 6) ** 8
+            for seq, p in _likelihoods("xlnet", source, 4.0).items()
+        }
         found = tuple(np.asarray(tokens_BU[0])[np.asarray(tokens_BU[0]) >= 0].tolist())
         assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
     recipe, params = _small("xlnet", 20.0)
@@ -226,15 +264,21 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
     with jax.set_mesh(mesh):
         found = writer(task, greedy, mesh, 8)(params, rows)
         drawn = writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
-    assert (drawn["tokens"] != found["tokens"]).any() and (drawn["log_prob"] < found["log_prob"] + 1e-4).any()
+    assert (drawn["tokens"] != found["tokens"]).any() and (
+        drawn["log_prob"] < found["log_prob"] + 1e-4
+    ).any()
     for row, tokens, log_prob in zip(rows, found["tokens"], found["log_prob"], strict=True):
         said = tokens[tokens >= 0]
         source = int(row.labels["source"][0])
         tokens = np.append(row.tokens[0][:source], said).astype(np.int32)
         whole = row._replace(
-            tokens=(tokens,), segments=(tokens * 0,),
-            labels={"source": row.labels["source"], "length": np.array([source + len(said)], np.int32)},
-        )  # fmt: skip
+            tokens=(tokens,),
+            segments=(tokens * 0,),
+            labels={
+                "source": row.labels["source"],
+                "length": np.array([source + len(said)], np.int32),
+            },
+        )
         batch = as_batch(task.batch([whole], 1))
         memory = empty_memory(recipe.config.model, 1, 0)
         out = recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
@@ -245,11 +289,18 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
 
 
 def test_batches_are_by_length_and_a_function_of_the_step():
-    """Every row comes once an epoch, all batches have as many tokens, and a new batch size loses and repeats none."""
+    """Every row comes once an epoch, all batches have as many tokens, and a new batch size loses
+    and repeats none.
+    """
     task = _task()
     draw = random.Random(0)
-    words = [" ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9))) for _ in range(96)]
-    data = encode(task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)])
+    words = [
+        " ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9)))
+        for _ in range(96)
+    ]
+    data = encode(
+        task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)]
+    )
     stream, plan = data.stream(task.config), (PlanEntry(0, 0, 4),)
     shapes, seen = set(), collections.Counter()
     assert [length.k for length in stream.lengths] == [0, 1]
@@ -272,11 +323,16 @@ def test_batches_are_by_length_and_a_function_of_the_step():
     for which in range(2):
         of_it = [int(stream.steps.deal(np.array([step]))[0][0]) == which for step in range(40)]
         old = np.concatenate([rows for rows, is_it in zip(before, of_it, strict=True) if is_it])
-        begun = np.concatenate([rows for rows, is_it in zip(before[:7], of_it[:7], strict=True) if is_it] or [[]])
+        begun = np.concatenate(
+            [rows for rows, is_it in zip(before[:7], of_it[:7], strict=True) if is_it] or [[]]
+        )
         new = np.concatenate([rows for rows, is_it in zip(after, of_it[7:], strict=True) if is_it])
         assert (new == old[len(begun) :][: len(new)]).all()
     # Rows of two hosts, and those past the batch.
-    parts = [stream.locate(3, rows, plan).block_B.reshape(2, -1) for rows in (np.arange(2), np.arange(2, 4))]
+    parts = [
+        stream.locate(3, rows, plan).block_B.reshape(2, -1)
+        for rows in (np.arange(2), np.arange(2, 4))
+    ]
     assert (np.concatenate(parts) == before[3].reshape(4, -1)).all()
     assert stream.locate(0, np.arange(3, 6), plan).exists_B.tolist() == [True, False, False]
 
@@ -307,10 +363,14 @@ SIZE = {"d_model": 64, "heads": 4, "head_dim": 16, "d_ff": 128, "memory_len": 0,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [
-    pytest.param(list, id="copy", marks=pytest.mark.prove), pytest.param(lambda row: row[::-1], id="reverse"),
-    pytest.param(sorted, id="sort", marks=pytest.mark.prove),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(list, id="copy", marks=pytest.mark.prove),
+        pytest.param(lambda row: row[::-1], id="reverse"),
+        pytest.param(sorted, id="sort", marks=pytest.mark.prove),
+    ],
+)
 def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
     """In half a minute, by the command line: on one device, compiled as in production."""
     config = settings(
@@ -323,11 +383,21 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
         evaluation={"every": 400},
     )
     head = "from ml_collections import ConfigDict\n\n\ndef get_config():\n"
-    (tmp_path / "config.py").write_text(f"{head}    return ConfigDict({dataclasses.asdict(config)})\n")
+    (tmp_path / "config.py").write_text(
+        f"{head}    return ConfigDict({dataclasses.asdict(config)})\n"
+    )
     environment = shared.environment() | {"XLA_FLAGS": ""}
 
     def run(verb, *options):
-        words = [sys.executable, "-m", "xlnet_jax", verb, f"--workdir={tmp_path}/run", "--json", *options]
+        words = [
+            sys.executable,
+            "-m",
+            "xlnet_jax",
+            verb,
+            f"--workdir={tmp_path}/run",
+            "--json",
+            *options,
+        ]
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -335,7 +405,10 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
     assert json.loads(run("finetune", f"--config={tmp_path}/config.py"))["score"] > 0.99
     texts = ["3 1 4 1 5", "7", "9 9 8 2 6 0"]
     for options in (["--temperature=0.5", "--seed=1"], ["--config.finetune.beam=3"]):
-        found = [json.loads(line)["target"].split() for line in run("predict", *texts, *options).splitlines()]
+        found = [
+            json.loads(line)["target"].split()
+            for line in run("predict", *texts, *options).splitlines()
+        ]
         assert found == [rule(text.split()) for text in texts]
 
 
@@ -343,7 +416,8 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, settings, monkeypatch):
     """With two lengths, whose steps alternate, and another dispatch size in the configuration.
 
-    No step runs while another one is compiled: it would seem to take no time, at 794,253 tokens a second.
+    No step runs while another one is compiled: it would seem to take no time, at 794,253 tokens a
+    second.
     """
     beside, compile_ = [], loop.Run._compile
 
@@ -368,36 +442,61 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path, digits, set
         with Checkpoints(str(tmp_path / name)) as checkpoints:
             records.append(checkpoints.record(8)["checksums"])
     assert records[0] == records[1] and len(records[0]) > 50
-    lines = [json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert len({line["targets"] for line in lines}) > 2
     assert len(beside) > 3 and not any(beside)
-    with pytest.raises(BadInput, match="top_k and top_p change nothing with temperature=0; give temperature=1"):
+    with pytest.raises(
+        BadInput, match="top_k and top_p change nothing with temperature=0; give temperature=1"
+    ):
         predict(str(tmp_path / "cut"), texts=["1 2"], top_k=3)
 
 
 @pytest.mark.parametrize("member", ["transformer_xl", pytest.param("bert", marks=pytest.mark.slow)])
-def test_a_run_starts_with_all_parameters_of_a_pretrained_one(tmp_path, settings, digits, caplog, member):
-    """The fault: a left-to-right model read as one of two streams, or a softmax that starts anew."""
+def test_a_run_starts_with_all_parameters_of_a_pretrained_one(
+    tmp_path, settings, digits, caplog, member
+):
+    """The fault: a left-to-right model read as one of two streams, or a softmax that starts
+    anew.
+    """
     source = MEMBERS[member].changed(data={"sentence_loss": False})
     tiny.save_run(str(tmp_path / "source"), source, jax.tree.map(np.asarray, tiny.params(source)))
     keys = digits(sorted, 16) | {"tokenizer": "", "dev": "", "max_answer": 20}
     config = settings(
-        finetune=keys, checkpoint={"init_from": str(tmp_path / "source")}, model={"memory_len": 0},
+        finetune=keys,
+        checkpoint={"init_from": str(tmp_path / "source")},
+        model={"memory_len": 0},
         evaluation={"every": 0},
-        data={"segment_len": T}, train={"steps": 1, "steps_per_dispatch": 1}, optimizer={"warmup_steps": 0},
-    )  # fmt: skip
+        data={"segment_len": T},
+        train={"steps": 1, "steps_per_dispatch": 1},
+        optimizer={"warmup_steps": 0},
+    )
     with caplog.at_level("INFO"):
         finetune(config, str(tmp_path / "run"))
-    (line,) = [line for line in caplog.messages if line.startswith("starting with the parameters of step 3")]
+    (line,) = [
+        line
+        for line in caplog.messages
+        if line.startswith("starting with the parameters of step 3")
+    ]
     assert "new: " not in line and "not used: " not in line
 
 
 def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
     task = _task()
     for example, said in (
-        (Example(("ba",), "ba " * 9, "a.tsv, row 3"), "a.tsv, row 3: the target has 27 pieces, more than finetune"),
-        (Example(("\u0301",), "ba", "a.tsv, row 3"), "a.tsv, row 3: the source is empty after normalisation"),
-        (Example(("ba",), "\u0301", "a.tsv, row 3"), "a.tsv, row 3: the target is empty after normalisation"),
+        (
+            Example(("ba",), "ba " * 9, "a.tsv, row 3"),
+            "a.tsv, row 3: the target has 27 pieces, more than finetune",
+        ),
+        (
+            Example(("\u0301",), "ba", "a.tsv, row 3"),
+            "a.tsv, row 3: the source is empty after normalisation",
+        ),
+        (
+            Example(("ba",), "\u0301", "a.tsv, row 3"),
+            "a.tsv, row 3: the target is empty after normalisation",
+        ),
     ):
         with pytest.raises(BadInput, match=said):
             task.encode(0, example)
@@ -406,13 +505,28 @@ def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
     assert row.labels["source"] == T - 12 - 1 and len(row.tokens[0]) <= T
     good = digits(sorted, 8)
     for keys, said in (
-        ({"model": {"memory_len": 8}}, "model.memory_len=8 must be 0 with finetune.task=text_to_text"),
-        ({"finetune": {**good, "max_answer": T}}, f"finetune.max_answer={T} leaves no room for a source"),
+        (
+            {"model": {"memory_len": 8}},
+            "model.memory_len=8 must be 0 with finetune.task=text_to_text",
+        ),
+        (
+            {"finetune": {**good, "max_answer": T}},
+            f"finetune.max_answer={T} leaves no room for a source",
+        ),
         ({"finetune": {**good, "beam": 100}}, "finetune.beam=100 is more than model.vocab_size=20"),
-        ({"finetune": {**good, "labels": "a,b"}}, "finetune.labels=a,b has no meaning with finetune.task=text_to_text"),
-        ({"finetune": {**good, "columns": "source"}}, "finetune.columns=source must name the source and the target"),
+        (
+            {"finetune": {**good, "labels": "a,b"}},
+            "finetune.labels=a,b has no meaning with finetune.task=text_to_text",
+        ),
+        (
+            {"finetune": {**good, "columns": "source"}},
+            "finetune.columns=source must name the source and the target",
+        ),
         ({"finetune": {**good, "columns": "a, a"}}, "finetune.columns=a, a names a column twice"),
-        ({"data": {"segment_len": 15}}, "data.segment_len=15 must be at least 16 with finetune.task=text_to_text"),
+        (
+            {"data": {"segment_len": 15}},
+            "data.segment_len=15 must be at least 16 with finetune.task=text_to_text",
+        ),
     ):
         sections = {"finetune": good, "model": {"memory_len": 0}, "data": {"segment_len": T}} | keys
         with pytest.raises(BadInput, match=said):
@@ -421,8 +535,15 @@ def test_what_cannot_be_a_target_is_one_line(tmp_path, settings, digits):
 
 def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, digits, caplog):
     """This one strips accents: every score would be that of other texts."""
-    (tmp_path / "train.tsv").write_text("source\ttarget\n" + "ba\t bame \n" * 14 + "ba\tbam\u00e9\n" * 2)
-    keys = {"task": "text_to_text", "train": str(tmp_path / "train.tsv"), "dev": "", "max_answer": 8}
+    (tmp_path / "train.tsv").write_text(
+        "source\ttarget\n" + "ba\t bame \n" * 14 + "ba\tbam\u00e9\n" * 2
+    )
+    keys = {
+        "task": "text_to_text",
+        "train": str(tmp_path / "train.tsv"),
+        "dev": "",
+        "max_answer": 8,
+    }
     config = settings(finetune=keys, model={"memory_len": 0}, evaluation={"every": 0})
     prepare(config, str(tmp_path / "run"))
     # Nothing is said of a tokenizer that keeps all, nor of spaces around a target.
@@ -439,13 +560,19 @@ def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
     nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
     with jax.set_mesh(mesh):
         found = TaskEvaluator(recipe, mesh, dev, str(tmp_path), lambda *_: nothing)(params)["loss"]
-    nats_B, tokens_B = map(np.asarray, recipe.model.row_losses(params, task.batch(dev.rows, 4), ()).sums["tokens"])
+    nats_B, tokens_B = map(
+        np.asarray, recipe.model.row_losses(params, task.batch(dev.rows, 4), ()).sums["tokens"]
+    )
     assert found == pytest.approx(nats_B.sum() / tokens_B.sum(), rel=1e-4)
     assert found != pytest.approx((nats_B / tokens_B).mean(), rel=1e-2)
 
 
 def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
-    keys = {"model": {"memory_len": 0}, "data": {"segment_len": T}, "train": {"batch_size": 2, "elastic": True}}
+    keys = {
+        "model": {"memory_len": 0},
+        "data": {"segment_len": T},
+        "train": {"batch_size": 2, "elastic": True},
+    }
     good = digits(sorted, 8) | {"dev": ""}
     (tmp_path / "a.en").write_text("1 2\n3\n")
     (tmp_path / "a.de").write_text("2 1\n3\n")
@@ -462,16 +589,28 @@ def test_two_files_of_lines_are_pairs(tmp_path, settings, digits):
         finetune(config, str(tmp_path / "run"), dry_run=True)
     # A target of Windows has no carriage return to learn.
     (tmp_path / "a.de").write_bytes(b"2 1\r\n3\r\n")
-    assert [example.label for example in readers.examples(TextToText.read, config, files)] == ["2 1", "3"]
+    assert [example.label for example in readers.examples(TextToText.read, config, files)] == [
+        "2 1",
+        "3",
+    ]
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("a.txt", "\n", "a.txt, row 1: a text is empty; correct the row or remove it"),
-    ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: 'en' is empty; correct the row"),
-    ("a.jsonl", '{"es": "1", "word": "2"}\n', "a.jsonl, row 1: no column 'source', but 'es', 'word'; set"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.txt", "\n", "a.txt, row 1: a text is empty; correct the row or remove it"),
+        ("a.jsonl", '{"en": ""}\n', "a.jsonl, row 1: 'en' is empty; correct the row"),
+        (
+            "a.jsonl",
+            '{"es": "1", "word": "2"}\n',
+            "a.jsonl, row 1: no column 'source', but 'es', 'word'; set",
+        ),
+    ],
+)
 def test_each_line_to_predict_has_a_source(tmp_path, name, text, said):
-    """The fault: a line left out, so that the targets of the next ones are one too early; the columns of the run."""
+    """The fault: a line left out, so that the targets of the next ones are one too early; the
+    columns of the run.
+    """
     tiny.save_run(str(tmp_path / "run"), _task(columns="en,es").config, {"bias": np.zeros(2)})
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match=said):

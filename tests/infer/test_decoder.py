@@ -1,4 +1,6 @@
-"""Filling in any order and continuing: the cache changes nothing, nor does speculation change the distribution."""
+"""Filling in any order and continuing: the cache changes nothing, nor does speculation change the
+distribution.
+"""
 
 import dataclasses
 import functools
@@ -49,14 +51,23 @@ def questions(seed, lengths=(T + 7, 3, 1, T + 5, 2 * T)):
 
 
 def without_cache(known_N, found):
-    """The log-likelihoods of what was filled, in its order, from one forward pass of the whole text."""
+    """The log-likelihoods of what was filled, in its order, from one forward pass of the whole
+    text.
+    """
     (likelihood,) = log_prob(made(), [found.token_N], [known_N], order=found.position_U)
     return likelihood.log_prob_KU[0][np.searchsorted(likelihood.position_U, found.position_U)]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    st.integers(0, 2**31 - 1), st.sampled_from(["left", "reversed", "random", "confidence"]), st.sampled_from([0, 4])
+    st.integers(0, 2**31 - 1),
+    st.sampled_from(["left", "reversed", "random", "confidence"]),
+    st.sampled_from([0, 4]),
 )
 def test_cached_equals_uncached(x64, seed, order, speculative):
     """Any order, gaps and lengths, with and without memory."""
@@ -69,7 +80,8 @@ def test_cached_equals_uncached(x64, seed, order, speculative):
         assert sorted(one.position_U.tolist()) == np.flatnonzero(~known_N).tolist()
         np.testing.assert_array_equal(one.token_N[known_N], text_N[known_N])
         np.testing.assert_allclose(one.log_prob_U, without_cache(known_N, one), atol=1e-12, rtol=0)
-        # A segment that another one follows is read once more than it is asked, if its last draft was not verified.
+        # A segment that another one follows is read once more than it is asked, if its last draft
+        # was not verified.
         assert 0 < one.calls <= len(one.position_U)
 
 
@@ -79,7 +91,9 @@ LENGTHS = (0, 1, 3, T - 1, T, T + 1, 2 * T + 3)
 
 def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
     random = np.random.default_rng(seed)
-    ids = [np.append(random.integers(FIRST, V, length), np.zeros(tokens, int)) for length in lengths]
+    ids = [
+        np.append(random.integers(FIRST, V, length), np.zeros(tokens, int)) for length in lengths
+    ]
     return ids, [np.arange(len(text)) < length for text, length in zip(ids, lengths, strict=True)]
 
 
@@ -105,11 +119,15 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
     """Over three ends of segments, which the rows reach at different times."""
     scores = made(objective="clm", **model)
     ids, known = continuation()
-    for text_N, known_N, one in zip(ids, known, fill(decoder(8, objective="clm", **model), ids, known), strict=True):
+    for text_N, known_N, one in zip(
+        ids, known, fill(decoder(8, objective="clm", **model), ids, known), strict=True
+    ):
         length = known_N.sum()
         np.testing.assert_array_equal(one.token_N[:length], text_N[:length])
         assert one.position_U.tolist() == list(range(length, len(text_N))) and one.calls == 3 * T
-        (expected_U,) = scores._batch(_from_left(scores, one.token_N, known_N, np.arange(len(text_N))), 1)
+        (expected_U,) = scores._batch(
+            _from_left(scores, one.token_N, known_N, np.arange(len(text_N))), 1
+        )
         np.testing.assert_allclose(one.log_prob_U, expected_U, atol=1e-12, rtol=0)
     if model["memory_len"]:  # it matters, so the comparison means something
         alone_N = one.token_N[(len(text_N) - 1) // T * T :]
@@ -126,27 +144,38 @@ def test_few_programs_for_prompts_of_any_length():
     for length in (1, 2, 15, 16, 17, 19, 20, 21, 40, 57, 90):
         texts = continuation([length] * (2 + length % 2), 17 + length % 19)
         fill(model, *texts, temperature=0 if length % 2 else 0.5, seed=length)
-    assert [program._cache_size() - count for program, count in zip(programs, before, strict=True)] == [3, 1]
+    assert [
+        program._cache_size() - count for program, count in zip(programs, before, strict=True)
+    ] == [3, 1]
 
 
 @pytest.mark.parametrize("order", ["left", "confidence"])
 def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
     """By confidence, the position is also the surest of all that are unknown in its segment."""
     ids, known = questions(1, (T + 5,))
-    ids[0][[1, 3]], known[0][[1, 3]] = [SEP, CLS], True  # what is predicted sees them, and no context does
+    # What is predicted sees them, and no context does.
+    ids[0][[1, 3]], known[0][[1, 3]] = [SEP, CLS], True
     (found,) = fill(decoder(), ids, known, temperature=0, order=order)
     filled = found.position_U.tolist()
     for turn, place in enumerate(filled):
-        rivals = [at for at in filled[turn:] if at // T == place // T] if order == "confidence" else [place]
+        rivals = (
+            [at for at in filled[turn:] if at // T == place // T]
+            if order == "confidence"
+            else [place]
+        )
         log_prob = {at: predicted(made(), found.token_N, filled, turn, at) for at in rivals}
         assert max(rivals, key=lambda at: log_prob[at].max()) == place
         assert log_prob[place].argmax() == found.token_N[place]
         assert abs(log_prob[place].max() - found.log_prob_U[turn]) < 1e-12
 
 
-@pytest.mark.parametrize("asked", [{"temperature": 0}, pytest.param({"top_k": 1}, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 0}, pytest.param({"top_k": 1}, marks=pytest.mark.slow)], ids=str
+)
 def test_greedy_speculation_equals_the_greedy_chain(asked, x64):
-    """Token by token, with fewer calls. The most probable token is all that top_k=1 leaves, in drafts too."""
+    """Token by token, with fewer calls. The most probable token is all that top_k=1 leaves, in
+    drafts too.
+    """
     ids, known = questions(5)
     chain = fill(decoder(), ids, known, temperature=0)
     drafted = fill(decoder(), ids, known, speculative=4, **asked)
@@ -168,11 +197,15 @@ def test_a_draft_that_stays_or_is_replaced_has_the_distribution_of_the_chain():
         assert (stays_BV == ((share < 1) | (p_BV > share * q_BV))).all()
     kept_BV = np.minimum(p_BV, q_BV)
     again_BV = jax.nn.softmax(decode.residual(log_p_BV, log_q_BV))
-    np.testing.assert_allclose(kept_BV + (1 - kept_BV.sum(axis=1, keepdims=True)) * again_BV, p_BV, atol=1e-6)
+    np.testing.assert_allclose(
+        kept_BV + (1 - kept_BV.sum(axis=1, keepdims=True)) * again_BV, p_BV, atol=1e-6
+    )
 
 
 def test_every_draw_has_a_key_of_its_own(x64):
-    """From a model without an opinion, a token shows its key: those of every text, segment and place differ."""
+    """From a model without an opinion, a token shows its key: those of every text, segment and
+    place differ.
+    """
     flat = dataclasses.replace(decoder(), params=jax.tree.map(np.zeros_like, made().params))
     ids, known = [np.zeros(2 * T, int)] * 4, [np.zeros(2 * T, bool)] * 4
     one_by_one, drafted = (fill(flat, ids, known, seed=3, speculative=number) for number in (0, 4))
@@ -180,7 +213,9 @@ def test_every_draw_has_a_key_of_its_own(x64):
     # Nothing else decides: a draft is always right.
     np.testing.assert_array_equal(drawn, [one.token_N for one in drafted])
     segments = drawn.reshape(8, T)
-    assert len(np.unique(segments, axis=0)) == 8 and all(len(set(tokens)) > T // 2 for tokens in segments.tolist())
+    assert len(np.unique(segments, axis=0)) == 8 and all(
+        len(set(tokens)) > T // 2 for tokens in segments.tolist()
+    )
 
 
 def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
@@ -208,14 +243,17 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
 
 
 def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
-    """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
+    """Two at a time: the first of each pair as in the chain, the second as if the first were not
+    there.
+    """
     ids, known = questions(2, (T,))
     (found,) = fill(decoder(), ids, known, seed=3, order="random", tokens_per_step=2)
     assert "tokens_per_step=2 is inexact" in caplog.text
     filled = found.position_U.tolist()
     assert found.calls == -(-len(filled) // 2)
     assert len(filled) > 2
-    # Up to the second pair: after it, content that saw its own pair has another history than in a chain.
+    # Up to the second pair: after it, content that saw its own pair has another history than in a
+    # chain.
     for turn in (0, 1):
         log_prob_V = predicted(made(), found.token_N, filled, 0, filled[turn])
         assert abs(log_prob_V[found.token_N[filled[turn]]] - found.log_prob_U[turn]) < 1e-12
@@ -228,14 +266,18 @@ def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     ids=["random", "speculation", "clm"],
 )
 def test_same_seed_same_tokens_in_any_company(objective, options, x64):
-    """Equal bits in an equal shape. Other seeds, other tokens, and equal texts are different draws."""
+    """Equal bits in an equal shape. Other seeds, other tokens, and equal texts are different
+    draws.
+    """
     ids, known = questions(4) if objective == "plm" else continuation(tokens=T + 5)
     many, one_by_one = (decoder(size, objective=objective) for size in (8, 1))
     first, again, other = (fill(many, ids, known, seed=seed, **options) for seed in (7, 7, 8))
     for one, same in zip(first, again, strict=True):
         assert [x.tobytes() for x in one[:3]] == [x.tobytes() for x in same[:3]]
     tokens = [one.token_N.tolist() for one in first]
-    assert [one.token_N.tolist() for one in fill(one_by_one, ids, known, seed=7, **options)] == tokens
+    assert [
+        one.token_N.tolist() for one in fill(one_by_one, ids, known, seed=7, **options)
+    ] == tokens
     assert [one.token_N.tolist() for one in other] != tokens
     alike = fill(many, [ids[-1]] * 5, [known[-1]] * 5, seed=7, **options)
     assert len({one.token_N.tobytes() for one in alike}) == 5
@@ -243,7 +285,9 @@ def test_same_seed_same_tokens_in_any_company(objective, options, x64):
 
 @pytest.mark.parametrize(("objective", "speculative"), [("plm", 0), ("plm", 4), ("clm", 0)])
 def test_listener_hears_every_token_once_and_a_stop_ends_the_text(objective, speculative, x64):
-    """The stop token is one that the text draws; it is the last one, and nothing after it is kept."""
+    """The stop token is one that the text draws; it is the last one, and nothing after it is
+    kept.
+    """
     ids, known = continuation((4, 4), 2 * T)
     model, asked = decoder(objective=objective), {"seed": 1, "speculative": speculative}
     whole = fill(model, ids, known, **asked)
@@ -269,16 +313,28 @@ SAMPLES = 20_000
 
 
 def chi_square(batch_size, speculative):
-    """Of samples of three tokens of a toy model against the chain's exact distribution, and its degrees of freedom."""
+    """Of samples of three tokens of a toy model against the chain's exact distribution, and its
+    degrees of freedom.
+    """
     scores = toy()
     ids, known = np.array([3, 0, 1, 0, 0]), np.array([True, False, True, False, False])
-    found = fill(Decoder(scores.model, scores.params, XLNET, T, batch_size), [ids] * SAMPLES, [known] * SAMPLES,
-                 seed=11, order="reversed", speculative=speculative)  # fmt: skip
+    found = fill(
+        Decoder(scores.model, scores.params, XLNET, T, batch_size),
+        [ids] * SAMPLES,
+        [known] * SAMPLES,
+        seed=11,
+        order="reversed",
+        speculative=speculative,
+    )
     assert all(one.calls <= 3 for one in found)
     texts = np.repeat(ids[None], 125, axis=0)
     texts[:, ~known] = np.stack(np.unravel_index(np.arange(125), (5, 5, 5)), axis=1)
-    expected = SAMPLES * np.exp([one.joint_K[0] for one in log_prob(scores, texts, [known] * 125, order=[4, 3, 1])])
-    drawn = np.ravel_multi_index(tuple(np.transpose([one.token_N[~known] for one in found])), (5, 5, 5))
+    expected = SAMPLES * np.exp(
+        [one.joint_K[0] for one in log_prob(scores, texts, [known] * 125, order=[4, 3, 1])]
+    )
+    drawn = np.ravel_multi_index(
+        tuple(np.transpose([one.token_N[~known] for one in found])), (5, 5, 5)
+    )
     counts = np.bincount(drawn, minlength=125)
     rare = expected < 10
     expected, counts = (np.append(each[~rare], each[rare].sum()) for each in (expected, counts))
@@ -290,8 +346,10 @@ toy = functools.cache(functools.partial(scorer, vocab=5, batch_size=125))
 
 @pytest.mark.slow
 def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
-    """20,000 samples. So many standard deviations above its mean the statistic of a right rule is once in a million; of
-    two planted ones it is far above: every draft stays; or what follows a rejected one is drawn from the chain."""
+    """20,000 samples. So many standard deviations above its mean the statistic of a right rule is
+    once in a million; of two planted ones it is far above: every draft stays; or what follows a
+    rejected one is drawn from the chain.
+    """
     for batch_size, speculative in ((5000, 0), (5000, 3)):
         statistic, freedom = chi_square(batch_size, speculative)
         assert statistic < freedom + 5 * (2 * freedom) ** 0.5
@@ -299,14 +357,17 @@ def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
     for number, (name, wrong) in enumerate(planted.items()):
         with monkeypatch.context() as patch:
             patch.setattr(decode, name, wrong)
-            statistic, freedom = chi_square(4000 + number, 3)  # another shape, so that it is compiled anew
+            # Another shape, so that it is compiled anew.
+            statistic, freedom = chi_square(4000 + number, 3)
             print(name, statistic, freedom)
             assert statistic > freedom + 10 * (2 * freedom) ** 0.5, name
 
 
 @pytest.mark.slow
 def test_sharded_equals_one_device(x64):
-    """Rows over `data`, heads and vocabulary over `tensor`: the same draws. Five or seven texts in eight rows."""
+    """Rows over `data`, heads and vocabulary over `tensor`: the same draws. Five or seven texts in
+    eight rows.
+    """
     mesh = meshes.make_mesh(tiny.config(mesh={"data": 2, "tensor": 2}).mesh, jax.devices()[:4])
     some_order = {"order": "random", "speculative": 3}
     for objective, options in (("plm", some_order), ("plm", {"order": "confidence"}), ("clm", {})):
@@ -320,7 +381,9 @@ def test_sharded_equals_one_device(x64):
 
 
 def test_one_new_token_costs_two_rows_of_each_layer(x64, monkeypatch):
-    """In the program of the chain's loop, no product with weights has more rows than one per stream and text."""
+    """In the program of the chain's loop, no product with weights has more rows than one per stream
+    and text.
+    """
     monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
     importlib.import_module("generation").check_rows(decoder())
 
@@ -329,9 +392,20 @@ def test_one_new_token_costs_two_rows_of_each_layer(x64, monkeypatch):
 def test_damaged_parameters_are_one_line(objective, x64):
     model = decoder(objective=objective)
     model = dataclasses.replace(model, params=jax.tree.map(lambda x: x * np.nan, model.params))
-    with pytest.raises(BadInput, match="^text 1: a likelihood is not finite; the parameters are damaged$"):
+    with pytest.raises(
+        BadInput, match="^text 1: a likelihood is not finite; the parameters are damaged$"
+    ):
         fill(model, [[9, 10, 11]], [[False] * 3])
 
 
 def test_buckets_waste_at_most_a_half():
-    assert [bucket(number, 8) for number in (1, 8, 9, 12, 13, 96, 97, 384)] == [8, 8, 12, 12, 16, 96, 128, 384]
+    assert [bucket(number, 8) for number in (1, 8, 9, 12, 13, 96, 97, 384)] == [
+        8,
+        8,
+        12,
+        12,
+        16,
+        96,
+        128,
+        384,
+    ]

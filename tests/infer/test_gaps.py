@@ -11,7 +11,16 @@ from special_ids import EOD, EOP, MASK
 
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled
-from xlnet_jax.infer.infill import LONGEST, Passage, as_text, continuation, gapped, pieces_of, prompt, result
+from xlnet_jax.infer.infill import (
+    LONGEST,
+    Passage,
+    as_text,
+    continuation,
+    gapped,
+    pieces_of,
+    prompt,
+    result,
+)
 
 
 def words_of(text):
@@ -35,7 +44,9 @@ def test_known_parts_are_those_of_the_text(parts, level):
     kept = [found.ids[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True)]
     decoded = [tools.decode(ids) for ids in kept]
     if level == "words":
-        known = [[word if word in tools.pieces else "<unk>" for word in part.split()] for part in parts]
+        known = [
+            [word if word in tools.pieces else "<unk>" for word in part.split()] for part in parts
+        ]
         assert [text.split() for text in decoded] == known
         return
     if level == "sentencepiece":
@@ -78,7 +89,10 @@ def test_a_drawn_length_depends_on_seed_text_and_sample():
         [length(number, seed=1) for number in range(1, 300)],
         [length(number, row=1) for number in range(1, 300)],
         # The keys of orders: a length must say nothing of an order.
-        [np.random.default_rng((0, number, 0)).integers(2, 8, endpoint=True) for number in range(1, 300)],
+        [
+            np.random.default_rng((0, number, 0)).integers(2, 8, endpoint=True)
+            for number in range(1, 300)
+        ],
     ):
         assert lengths != other
 
@@ -88,7 +102,13 @@ def test_a_drawn_length_depends_on_seed_text_and_sample():
     [
         ("no gap", "text 3, 'no gap', has no gap; write [MASK] for"),
         ("x" * 500, "xxx...', has no gap"),
-        ("a [MASK:0]", "text 3: '[MASK:0]' is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to 10,000 pieces"),
+        (
+            "a [MASK:0]",
+            (
+                "text 3: '[MASK:0]' is no gap; write [MASK], "
+                "[MASK:5] or [MASK:2-8], of 1 to 10,000 pieces"
+            ),
+        ),
         ("a [MASK:]", "is no gap"),
         ("a [MASK:8-2]", "is no gap"),
         ("a [MASK:٣]", "is no gap"),
@@ -112,11 +132,15 @@ def filled(tools, text, new):
     positions = np.flatnonzero(np.logical_not(text.known))[::-1]
     token_N = np.array(text.ids)
     token_N[positions] = [tools.pieces.index(piece) for piece in new[::-1]]
-    return result(tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3), exact=True)
+    return result(
+        tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3), exact=True
+    )
 
 
 def test_the_result_has_the_text_of_each_gap():
-    """In words, inside a word, and where a space before a gap is none; the rest is as it was given."""
+    """In words, inside a word, and where a space before a gap is none; the rest is as it was
+    given.
+    """
     tools = tokenizer_of("sentencepiece")
     found = filled(tools, gapped(tools, "Bado\n[MASK:2] ménora. B[MASK]o", 1), ["▁", "l", "d"])
     assert found[:2] == ("Bado\nl ménora. Bdo", -7) and found.calls == 3 and found.exact
@@ -142,10 +166,17 @@ def test_the_result_has_the_text_of_each_gap():
 
 @pytest.mark.parametrize("as_written", [True, False])
 def test_a_continuation_is_a_gap_at_the_end(as_written):
-    """Listeners hear new text as it comes from left to right, and else the whole text at its end; no end of it."""
+    """Listeners hear new text as it comes from left to right, and else the whole text at its end;
+    no end of it.
+    """
     tools, heard = tokenizer_of("characters"), []
     text = prompt(tools, "Ba", 1, 3)
-    assert text[:4] == ([*tools.encode("Ba"), *[MASK] * 3], [True] * 2 + [False] * 3, [(2, 5)], ["Ba", ""])
+    assert text[:4] == (
+        [*tools.encode("Ba"), *[MASK] * 3],
+        [True] * 2 + [False] * 3,
+        [(2, 5)],
+        ["Ba", ""],
+    )
     first = tools.pieces.index("e")
     new = [first, first + 1, EOD]
     written = "".join(tools.pieces[id] for id in new[:2])
@@ -153,7 +184,9 @@ def test_a_continuation_is_a_gap_at_the_end(as_written):
     pairs = list(enumerate(new, 2))[:: 1 if as_written else -1]
     listener(0, pairs[:1], False)
     listener(0, pairs[1:], True)
-    assert heard == ([(0, written[0], False), (0, written[1], True)] if as_written else [(0, written, True)])
+    assert heard == (
+        [(0, written[0], False), (0, written[1], True)] if as_written else [(0, written, True)]
+    )
     filled = Filled(np.array([*text.ids[:2], *new]), np.arange(2, 5), np.zeros(3), 3)
     assert continuation(tools, text, filled) == written
 
@@ -164,6 +197,11 @@ def test_a_passage_keeps_its_spaces_in_every_level():
     for level in ("characters", "bytes"):
         ids, given = pieces_of(tokenizer_of(level), passage, 1)
         assert tokenizer_of(level).decode(ids) == "Bado kilu menora."
-        assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
+        assert (
+            tokenizer_of(level).decode(
+                [id for id, known in zip(ids, given, strict=True) if not known]
+            )
+            == "kilu"
+        )
         ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"

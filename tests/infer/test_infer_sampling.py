@@ -35,7 +35,8 @@ def test_masses(asked, expected, x64):
     p_V = np.zeros(len(P))
     p_V[np.asarray(token_BV[0])] = jax.nn.softmax(logits_BV)[0]
     np.testing.assert_allclose(p_V, np.array(expected) / np.sum(expected), rtol=0, atol=1e-14)
-    # What drafts and the chain are compared by, with and without the sort where nothing is left out.
+    # What drafts and the chain are compared by, with and without the sort where nothing is left
+    # out.
     for sort in {True, asked.filtered}:
         log_p_V = log_distribution(jnp.log(P)[None], sampling, sort)[0]
         np.testing.assert_allclose(np.exp(log_p_V), p_V, rtol=0, atol=1e-14)
@@ -44,13 +45,20 @@ def test_masses(asked, expected, x64):
 def test_greedy_has_one_token_and_equal_tokens_rank_by_id():
     greedy = log_distribution(jnp.log(P)[None], Sampling.of(Decoding()), sort=False)[0]
     assert np.exp(greedy).tolist() == [0, 1, 0, 0, 0, 0]
-    token_BV, logits_BV = filtered(jnp.zeros((1, 5)), Sampling.of(Decoding(temperature=1.0, top_k=2)))
-    assert token_BV[0].tolist() == [0, 1, 2, 3, 4] and np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
+    token_BV, logits_BV = filtered(
+        jnp.zeros((1, 5)), Sampling.of(Decoding(temperature=1.0, top_k=2))
+    )
+    assert (
+        token_BV[0].tolist() == [0, 1, 2, 3, 4]
+        and np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
+    )
 
 
 @pytest.mark.parametrize("sort", [False, True], ids=["all tokens", "sorted"])
 def test_draws_have_the_distribution(sort):
-    """Chi-square of 20,000 draws: over prompts, and over the tokens of one prompt. Catches: keys that repeat."""
+    """Chi-square of 20,000 draws: over prompts, and over the tokens of one prompt. Catches: keys
+    that repeat.
+    """
     n, sampling = 20_000, Sampling.of(Decoding(temperature=1.0, top_k=4 if sort else 0, seed=5))
     p_V = np.where(P >= 0.1, P, 0) if sort else P
     expected_V = n * p_V / p_V.sum()

@@ -1,4 +1,6 @@
-"""What models with learned positions say of texts: one piece of a masked text, or what follows up to the last one."""
+"""What models with learned positions say of texts: one piece of a masked text, or what follows up
+to the last one.
+"""
 
 import functools
 
@@ -24,10 +26,18 @@ TEXT = "Bado kilu menora."
 def models():
     """By family."""
     configs = {name: tiny.family(name) for name in ("bert", "gpt2")}
-    diffusion = {"objective": "mdm", "reuse_len": 30, "num_predict": 30, "pairs": "none", "sentence_loss": False}
+    diffusion = {
+        "objective": "mdm",
+        "reuse_len": 30,
+        "num_predict": 30,
+        "pairs": "none",
+        "sentence_loss": False,
+    }
     configs["diffusion"] = tiny.family("bert", data=diffusion)
-    return {name: Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
-            for name, config in configs.items()}  # fmt: skip
+    return {
+        name: Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
+        for name, config in configs.items()
+    }
 
 
 def log_probs(model, ids):
@@ -89,23 +99,48 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         np.testing.assert_allclose(term_U[masked], each, rtol=1e-4)
     with_gaps = infill.gapped(model.tokenizer, "Bado [MASK:2] menora, [MASK]", 1)
     (filled,) = model.fill(["Bado [MASK:2] menora, [MASK]"], order="confidence")
-    read, left = np.array([CLS, *with_gaps.ids, SEP]), 1 + np.flatnonzero(~np.array(with_gaps.known))
+    read, left = (
+        np.array([CLS, *with_gaps.ids, SEP]),
+        1 + np.flatnonzero(~np.array(with_gaps.known)),
+    )
     for turn in range(3):
         log_p_NV = log_probs(model, read.tolist())
         at = left[log_p_NV[left].max(axis=1).argmax()]
         read[at], left = log_p_NV[at].argmax(), left[left != at]
-        assert [1 + turn in gap.order for gap in filled.gaps] == [at <= with_gaps.gaps[0][1], at > with_gaps.gaps[0][1]]
-    pieces = [model.tokenizer.pieces[id] for start, end in with_gaps.gaps for id in read[1 + start : 1 + end]]
+        assert [1 + turn in gap.order for gap in filled.gaps] == [
+            at <= with_gaps.gaps[0][1],
+            at > with_gaps.gaps[0][1],
+        ]
+    pieces = [
+        model.tokenizer.pieces[id]
+        for start, end in with_gaps.gaps
+        for id in read[1 + start : 1 + end]
+    ]
     assert [piece for gap in filled.gaps for piece in gap.pieces] == pieces and filled.exact
     (text,) = model.generate([TEXT], tokens=6, temperature=0, order="confidence")
     assert len(model.tokenizer.encode(TEXT + text)) > len(ids)
     for question, message in (
-        (lambda: model.score([TEXT]), "data.objective=mdm and has a bound on the likelihood; use `elbo`"),
-        (lambda: model.elbo([TEXT], orders=2), "orders=2: a model of data.objective=mdm has a bound"),
+        (
+            lambda: model.score([TEXT]),
+            "data.objective=mdm and has a bound on the likelihood; use `elbo`",
+        ),
+        (
+            lambda: model.elbo([TEXT], orders=2),
+            "orders=2: a model of data.objective=mdm has a bound",
+        ),
         (lambda: models["gpt2"].elbo([TEXT]), "data.objective=clm and has no bound; use `score`"),
-        (lambda: models["gpt2"].score([TEXT], draws=2), "draws=2: a model of data.objective=clm has a likelihood"),
-        (lambda: model.fill(["[MASK]"], speculative=2), "speculative=2: this model was trained with"),
-        (lambda: model.elbo([TEXT * 3]), "reads only data.segment_len=32, CLS and SEP included; shorten it"),
+        (
+            lambda: models["gpt2"].score([TEXT], draws=2),
+            "draws=2: a model of data.objective=clm has a likelihood",
+        ),
+        (
+            lambda: model.fill(["[MASK]"], speculative=2),
+            "speculative=2: this model was trained with",
+        ),
+        (
+            lambda: model.elbo([TEXT * 3]),
+            "reads only data.segment_len=32, CLS and SEP included; shorten it",
+        ),
     ):
         with pytest.raises(BadInput, match=message):
             question()

@@ -1,4 +1,6 @@
-"""Masked diffusion: its bound by enumeration, and texts that are filled by reading them whole in each call."""
+"""Masked diffusion: its bound by enumeration, and texts that are filled by reading them whole in
+each call.
+"""
 
 import dataclasses
 import functools
@@ -23,15 +25,23 @@ from xlnet_jax.model.transformer import empty_memory
 @functools.partial(jax.jit, static_argnums=0)
 def forward(model, params, tokens_BN):
     """log p of every token at every position of texts that see all of themselves, [B, N, V]."""
-    none_BN, at_BN = jnp.zeros_like(tokens_BN), jnp.broadcast_to(jnp.arange(tokens_BN.shape[1]), tokens_BN.shape)
-    batch, memory = forward_text(tokens_BN, none_BN, none_BN, at_BN), empty_memory(model.transformer.config, len(at_BN))
+    none_BN, at_BN = (
+        jnp.zeros_like(tokens_BN),
+        jnp.broadcast_to(jnp.arange(tokens_BN.shape[1]), tokens_BN.shape),
+    )
+    batch, memory = (
+        forward_text(tokens_BN, none_BN, none_BN, at_BN),
+        empty_memory(model.transformer.config, len(at_BN)),
+    )
     out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     return jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
 
 
 def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
-    """All texts of three unknown tokens around a known one, of a vocabulary of five that has MASK, and all of their
-    sets of masks. Faults that it finds: a wrong weight, size or set, and a bound on the wrong side."""
+    """All texts of three unknown tokens around a known one, of a vocabulary of five that has MASK,
+    and all of their sets of masks. Faults that it finds: a wrong weight, size or set, and a bound
+    on the wrong side.
+    """
     V, mask, unknown = 5, 4, [0, 1, 3]
     made = dataclasses.replace(scorer(V, "mdm", memory_len=0), special=XLNET._replace(mask=mask))
     texts = np.insert(list(itertools.product(range(V), repeat=3)), 2, 1, axis=1)
@@ -42,12 +52,30 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
         return table[(*row, at, text[at])]
 
     orders = list(itertools.permutations(unknown))
-    chains_XZ = np.array([[sum(log_prob(text, order[turn:], at) for turn, at in enumerate(order)) for order in orders]
-                          for text in texts])  # fmt: skip
+    chains_XZ = np.array(
+        [
+            [
+                sum(log_prob(text, order[turn:], at) for turn, at in enumerate(order))
+                for order in orders
+            ]
+            for text in texts
+        ]
+    )
     np.testing.assert_allclose(np.exp(chains_XZ).sum(axis=0), 1, rtol=1e-12)
-    sizes = [[3 / n * np.array([sum(log_prob(text, masked, at) for at in masked)
-                                for masked in itertools.combinations(unknown, n)]) for n in (1, 2, 3)]
-             for text in texts]  # fmt: skip
+    sizes = [
+        [
+            3
+            / n
+            * np.array(
+                [
+                    sum(log_prob(text, masked, at) for at in masked)
+                    for masked in itertools.combinations(unknown, n)
+                ]
+            )
+            for n in (1, 2, 3)
+        ]
+        for text in texts
+    ]
     elbo_X = np.array([np.mean([each.mean() for each in of_text]) for of_text in sizes])
     np.testing.assert_allclose(elbo_X, chains_XZ.mean(axis=1), rtol=1e-12)
     mixture_X = np.log(np.exp(chains_XZ).mean(axis=1))
@@ -59,13 +87,22 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
     bounds = made.elbo(checked(made.model, T, texts[:2], [known] * 2), Score(draws=draws))
     for text, bound, exact in zip(texts, bounds, elbo_X, strict=False):
         assert bound.position_U.tolist() == unknown
-        drawn = [[at for at, term in zip(unknown, term_U, strict=True) if term] for term_U in bound.term_KU]
-        by_hand_K = [3 / len(masked) * sum(log_prob(text, masked, at) for at in masked) for masked in drawn]
+        drawn = [
+            [at for at, term in zip(unknown, term_U, strict=True) if term]
+            for term_U in bound.term_KU
+        ]
+        by_hand_K = [
+            3 / len(masked) * sum(log_prob(text, masked, at) for at in masked) for masked in drawn
+        ]
         np.testing.assert_allclose(bound.term_KU.sum(axis=1), by_hand_K, rtol=1e-12)
         assert np.bincount([len(masked) for masked in drawn]).tolist() == [0, 100, 100, 100]
         assert abs(bound.elbo - exact) < 4 * bound.standard_error
-        assert min(sum(masked == [at] for masked in drawn) for at in unknown) > 15, "a place is never masked alone"
-    assert not np.array_equal(bounds[0].term_KU != 0, bounds[1].term_KU != 0), "each text has its own draws"
+        assert min(sum(masked == [at] for masked in drawn) for at in unknown) > 15, (
+            "a place is never masked alone"
+        )
+    assert not np.array_equal(bounds[0].term_KU != 0, bounds[1].term_KU != 0), (
+        "each text has its own draws"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,13 +117,24 @@ def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
     for mask in known:
         mask[-1] = False
     decode = Decoder(made.model, made.params, XLNET, T, 4)
-    found = decode(checked(made.model, T, ids, known), Decoding(order=order, tokens_per_step=together))
+    found = decode(
+        checked(made.model, T, ids, known), Decoding(order=order, tokens_per_step=together)
+    )
     for text_N, known_N, one in zip(ids, known, found, strict=True):
-        text_N, left, positions, log_probs = np.where(known_N, text_N, MASK), np.flatnonzero(~known_N), [], []
+        text_N, left, positions, log_probs = (
+            np.where(known_N, text_N, MASK),
+            np.flatnonzero(~known_N),
+            [],
+            [],
+        )
         calls = math.ceil(len(left) / together)
         for _ in range(calls):
             log_p_NV = np.asarray(forward(made.model, made.params, text_N[None]))[0]
-            best = left[np.argsort(-log_p_NV[left].max(axis=1))] if order == "confidence" else left[::-1]
+            best = (
+                left[np.argsort(-log_p_NV[left].max(axis=1))]
+                if order == "confidence"
+                else left[::-1]
+            )
             for at in sorted(best[:together]):
                 text_N[at] = log_p_NV[at].argmax()
                 positions.append(at)

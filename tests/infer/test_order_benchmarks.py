@@ -21,7 +21,9 @@ def test_puzzles_have_one_solution(toy):
     grids = toy.grids()
     assert len(np.unique(grids, axis=0)) == len(grids) == 288
     for grid in grids.reshape(-1, 4, 4) - toy.FIRST:
-        quarters = [grid[row : row + 2, column : column + 2].ravel() for row in (0, 2) for column in (0, 2)]
+        quarters = [
+            grid[row : row + 2, column : column + 2].ravel() for row in (0, 2) for column in (0, 2)
+        ]
         assert all(sorted(part) == [0, 1, 2, 3] for part in [*grid, *grid.T, *quarters])
     cells, unknown = toy.sudoku_to_solve(np.random.default_rng(1), 50)
     assert (unknown.sum(axis=1) == 16 - toy.CLUES).all()
@@ -31,7 +33,9 @@ def test_puzzles_have_one_solution(toy):
     assert not {tuple(grid) for grid in drawn} & {tuple(grid) for grid in cells}, "held out"
     cells, unknown = toy.sums(np.random.default_rng(1), 50)
     x, y = np.split(cells - toy.FIRST, 2, axis=1)
-    assert (y[:, -1] == x[:, 0]).all() and ((y[:, :-1] - y[:, 1:] - x[:, :0:-1]) % toy.MODULUS == 0).all()
+    assert (y[:, -1] == x[:, 0]).all() and (
+        (y[:, :-1] - y[:, 1:] - x[:, :0:-1]) % toy.MODULUS == 0
+    ).all()
     assert (unknown == (np.arange(2 * toy.TERMS) >= toy.TERMS)).all()
 
 
@@ -55,18 +59,27 @@ def test_questions_ask_for_what_they_are_called(laws):
     unknown = {name: ~laws.known_of(name, words, DataConfig()) for name in laws.QUESTIONS}
     shares = {name: each.mean() for name, each in unknown.items()}
     assert shares == pytest.approx({"sixth": 1 / 6, "half": 0.5, "rest": 0.5, "all": 1}, abs=0.01)
-    starts = {name: (each[:, 1:] & ~each[:, :-1]).sum() / each.sum() for name, each in unknown.items()}
-    assert starts["half"] > 0.45 and starts["sixth"] < 0.6, "single tokens would start at 0.5 and 0.83 of the places"
+    starts = {
+        name: (each[:, 1:] & ~each[:, :-1]).sum() / each.sum() for name, each in unknown.items()
+    }
+    assert starts["half"] > 0.45 and starts["sixth"] < 0.6, (
+        "single tokens would start at 0.5 and 0.83 of the places"
+    )
     assert (unknown["rest"] == (np.arange(laws.WINDOW) >= laws.WINDOW // 2)).all()
 
 
 @pytest.mark.slow
 @pytest.mark.production
 def test_confidence_finds_the_easy_order_of_sums(toy, monkeypatch):
-    """From left to right the sum of all comes first, which the model cannot guess: one of five. A filler that ignores
-    the order, or a model that sees its targets, would solve as many in both orders."""
+    """From left to right the sum of all comes first, which the model cannot guess: one of five. A
+    filler that ignores the order, or a model that sees its targets, would solve as many in both
+    orders.
+    """
     monkeypatch.setattr(toy, "TERMS", 5)
     puzzle = dataclasses.replace(toy.PUZZLES["sums"], length=10)
     fill, _ = toy.trained(puzzle, 1000, 0)
     shares = toy.solved(fill, puzzle, 256, 0)
-    assert shares["left"] < 0.35 and min(shares["reversed"], shares["confidence"]) > shares["left"] + 0.2, shares
+    assert (
+        shares["left"] < 0.35
+        and min(shares["reversed"], shares["confidence"]) > shares["left"] + 0.2
+    ), shares

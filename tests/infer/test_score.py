@@ -1,4 +1,6 @@
-"""Likelihoods in any order: proper distributions, and the chain rule worked by hand from single forwards."""
+"""Likelihoods in any order: proper distributions, and the chain rule worked by hand from single
+forwards.
+"""
 
 import dataclasses
 import functools
@@ -23,10 +25,18 @@ T = 8
 
 def scorer(vocab=5, objective="plm", batch_size=625, **model):
     """Of random parameters, large enough that every token counts; in float64."""
-    sizes = {"d_model": 8, "d_ff": 8, "head_dim": 4, "memory_len": 6, "compute_dtype": "float64", **model}
+    sizes = {
+        "d_model": 8,
+        "d_ff": 8,
+        "head_dim": 4,
+        "memory_len": 6,
+        "compute_dtype": "float64",
+        **model,
+    }
     base = tiny.config()  # such a vocabulary and segment are no configuration for training
     config = base.changed(
-        model={"vocab_size": vocab, **sizes}, data={"objective": objective, "segment_len": T, "reuse_len": T}
+        model={"vocab_size": vocab, **sizes},
+        data={"objective": objective, "segment_len": T, "reuse_len": T},
     )
     made = any_order(config)
     one = np.zeros((1, 1), np.int32)
@@ -44,7 +54,9 @@ def log_prob(made, tokens, known, **asked):
     return made.log_prob(checked(made.model, T, tokens, known), Score(**asked))
 
 
-@pytest.mark.parametrize("before", [0, pytest.param(T, marks=pytest.mark.slow)], ids=["one segment", "with memory"])
+@pytest.mark.parametrize(
+    "before", [0, pytest.param(T, marks=pytest.mark.slow)], ids=["one segment", "with memory"]
+)
 def test_all_completions_sum_to_one_for_every_order(before, x64):
     made = scorer()
     random = np.random.default_rng(1)
@@ -58,33 +70,46 @@ def test_all_completions_sum_to_one_for_every_order(before, x64):
         found = log_prob(made, texts, [known] * 625, order=order)
         joints.append([each.joint_K[0] for each in found])
         assert abs(np.exp(joints[-1]).sum() - 1) < 1e-12
-    assert np.std(joints, axis=0).max() > 0.01, "orders of an untrained model differ, or the order was not used"
+    assert np.std(joints, axis=0).max() > 0.01, (
+        "orders of an untrained model differ, or the order was not used"
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, params, batch, memory):
-    """The memory after a segment of one text, and the log-probabilities at its first target, [V]."""
+    """The memory after a segment of one text, and the log-probabilities at its first target,
+    [V].
+    """
     out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     return out.memory, jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD)[0, 0])
 
 
 def forward(made):
-    """One segment of one text, padded to T: the memory after it, and the log-probabilities at one position, [V]."""
+    """One segment of one text, padded to T: the memory after it, and the log-probabilities at one
+    position, [V].
+    """
 
     def padded(tokens, rank, target, memory, continues):
         fed_2T = np.array([[0] * T, [NEVER] * T], np.int32)
         fed_2T[:, : len(tokens)] = tokens, rank
         positions = np.array([[target]], np.int32)
-        batch = forward_text(fed_2T[:1], fed_2T[1:], np.zeros((1, T), np.int32), positions, continues=continues)
+        batch = forward_text(
+            fed_2T[:1], fed_2T[1:], np.zeros((1, T), np.int32), positions, continues=continues
+        )
         return run(made.model, made.params, batch, memory)
 
     return padded
 
 
 def predicted(made, ids, order, turn, position):
-    """log p of every token at a position, [V], when the first `turn` unknown positions of the order are known, and it
-    and the others are not there at all."""
-    run, memory, ids = forward(made), empty_memory(made.model.transformer.config, 1), np.asarray(ids)
+    """log p of every token at a position, [V], when the first `turn` unknown positions of the order
+    are known, and it and the others are not there at all.
+    """
+    run, memory, ids = (
+        forward(made),
+        empty_memory(made.model.transformer.config, 1),
+        np.asarray(ids),
+    )
     for start in range(0, position + 1, T):
         tokens = ids[start : start + T].copy()
         rank = np.where(np.isin(tokens, (SEP, CLS)), 0, -1)
@@ -92,7 +117,8 @@ def predicted(made, ids, order, turn, position):
             if start <= at < start + T:
                 rank[at - start] = 1 + place if place < turn or at == position else NEVER
                 tokens[at - start] *= place < turn
-        # The query needs a place in the order; it does not see its own content, which is token 0 here.
+        # The query needs a place in the order; it does not see its own content, which is token 0
+        # here.
         memory, log_prob_V = run(tokens, rank, max(position - start, 0) % T, memory, start > 0)
     return log_prob_V
 
@@ -103,9 +129,13 @@ def by_hand(made, ids, order):
     return np.array([terms[position] for position in sorted(order)])
 
 
-@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), T], ids=["one segment", "with memory"])
+@pytest.mark.parametrize(
+    "before", [pytest.param(0, marks=pytest.mark.slow), T], ids=["one segment", "with memory"]
+)
 def test_equals_the_chain_rule_by_hand(before, x64):
-    """Also texts of other lengths beside it in the batch. Caught: a wrong order, a padded position that is seen."""
+    """Also texts of other lengths beside it in the batch. Caught: a wrong order, a padded position
+    that is seen.
+    """
     made = scorer(vocab=30, batch_size=4)
     random = np.random.default_rng(2)
     texts = [random.integers(0, 30, length).tolist() for length in (before + 7, 3, 1, before + 5)]
@@ -115,11 +145,15 @@ def test_equals_the_chain_rule_by_hand(before, x64):
     for likelihood, mask in zip(log_prob(made, texts, known, orders=2), known, strict=True):
         assert likelihood.log_prob_KU.shape == (2, (~mask).sum())
     drawn = log_prob(made, texts[:1] * 2, known[:1] * 2, orders=2)
-    assert len({joint for likelihood in drawn for joint in likelihood.joint_K}) == 4, "each text and turn has its own"
+    assert len({joint for likelihood in drawn for joint in likelihood.joint_K}) == 4, (
+        "each text and turn has its own"
+    )
     left = log_prob(made, texts, known)
     for likelihood, text, mask in zip(left, texts, known, strict=True):
         assert likelihood.position_U.tolist() == np.flatnonzero(~mask).tolist()
-        np.testing.assert_allclose(likelihood.log_prob_KU[0], by_hand(made, text, likelihood.position_U), atol=1e-12)
+        np.testing.assert_allclose(
+            likelihood.log_prob_KU[0], by_hand(made, text, likelihood.position_U), atol=1e-12
+        )
     order = sorted(np.flatnonzero(~known[0]).tolist(), key=lambda at: (at // T, -at))
     (given,) = log_prob(made, texts[:1], known[:1], order=order)
     np.testing.assert_allclose(given.log_prob_KU[0], by_hand(made, texts[0], order), atol=1e-12)
@@ -127,7 +161,9 @@ def test_equals_the_chain_rule_by_hand(before, x64):
 
 def test_the_likelihood_of_several_orders_is_their_mean_probability():
     both = Likelihood(np.array([0, 3]), np.log([[0.5, 0.4], [0.5, 0.8]]))
-    assert np.exp(both.joint_K) == pytest.approx([0.2, 0.4]) and np.exp(both.log_mean_exp) == pytest.approx(0.3)
+    assert np.exp(both.joint_K) == pytest.approx([0.2, 0.4]) and np.exp(
+        both.log_mean_exp
+    ) == pytest.approx(0.3)
 
 
 def test_left_to_right_model_scores_what_follows_a_prefix(x64):
@@ -163,12 +199,27 @@ IDS, NONE = [1, 2, 3], [False] * 3
         ([IDS, IDS], [NONE], {}, "2 texts, but `known` is for 1"),
         ([IDS], [NONE], {"order": [0, 1]}, "no permutation of the unknown positions"),
         ([IDS], [NONE], {"order": "right"}, "order=right is not one of left, reversed, random"),
-        ([IDS], [NONE], {"order": [0.0, 1.0, 2.0]}, "give its name, or a list of the unknown positions"),
+        (
+            [IDS],
+            [NONE],
+            {"order": [0.0, 1.0, 2.0]},
+            "give its name, or a list of the unknown positions",
+        ),
         ([IDS], [NONE], {"orders": 0}, "orders=0 must be at least 1"),
-        ([IDS], [NONE], {"order": "left", "orders": 2}, "several orders are random ones; leave out one"),
+        (
+            [IDS],
+            [NONE],
+            {"order": "left", "orders": 2},
+            "several orders are random ones; leave out one",
+        ),
         ([[1] * 10], [[False] * 10], {"order": [9, *range(9)]}, "returns to a segment"),
         ([[1] * 10], [[False] * 10], {"model": {"memory_len": 0}}, "model.memory_len=0"),
-        ([IDS], [[True, False, True]], {"model": {"objective": "clm"}}, "position 1 is unknown, and position 2 is"),
+        (
+            [IDS],
+            [[True, False, True]],
+            {"model": {"objective": "clm"}},
+            "position 1 is unknown, and position 2 is",
+        ),
         ([IDS], [NONE], {"params": float("nan")}, "text 1: the likelihood is not finite"),
     ],
 )

@@ -33,7 +33,10 @@ def warnings(caplog, *question):
         (known(32, *range(16, 25)), []),
         (known(32, *range(16, 26)), ["up to 31 % of a segment is unknown (in training 19 %)"]),
         (known(32, 15), []),
-        (known(32, 14), ["known text is up to 17 tokens right of what is unknown (in training 16)"]),
+        (
+            known(32, 14),
+            ["known text is up to 17 tokens right of what is unknown (in training 16)"],
+        ),
         (known(32, 0, *range(20, 32)), ["up to 41 %", "up to 19 tokens right"]),
         # The next segment is not on the right: a text is read segment by segment.
         (known(64, 30), []),
@@ -43,15 +46,20 @@ def warnings(caplog, *question):
 def test_spans_has_taught_a_share_and_half_a_segment_on_the_right(caplog, text, parts):
     found = warnings(caplog, SPANS, [known(8, 6), text])
     assert len(found) == bool(parts)
-    assert all(part in found[0] for part in parts) and (not found or found[0].count(";") == len(parts))
+    assert all(part in found[0] for part in parts) and (
+        not found or found[0].count(";") == len(parts)
+    )
 
 
 def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
     (line,) = warnings(caplog, SPANS, [known(32, *range(32))])
     assert line.startswith(
-        "the model was trained with data.factorization_order=spans and may be poor here: up to 100 %"
+        "the model was trained with data.factorization_order=spans and "
+        "may be poor here: up to 100 %"
     )
-    assert line.endswith("data.factorization_order=uniform, or left_within for whole texts from left to right")
+    assert line.endswith(
+        "data.factorization_order=uniform, or left_within for whole texts from left to right"
+    )
     warn_of_law(SPANS, [known(32, 0, *range(20, 32))])
     assert len(caplog.records) == 1
     warn_of_law(LEFT, [known(32, 0, 3, 9)], "random")
@@ -70,7 +78,13 @@ def test_left_within_has_taught_one_order_or_both_by_reversed_rows(caplog):
     down, up = [9, 3, 0], (0, 3, 9)
     for config, orders in ((LEFT, ("left", "reversed", up, down)), (ONE_WAY, ("left", up))):
         assert not any(warnings(caplog, config, text, order) for order in orders)
-    for config, orders in ((LEFT, ("random", "confidence", [3, 0, 9])), (ONE_WAY, ("reversed", "random", down))):
+    for config, orders in (
+        (LEFT, ("random", "confidence", [3, 0, 9])),
+        (ONE_WAY, ("reversed", "random", down)),
+    ):
         assert all(warnings(caplog, config, text, order) for order in orders)
     (line,) = warnings(caplog, LEFT, text, [3, 0, 9])
-    assert "order=given (in training left or reversed); for such questions train one with data.factor" in line
+    assert (
+        "order=given (in training left or reversed); for such questions train one with data.factor"
+        in line
+    )

@@ -1,4 +1,6 @@
-"""Dropout masks: the share kept and its scale, independence of all indices, and blocks as parts of the whole."""
+"""Dropout masks: the share kept and its scale, independence of all indices, and blocks as parts of
+the whole.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,10 @@ def test_what_is_kept_is_divided_by_the_exact_share_kept(rate, dtype, x64):
     out = drop(x, rate, jnp.uint32(3), jnp.arange(10_000))
     share = threshold(rate) / 2**32
     assert abs(share - (1 - rate)) < 2**-32 and out.dtype == dtype
-    ratio = np.asarray(out, np.float64)[np.asarray(out) != 0] / np.asarray(x, np.float64)[np.asarray(out) != 0]
+    ratio = (
+        np.asarray(out, np.float64)[np.asarray(out) != 0]
+        / np.asarray(x, np.float64)[np.asarray(out) != 0]
+    )
     precision = float(jnp.finfo(dtype).eps)
     np.testing.assert_allclose(ratio, 1 / share, rtol=precision)
     # And on average, even where a single product is rounded to 8 bits.
@@ -56,10 +61,12 @@ def test_rows_heads_positions_keys_streams_and_layers_are_independent(rate):
         for distance in (1, 2, 3, 4, 8, 16, 32, 128):
             if distance < SHAPE[axis]:
                 one, other = (
-                    np.take(mask, range(*r), axis) for r in ((0, SHAPE[axis] - distance), (distance, SHAPE[axis]))
+                    np.take(mask, range(*r), axis)
+                    for r in ((0, SHAPE[axis] - distance), (distance, SHAPE[axis]))
                 )
                 assert correlation(one, other) < 5, (axis, distance)
-        # Of every row, head, position and key the share kept: as scattered as it should be, and no more.
+        # Of every row, head, position and key the share kept: as scattered as it should be, and no
+        # more.
         others = tuple(other for other in range(4) if other != axis)
         if SHAPE[axis] >= 64:
             count = mask.size / SHAPE[axis]
@@ -100,7 +107,9 @@ def test_the_hash_is_that_of_the_formula():
         for bound in (one, one + 1):
             rate = 1 - int(bound) / 2**32
             assert threshold(rate) == max(bound, 1)
-            np.testing.assert_array_equal(keep(rate, fold(jnp.uint32(12345)), *indices), word < threshold(rate))
+            np.testing.assert_array_equal(
+                keep(rate, fold(jnp.uint32(12345)), *indices), word < threshold(rate)
+            )
 
 
 def test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash():
@@ -133,7 +142,9 @@ def test_masks_are_of_32_bit_arithmetic_with_x64_too():
 
 
 def test_the_backward_pass_draws_the_mask_again():
-    """No array as large as x waits for it; the gradient has the mask and the factor of the output."""
+    """No array as large as x waits for it; the gradient has the mask and the factor of the
+    output.
+    """
     x_BF = jnp.arange(1.0, 65.0).reshape(4, 16)
     indices = jnp.arange(4)[:, None], jnp.arange(16)[None]
     y_BF, pull = jax.vjp(lambda x: drop(x, 0.3, jnp.uint32(7), *indices), x_BF)

@@ -21,19 +21,29 @@ from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model.transformer import REMAT_POLICIES
 
 SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], strided=True))
-"""In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
-STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128)))
+"""In interpret mode a strided roll is one operation for every row, so most tests shift by
+gathers.
+"""
+STRIPS = functools.partial(
+    GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256, strips=(128, 128))
+)
 """Several strips in a program."""
-WIDE = functools.partial(SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256)))
+WIDE = functools.partial(
+    SMALL, blocks=replace(SMALL.keywords["blocks"], queries=256, strips=(256, 256))
+)
 """Strips of two tiles."""
-GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.GpuBlocks(queries=32, keys=64, chosen=16, programs=1))
+GPU = functools.partial(
+    gpu.attend, interpret=True, blocks=gpu.GpuBlocks(queries=32, keys=64, chosen=16, programs=1)
+)
 """Two blocks of queries in order in a window, and all blocks of a row and head in one program."""
 TILES = functools.partial(GPU, blocks=gpu.GpuBlocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
 
 
 def saved(arguments, keys=512):
-    """The kernel on TPU that leaves the probabilities to its backward pass, if all keys are in one block."""
+    """The kernel on TPU that leaves the probabilities to its backward pass, if all keys are in one
+    block.
+    """
     blocks = replace(GATHERED.keywords["blocks"], keys=keys)
     return GATHERED(replace(arguments, save=True), blocks=blocks)
 
@@ -43,7 +53,9 @@ differentiated = jax.jit(xla.differentiated, static_argnums=0)
 
 @st.composite
 def cases(draw_one):
-    """Sizes of `draw`, and options of `attend`: lengths around the edges of blocks, which are multiples of 128."""
+    """Sizes of `draw`, and options of `attend`: lengths around the edges of blocks, which are
+    multiples of 128.
+    """
     T = draw_one(st.sampled_from([1, 2, 31, 127, 128, 130, 260]))
     return {
         "T": T,
@@ -57,48 +69,71 @@ def cases(draw_one):
 
 
 def compare(arguments, attend, limit=(1e-5, 1e-4)):
-    """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
+    """Forward and every gradient, relative to the largest element, at most `limit`; returns the
+    kernel's results.
+    """
     rng = np.random.default_rng(1)
     do_BQHE = jnp.asarray(rng.standard_normal(arguments.q_BQHE.shape), arguments.q_BQHE.dtype)
     o_BQHE, _, ours = differentiated(attend, arguments, do_BQHE)
     exact = jax.tree.map(
-        lambda x: x.astype(jnp.float32) if jnp.result_type(x) == jnp.bfloat16 else x, (arguments, do_BQHE)
+        lambda x: x.astype(jnp.float32) if jnp.result_type(x) == jnp.bfloat16 else x,
+        (arguments, do_BQHE),
     )
     expected_BQHE, probability_BHQK, theirs = differentiated(xla.attend, *exact)
     for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
         jax.tree.map(functools.partial(close, bound), ours_, theirs_)
     blind_BQH = ~np.any(np.asarray(probability_BHQK), axis=-1).transpose(0, 2, 1)
-    assert not np.any(np.asarray(o_BQHE, np.float32)[blind_BQH]), "a query that sees nothing has an output"
-    assert not np.any(np.asarray(ours.q_BQHE, np.float32)[blind_BQH]), "a query that sees nothing has a gradient"
+    assert not np.any(np.asarray(o_BQHE, np.float32)[blind_BQH]), (
+        "a query that sees nothing has an output"
+    )
+    assert not np.any(np.asarray(ours.q_BQHE, np.float32)[blind_BQH]), (
+        "a query that sees nothing has a gradient"
+    )
     return o_BQHE, ours
 
 
 def close(bound, ours, theirs):
     theirs = np.asarray(theirs)
     # A gradient of the scores is a difference: where it is 0, its terms still round.
-    np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=bound * max(np.abs(theirs).max(), 1))
+    np.testing.assert_allclose(
+        np.asarray(ours, np.float32), theirs, rtol=0, atol=bound * max(np.abs(theirs).max(), 1)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS, WIDE, saved), (GPU,)], ids=NAMES)
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
+@given(
+    case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data()
+)
 def test_equals_the_plain_attention(kernels, case, rate, far, data):
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
-    arguments = replace(cast(draw(**case), jnp.float32), rows_B=jnp.arange(case["B"]) * 7 + 2, dropout=dropout,
-                        max_distance=far)  # fmt: skip
+    arguments = replace(
+        cast(draw(**case), jnp.float32),
+        rows_B=jnp.arange(case["B"]) * 7 + 2,
+        dropout=dropout,
+        max_distance=far,
+    )
     compare(arguments, data.draw(st.sampled_from(kernels)))
 
 
 @pytest.mark.parametrize(
     ("chosen", "kernel"),
-    [(None, GATHERED), (24, GATHERED), (24, saved), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
+    [
+        (None, GATHERED),
+        (24, GATHERED),
+        (24, saved),
+        pytest.param(None, GPU, marks=pytest.mark.slow),
+        (24, GPU),
+    ],
 )
 def test_tables_of_rows_and_blind_queries(chosen, kernel):
     """Padded keys, too, stay hidden from a limit above NEVER."""
     arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=128, H=1), jnp.float32)
     limit_BQ = arguments.limit_BQ.at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
-    arguments = replace(arguments, limit_BQ=limit_BQ, rank_BK=arguments.rank_BK.at[0, ::2].set(NEVER))
+    arguments = replace(
+        arguments, limit_BQ=limit_BQ, rank_BK=arguments.rank_BK.at[0, ::2].set(NEVER)
+    )
     o_BQHE, grads = compare(arguments, kernel)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
 
@@ -117,9 +152,18 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kernels",
-    [(GATHERED, STRIPS, WIDE, saved, functools.partial(GATHERED, blocks=tpu.TpuBlocks(strided=False))), (GPU, TILES)],
+    [
+        (
+            GATHERED,
+            STRIPS,
+            WIDE,
+            saved,
+            functools.partial(GATHERED, blocks=tpu.TpuBlocks(strided=False)),
+        ),
+        (GPU, TILES),
+    ],
     ids=NAMES,
-)  # fmt: skip
+)
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
     arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.5, 0))
@@ -132,15 +176,21 @@ def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
 
 @pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
-    """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
+    """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some
+    devices' rows.
+    """
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=64), jnp.float32)
     arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.3, 1))
-    do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments.q_BQHE.shape), jnp.float32)
+    do_BQHE = jnp.asarray(
+        np.random.default_rng(1).standard_normal(arguments.q_BQHE.shape), jnp.float32
+    )
     mesh = jax.make_mesh(
-        (1, 1, 2, 2), ("slices", "data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 4,
+        (1, 1, 2, 2),
+        ("slices", "data", "fsdp", "tensor"),
+        axis_types=(jax.sharding.AxisType.Auto,) * 4,
         devices=jax.devices()[:4],
-    )  # fmt: skip
+    )
     with jax.set_mesh(mesh):
         # A function of its own: that of another kernel would be compiled already.
         o_BQHE, _, grads = differentiated(functools.partial(fused.attend), arguments, do_BQHE)
@@ -153,17 +203,20 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     ("kernel", "T", "kept"),
     [(GATHERED, 20, 2), (GPU, 20, 2), (saved, 20, 3), (functools.partial(saved, keys=128), 150, 2)],
     ids=[*NAMES, "saved", "blocks"],
-)  # fmt: skip
+)
 def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, T, kept, capsys):
-    """Catches a forward pass that runs again in the backward pass: what it leaves must have the policy's name. Of
-    several blocks of keys there are no probabilities."""
+    """Catches a forward pass that runs again in the backward pass: what it leaves must have the
+    policy's name. Of several blocks of keys there are no probabilities.
+    """
     arguments = cast(draw(T=T, M=5), jnp.float32)
     layer = jax.checkpoint(lambda a: jnp.sin(kernel(a)[0]), policy=REMAT_POLICIES["dots"])
     jax.ad_checkpoint.print_saved_residuals(layer, arguments)
     assert capsys.readouterr().out.count("named 'fused_attention'") == kept
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])
+@pytest.mark.parametrize(
+    "name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"]
+)
 def test_gpus_are_known_by_their_family(name):
     assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
     assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
@@ -174,12 +227,19 @@ def test_gpus_are_known_by_their_family(name):
     [
         ({}, 64, "float32", "no kernel for cpu, only for TPU v4"),
         ({"cpu": tpu.attend}, 129, "float32", "model.head_dim=129 is above 128"),
-        ({"cpu": tpu.attend}, 64, "float64", "model.compute_dtype=float64 is not float32 or bfloat16"),
+        (
+            {"cpu": tpu.attend},
+            64,
+            "float64",
+            "model.compute_dtype=float64 is not float32 or bfloat16",
+        ),
     ],
 )
 def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypatch, x64):
     monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
-    with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
+    with pytest.raises(
+        BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"
+    ):
         fused.attend(cast(draw(T=2, M=1, E=E), dtype))
 
 
@@ -188,13 +248,17 @@ def test_the_benchmark_draws_what_both_streams_read(monkeypatch):
     benchmark, shapes = importlib.import_module("attention"), importlib.import_module("_attention")
     for stream in shapes.streams(shapes.sizes_of(12), jnp.bfloat16):
         drawn = benchmark.drawn(stream, 12)
-        assert jax.tree.map(lambda x: (x.shape, x.dtype), drawn) == jax.tree.map(lambda x: (x.shape, x.dtype), stream)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), drawn) == jax.tree.map(
+            lambda x: (x.shape, x.dtype), stream
+        )
         assert np.all(drawn.position[2] == 1), "a direction other than forward"
         assert 2 < drawn.rank_BK.max() < 12, "ranks that leave nothing or everything to see"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [GATHERED, functools.partial(gpu.attend, interpret=True)], ids=NAMES)
+@pytest.mark.parametrize(
+    "kernel", [GATHERED, functools.partial(gpu.attend, interpret=True)], ids=NAMES
+)
 def test_the_kernels_agree_with_xla_on_the_small_case(kernel, monkeypatch):
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     if kernel is not GATHERED:  # then with fewer programs

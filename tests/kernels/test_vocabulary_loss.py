@@ -34,8 +34,11 @@ def case(dtype: Any = np.float64, shape=(V, D, B, P)):
     rng = np.random.default_rng(0)
     V, D, B, P = shape
     table, bias, inputs = rng.normal(size=(V, D)), rng.normal(size=V), rng.normal(size=(B, P, D))
-    params = {"table": jnp.asarray(table, jnp.promote_types(dtype, jnp.float32)), "inputs": jnp.asarray(inputs, dtype),
-              "bias": jnp.asarray(bias, jnp.promote_types(dtype, jnp.float32))}  # fmt: skip
+    params = {
+        "table": jnp.asarray(table, jnp.promote_types(dtype, jnp.float32)),
+        "inputs": jnp.asarray(inputs, dtype),
+        "bias": jnp.asarray(bias, jnp.promote_types(dtype, jnp.float32)),
+    }
     weights = rng.random((B, P)) * (rng.random((B, P)) < 0.8)
     return params, jnp.asarray(rng.integers(0, V, (B, P))), jnp.asarray(weights)
 
@@ -54,7 +57,9 @@ def results(monkeypatch, chunk, *arguments, smoothing=0.0):
 
 @pytest.mark.parametrize(("chunk", "smoothing"), [(1, 0.0), (5, 0.0), (38, 0.0), (5, 0.3)])
 def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, x64, chunk, smoothing):
-    """39 rows: in chunks of 1, of 5 and one filled slot, of 20. A row left out or counted twice shows."""
+    """39 rows: in chunks of 1, of 5 and one filled slot, of 20. A row left out or counted twice
+    shows.
+    """
     arguments = case()
     plain = results(monkeypatch, 39, *arguments, smoothing=smoothing)
     chunked = results(monkeypatch, chunk, *arguments, smoothing=smoothing)
@@ -91,13 +96,22 @@ def test_bfloat16_gives_float32_likelihoods_and_gradients_of_parameters(monkeypa
     """As the plain path to the roundoff of one bfloat16 product: both round the same factors."""
     arguments = case(jnp.bfloat16)
     plain, chunked = results(monkeypatch, 39, *arguments), results(monkeypatch, 5, *arguments)
-    assert [x.dtype for x in jax.tree.leaves(chunked)] == [jnp.float32, jnp.float32, jnp.bfloat16, jnp.float32]
+    assert [x.dtype for x in jax.tree.leaves(chunked)] == [
+        jnp.float32,
+        jnp.float32,
+        jnp.bfloat16,
+        jnp.float32,
+    ]
     for x, y in zip(jax.tree.leaves(plain), jax.tree.leaves(chunked), strict=True):
-        np.testing.assert_allclose(np.float32(y), np.float32(x), rtol=0, atol=4e-3 * np.abs(np.float32(x)).max())
+        np.testing.assert_allclose(
+            np.float32(y), np.float32(x), rtol=0, atol=4e-3 * np.abs(np.float32(x)).max()
+        )
 
 
 def test_pieces_of_probability_0(monkeypatch):
-    """They add no NaN; nor do the zeros that fill the last chunk, whose exponentials of the bias overflow."""
+    """They add no NaN; nor do the zeros that fill the last chunk, whose exponentials of the bias
+    overflow.
+    """
     params, target, weights = case(np.float32)
     params["bias"] = jnp.full(V, -jnp.inf).at[:2].set(100.0)
     value, grads = results(monkeypatch, 5, params, target % 2, weights)
@@ -111,10 +125,18 @@ class EmbeddingsOnly:
     objective = PLM
 
     def init(self, key, batch, memory, *, deterministic):
-        return {"params": {"word_embedding": declared(lambda: jnp.zeros((96, 12)), ("vocab", "embed"), "table", 0)()}}
+        return {
+            "params": {
+                "word_embedding": declared(
+                    lambda: jnp.zeros((96, 12)), ("vocab", "embed"), "table", 0
+                )()
+            }
+        }
 
     def apply(self, variables, batch, memory, rows_B, *, deterministic, rngs=None):
-        table_VD = jax.lax.with_sharding_constraint(variables["params"]["word_embedding"], PartitionSpec())
+        table_VD = jax.lax.with_sharding_constraint(
+            variables["params"]["word_embedding"], PartitionSpec()
+        )
         vectors_BPD = table_VD[batch.tokens]
         return Output(vectors_BPD, vectors_BPD, memory)
 
@@ -122,21 +144,29 @@ class EmbeddingsOnly:
 def of_step(monkeypatch, chunk, shape, accumulation, switches):
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
     settings = tiny.config(
-        train={"gradient_accumulation_steps": accumulation}, mesh=shape, model={"compute_dtype": "float64"}
+        train={"gradient_accumulation_steps": accumulation},
+        mesh=shape,
+        model={"compute_dtype": "float64"},
     )
     settings = dataclasses.replace(settings, compat=CompatConfig(switches, cores=2))
     recipe = dataclasses.replace(make_recipe(settings), model=LanguageModel(EmbeddingsOnly()))
     params, target, weights = case(shape=(96, 12, 8, 13))
     tokens = np.random.default_rng(1).integers(0, 96, (8, 13))
-    batch = dataclasses.replace(example_batch(settings, 8), tokens=tokens, target_tokens=target, target_weights=weights)
+    batch = dataclasses.replace(
+        example_batch(settings, 8), tokens=tokens, target_tokens=target, target_weights=weights
+    )
     memory = Memory(jnp.zeros((1, 8, 1, 1)), jnp.zeros(8, jnp.int32))
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: math.prod(shape.values())])
-    placed = {"word_embedding": NamedSharding(mesh, PartitionSpec("tensor", "fsdp")),
-              "lm_head": {"bias": NamedSharding(mesh, PartitionSpec("tensor"))}}  # fmt: skip
+    placed = {
+        "word_embedding": NamedSharding(mesh, PartitionSpec("tensor", "fsdp")),
+        "lm_head": {"bias": NamedSharding(mesh, PartitionSpec("tensor"))},
+    }
 
     def run(params, batch, memory):
         with meshes.RULES.applied():
-            (loss, rows), grads = gradients.of_step(recipe, params, batch, memory, jax.random.key(0))
+            (loss, rows), grads = gradients.of_step(
+                recipe, params, batch, memory, jax.random.key(0)
+            )
             # The forward pass alone, as `evaluate` runs it, has all axes to split.
             alone = recipe.model.row_losses(params, batch, memory)
         return loss, rows.sums["tokens"][0], alone.sums["tokens"][0], grads
@@ -145,7 +175,9 @@ def of_step(monkeypatch, chunk, shape, accumulation, switches):
         shardings = (placed, meshes.batch_sharding(mesh), None)
         params = {"word_embedding": params["table"], "lm_head": {"bias": params["bias"]}}
         compiled = jax.jit(run, in_shardings=shardings).lower(params, batch, memory).compile()
-        return jax.device_get(compiled(*jax.device_put((params, batch, memory), compiled.input_shardings[0])))
+        return jax.device_get(
+            compiled(*jax.device_put((params, batch, memory), compiled.input_shardings[0]))
+        )
 
 
 MESHES = [({"data": 2, "fsdp": 2, "tensor": 2}, 2, "")] + [

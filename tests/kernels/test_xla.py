@@ -1,4 +1,6 @@
-"""Every implementation of attention against the formula, written out with loops; masks, distances."""
+"""Every implementation of attention against the formula, written out with loops; masks,
+distances.
+"""
 
 from dataclasses import replace
 
@@ -42,10 +44,18 @@ def slowly(a):
 
 COMPILED = {name: jax.jit(IMPLEMENTATIONS[name]) for name in tiny.ATTENTION}
 CASES = [
-    dict(T=5, M=4), dict(T=5, M=0), dict(T=4, M=6, tables=2), dict(T=2, M=1),
-    dict(T=5, M=4, chosen=3), dict(T=4, M=2, chosen=6, tables=2),
-    dict(T=1, M=1), dict(T=1, M=0), dict(T=1, M=3, tables=2), dict(T=1, M=1, chosen=1), dict(T=1, M=2, chosen=2),
-]  # fmt: skip
+    dict(T=5, M=4),
+    dict(T=5, M=0),
+    dict(T=4, M=6, tables=2),
+    dict(T=2, M=1),
+    dict(T=5, M=4, chosen=3),
+    dict(T=4, M=2, chosen=6, tables=2),
+    dict(T=1, M=1),
+    dict(T=1, M=0),
+    dict(T=1, M=3, tables=2),
+    dict(T=1, M=1, chosen=1),
+    dict(T=1, M=2, chosen=2),
+]
 
 
 def test_the_configuration_offers_what_there_is():
@@ -67,9 +77,13 @@ def test_equals_the_formula(case, name, x64):
 @pytest.mark.parametrize("name", tiny.ATTENTION)
 def test_keys_of_rank_never_are_hidden_whatever_the_limit(name, x64):
     arguments = draw(T=5, M=4)
-    _, probability = COMPILED[name](replace(arguments, limit_BQ=np.full_like(arguments.limit_BQ, NEVER + 1)))
+    _, probability = COMPILED[name](
+        replace(arguments, limit_BQ=np.full_like(arguments.limit_BQ, NEVER + 1))
+    )
     never_BK = arguments.rank_BK == NEVER
-    np.testing.assert_array_equal(probability > 0, np.broadcast_to(~never_BK[:, None, None], probability.shape))
+    np.testing.assert_array_equal(
+        probability > 0, np.broadcast_to(~never_BK[:, None, None], probability.shape)
+    )
     assert never_BK.any() and not never_BK.all()
 
 
@@ -77,8 +91,12 @@ def test_keys_of_rank_never_are_hidden_whatever_the_limit(name, x64):
 @pytest.mark.parametrize("chosen", [None, 4])
 @pytest.mark.parametrize("max_distance", [0, 4, 7])
 def test_keys_beyond_the_largest_distance_are_hidden(max_distance, chosen, name, x64):
-    """Distances count in reading order, which is the arrays' in both directions; keys ahead are never too far."""
-    arguments = replace(draw(T=6, M=4, chosen=chosen), rank_BK=np.zeros((2, 10), int), max_distance=max_distance)
+    """Distances count in reading order, which is the arrays' in both directions; keys ahead are
+    never too far.
+    """
+    arguments = replace(
+        draw(T=6, M=4, chosen=chosen), rank_BK=np.zeros((2, 10), int), max_distance=max_distance
+    )
     arguments = replace(arguments, limit_BQ=np.ones_like(arguments.limit_BQ))
     out, probability = COMPILED[name](arguments)
     expected = slowly(arguments)
@@ -89,7 +107,8 @@ def test_keys_beyond_the_largest_distance_are_hidden(max_distance, chosen, name,
         seen = (np.asarray(probability) > 0).sum(axis=-1)
         ahead = np.arange(5, -1, -1)
         np.testing.assert_array_equal(
-            seen - ahead, np.broadcast_to(np.minimum(max_distance, 4 + np.arange(6)) + 1, seen.shape)
+            seen - ahead,
+            np.broadcast_to(np.minimum(max_distance, 4 + np.arange(6)) + 1, seen.shape),
         )
 
 
@@ -102,4 +121,6 @@ def test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position(chose
     np.testing.assert_allclose(probability, slowly(arguments)[1], rtol=0, atol=1e-12)
     dropped = dropout(probability, jnp.array([6, 2]), jnp.asarray(arguments.position_BQ))
     assert 0.2 < np.mean(np.asarray(dropped)[np.asarray(probability) > 0] == 0) < 0.8
-    np.testing.assert_allclose(out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments.v_BKHE), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments.v_BKHE), rtol=0, atol=1e-12
+    )

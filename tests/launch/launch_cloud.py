@@ -1,4 +1,6 @@
-"""A place to run the launch scripts in, with stubs of gcloud, kubectl and xpk, and trainers that only pretend."""
+"""A place to run the launch scripts in, with stubs of gcloud, kubectl and xpk, and trainers that
+only pretend.
+"""
 
 import json
 import os
@@ -15,26 +17,46 @@ LAUNCH = ROOT / "launch"
 STUBS = ROOT / "tests" / "launch" / "stubs"
 LAUNCHES = ("tpu_vm.sh", "queued_resource.sh", "mig.sh", "gke.sh", "xpk.sh")
 COMMANDS = (*LAUNCHES, "startup.sh")
-TRAIN = ["train", "--config=configs/xlnet_base.py", "--workdir=/mnt/xlnet/run",
-         "--config.data.corpus=/mnt/xlnet/it's a"]  # fmt: skip
+TRAIN = [
+    "train",
+    "--config=configs/xlnet_base.py",
+    "--workdir=/mnt/xlnet/run",
+    "--config.data.corpus=/mnt/xlnet/it's a",
+]
 BUCKET = ["train", "--config=configs/xlnet_base.py", "--workdir=gs://bucket/run"]
 WHERE = ["--name=xlnet", "--zone=us-east5-b"]
 CODE = ["--repo=https://example.org/it.git", "--commit=abcdef1"]
 TPU = [*WHERE, "--accelerator=v6e-8", *CODE, "--poll=0"]
 MIG = [*TPU, "--project=p"]
 GKE = [
-    "--name=xlnet", "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1", "--accelerator=tpu-v6e-slice", "--topology=2x4",
-    "--chips=8", "--claim=xlnet-work",
-]  # fmt: skip
-XPK = ["--cluster=tpus", "--name=xlnet", "--tpu-type=v6e-4", "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1"]
+    "--name=xlnet",
+    "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1",
+    "--accelerator=tpu-v6e-slice",
+    "--topology=2x4",
+    "--chips=8",
+    "--claim=xlnet-work",
+]
+XPK = [
+    "--cluster=tpus",
+    "--name=xlnet",
+    "--tpu-type=v6e-4",
+    "--image=eu-docker.pkg.dev/p/r/xlnet_jax:abcdef1",
+]
 COMPLETE = {
-    "tpu_vm.sh": TPU, "queued_resource.sh": TPU, "mig.sh": MIG, "gke.sh": GKE, "xpk.sh": XPK, "startup.sh": CODE,
-}  # fmt: skip
+    "tpu_vm.sh": TPU,
+    "queued_resource.sh": TPU,
+    "mig.sh": MIG,
+    "gke.sh": GKE,
+    "xpk.sh": XPK,
+    "startup.sh": CODE,
+}
 READY = {"tpu_vm.sh": "READY", "queued_resource.sh": "ACTIVE", "mig.sh": "RUNNING"}
 
 ERRORS = dict(
     line.split(" ", 1)
-    for line in (ROOT / "tests" / "launch" / "reference" / "gcloud_errors.txt").read_text().splitlines()
+    for line in (ROOT / "tests" / "launch" / "reference" / "gcloud_errors.txt")
+    .read_text()
+    .splitlines()
     if not line.startswith("#")
 )
 
@@ -46,7 +68,8 @@ with open(here / "heard", "a") as file:
 codes = {codes}
 sys.exit(codes[len((here / "heard").read_text().splitlines()) - 1])
 """
-# Runs until SIGTERM, then takes a while to save. Every signal is written down; a second one ends it at once.
+# Runs until SIGTERM, then takes a while to save. Every signal is written down; a second one ends it
+# at once.
 SAVES = """
 def hear(number, frame):
     again = (here / "heard").exists()
@@ -86,9 +109,12 @@ class Cloud:
         self.home.mkdir()
         path = f"{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = os.environ | {
-            "PATH": path, "STUB_DIR": str(folder), "HOME": str(self.home), "TMPDIR": str(folder),
+            "PATH": path,
+            "STUB_DIR": str(folder),
+            "HOME": str(self.home),
+            "TMPDIR": str(folder),
             "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
+        }
 
     def answers(self, states: list[str], codes: list[int]) -> None:
         (self.folder / "states.json").write_text(json.dumps(states))
@@ -99,15 +125,28 @@ class Cloud:
         for verb, names in errors.items():
             (self.folder / f"{verb}.json").write_text(json.dumps(names))
 
-    def run(self, script: str, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *words: str, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [LAUNCH / script, *words], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout
+            [LAUNCH / script, *words],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
 
     def stub(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Runs a command, in the checkout."""
         return subprocess.run(
-            argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, input="", timeout=60
+            argv,
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            input="",
+            timeout=60,
         )
 
     def calls(self) -> list[dict]:
@@ -126,7 +165,9 @@ class Cloud:
         bin.mkdir(parents=True)
         (bin.parent / "installed-abcdef1").touch()
         header = (
-            f"#!{sys.executable}\nimport os, pathlib, signal, sys, time\nhere = pathlib.Path({str(self.folder)!r})\n"
+            f"#!{sys.executable}\n"
+            "import os, pathlib, signal, sys, time\n"
+            f"here = pathlib.Path({str(self.folder)!r})\n"
             "if sys.argv[1] == 'doctor':\n"
             "    ill = (here / 'ill').read_text() if (here / 'ill').exists() else ''\n"
             "    (here / 'ill').write_text(ill[1:])\n"

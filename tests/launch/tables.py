@@ -1,8 +1,9 @@
-"""The command lines that gcloud, kubectl, xpk and docker accept, by the dated copies in tests/launch/reference/.
+"""The command lines that gcloud, kubectl, xpk and docker accept, by the dated copies in
+tests/launch/reference/.
 
-`reference/TOOL_COMMAND.txt`: comments name version, date and source; then one flag per line, `--flag=` with a value and
-`--flag` without; `words LEAST-MOST` in between limits the number of words that are no flags. `reference/TOOL.txt` has
-the flags of every command of the tool.
+`reference/TOOL_COMMAND.txt`: comments name version, date and source; then one flag per line,
+`--flag=` with a value and `--flag` without; `words LEAST-MOST` in between limits the number of
+words that are no flags. `reference/TOOL.txt` has the flags of every command of the tool.
 """
 
 import pathlib
@@ -28,11 +29,17 @@ class Refused(ValueError):
 
 
 def lines_of(name: str) -> list[str]:
-    return [line for line in (REFERENCE / f"{name}.txt").read_text().splitlines() if not line.startswith("#")]
+    return [
+        line
+        for line in (REFERENCE / f"{name}.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
 
 
 def parse(argv: list[str]) -> Call:
-    """Raises Refused if the tool refuses the command line, or if there is no table of the command."""
+    """Raises Refused if the tool refuses the command line, or if there is no table of the
+    command.
+    """
     end = argv.index("--") if "--" in argv else len(argv)
     words = [word for word in argv[:end] if not word.startswith("-") or word == "-"]
     for count in range(min(len(words), 6), 1, -1):
@@ -42,7 +49,9 @@ def parse(argv: list[str]) -> Call:
     else:
         raise Refused(argv[0], f"no such command: {' '.join(words)}")
     table = lines_of(command)
-    least, _, most = next((line for line in table if line.startswith("words ")), "words 0-")[6:].partition("-")
+    least, _, most = next((line for line in table if line.startswith("words ")), "words 0-")[
+        6:
+    ].partition("-")
     words = words[count:]
     if len(words) < int(least) or (most and len(words) > int(most)):
         raise Refused(command, f"{command} takes {least}-{most} names, not {words}")

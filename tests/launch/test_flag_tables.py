@@ -1,4 +1,6 @@
-"""tests/launch/reference/make.py makes the tables of flags again from installed programs, and never from older ones."""
+"""tests/launch/reference/make.py makes the tables of flags again from installed programs, and never
+from older ones.
+"""
 
 import os
 import pathlib
@@ -57,7 +59,9 @@ options:
 """,
 }
 FLAGS = {
-    "gcloud storage ls": "--autoclass --local-ssd --local-ssd= --num-nodes= --recursive --zone= -R -r -z=",
+    "gcloud storage ls": (
+        "--autoclass --local-ssd --local-ssd= --num-nodes= --recursive --zone= -R -r -z="
+    ),
     "kubectl logs": "--all --dry-run= --filename= -A -f=",
     "gcluster job submit": "--cluster= --num-slices= --verbose -c=",
     "xpk workload create": "--dry-run --grace= --no-dry-run --priority= -tgps=",
@@ -67,27 +71,40 @@ FLAGS = {
 
 @pytest.mark.parametrize("version", ["1.9.0", "1.10.0", "1.11.2"])
 @pytest.mark.parametrize("command", HELP)
-def test_a_table_is_made_again_from_a_program_that_is_not_older(tmp_path: pathlib.Path, command, version):
+def test_a_table_is_made_again_from_a_program_that_is_not_older(
+    tmp_path: pathlib.Path, command, version
+):
     program, table = command.split()[0], tmp_path / f"{command.replace(' ', '_')}.txt"
     made = tmp_path / "make.py"
     made.write_text((REFERENCE / "make.py").read_text())
     table.write_text("# old\nwords 0-1\n--gone=\n")
-    (tmp_path / "SOURCES.md").write_text(f"| {program} | 1.10.0 | 2026-01-01 |\n| other | 9.9 | 2026-01-01 |\n")
+    (tmp_path / "SOURCES.md").write_text(
+        f"| {program} | 1.10.0 | 2026-01-01 |\n| other | 9.9 | 2026-01-01 |\n"
+    )
     (tmp_path / "help").write_text(HELP[command])
     (tmp_path / program).write_text(
         f'#!/bin/sh\n[ "${{1#*version}}" = "$1" ] && exec cat {tmp_path}/help\necho v{version}\n'
     )
     (tmp_path / program).chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, made, program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, made, program], env=environment, capture_output=True, text=True, timeout=60
+    )
     sources = (tmp_path / "SOURCES.md").read_text()
     if version == "1.9.0":
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == f"make.py: {program} 1.9.0 is older than the tables, which are of 1.10.0 (2026-01-01)\n"
+        assert done.stderr == (
+            f"make.py: {program} 1.9.0 is older than the tables, which are of 1.10.0 (2026-01-01)\n"
+        )
         assert "--gone=" in table.read_text() and "1.10.0 | 2026-01-01" in sources
     else:
         assert done.returncode == 0, done.stderr
-        assert table.read_text().split("\n") == [f"# {command}", "words 0-1", *FLAGS[command].split(), ""]
+        assert table.read_text().split("\n") == [
+            f"# {command}",
+            "words 0-1",
+            *FLAGS[command].split(),
+            "",
+        ]
         assert re.fullmatch(
             rf"\| {program} \| {version} \| 20\d\d-\d\d-\d\d \|\n"
             r"\| other \| 9.9 \| 2026-01-01 \|\n",
@@ -97,7 +114,13 @@ def test_a_table_is_made_again_from_a_program_that_is_not_older(tmp_path: pathli
 
 def test_version_and_date_of_every_table_are_in_one_place():
     tables = [path for path in REFERENCE.glob("*.txt") if not path.stem.endswith("_errors")]
-    comments = {path.stem: [line for line in path.read_text().split("\n") if line.startswith("#")] for path in tables}
+    comments = {
+        path.stem: [line for line in path.read_text().split("\n") if line.startswith("#")]
+        for path in tables
+    }
     assert comments == {stem: [stem.replace("_", " ").join(["# ", ""])] for stem in comments}
-    rows = re.findall(r"(?m)^\| (\w+) \| (?:[\d.]+|-) \| 20\d\d-\d\d-\d\d \|$", (REFERENCE / "SOURCES.md").read_text())
+    rows = re.findall(
+        r"(?m)^\| (\w+) \| (?:[\d.]+|-) \| 20\d\d-\d\d-\d\d \|$",
+        (REFERENCE / "SOURCES.md").read_text(),
+    )
     assert {stem.split("_")[0] for stem in comments} == set(rows)

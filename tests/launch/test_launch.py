@@ -1,4 +1,6 @@
-"""The scripts of launch/ against stubs of gcloud, kubectl and xpk that know the real flags and refuse all others."""
+"""The scripts of launch/ against stubs of gcloud, kubectl and xpk that know the real flags and
+refuse all others.
+"""
 
 import re
 import subprocess
@@ -27,7 +29,9 @@ def test_help_is_the_comment_at_the_top_and_begins_with_the_command(cloud, scrip
     done = cloud.run(script, "--help")
     assert done.returncode == 0 and not cloud.calls()
     assert re.match(rf"(launch/|bash ){re.escape(script)} ", done.stdout)
-    assert "Requires" in done.stdout and "--dry-run" in done.stdout and "shellcheck" not in done.stdout
+    assert (
+        "Requires" in done.stdout and "--dry-run" in done.stdout and "shellcheck" not in done.stdout
+    )
     text = (LAUNCH / script).read_text()
     # Every option that it takes is told.
     text += (LAUNCH / "tpu.sh").read_text() if "parse_tpu_options" in text else ""
@@ -49,7 +53,9 @@ def test_help_is_the_comment_at_the_top_and_begins_with_the_command(cloud, scrip
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(cloud, script, words, said):
-    complete = [word for one in words for word in (COMPLETE[script] if one == "{complete}" else [one])]
+    complete = [
+        word for one in words for word in (COMPLETE[script] if one == "{complete}" else [one])
+    ]
     if script == "startup.sh" and not words:
         said = "--repo"
     done = cloud.run(script, *complete)
@@ -80,11 +86,17 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("script, words, hosts", SEVERAL)
-def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_is_not(cloud, script, words, hosts):
+def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_is_not(
+    cloud, script, words, hosts
+):
     words = [*COMPLETE[script], *words]
     done = cloud.run(script, *words, "--dry-run", "--", *TRAIN)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
-    assert f"of the {hosts} hosts" in done.stderr and "--shared-workdir" in done.stderr and "gs://" in done.stderr
+    assert (
+        f"of the {hosts} hosts" in done.stderr
+        and "--shared-workdir" in done.stderr
+        and "gs://" in done.stderr
+    )
     assert cloud.run(script, *words, "--shared-workdir", "--dry-run", "--", *TRAIN).returncode == 0
     assert cloud.run(script, *words, "--dry-run", "--", *BUCKET).returncode == 0
     # One host needs none of that.
@@ -95,21 +107,37 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
 @pytest.mark.parametrize(
     "script, words, said",
     [
-        ("tpu_vm.sh", ["--accelerator=v6e-16", "--disk=projects/p/zones/z/disks/d"], "only one host may write"),
+        (
+            "tpu_vm.sh",
+            ["--accelerator=v6e-16", "--disk=projects/p/zones/z/disks/d"],
+            "only one host may write",
+        ),
         ("tpu_vm.sh", ["--accelerator=tpu7x-8"], "launch/mig.sh"),
         ("tpu_vm.sh", ["--accelerator=v6e-4x4"], "not a type"),
         ("mig.sh", ["--accelerator=v5litepod-16"], "v5p, v6e and tpu7x"),
         ("mig.sh", ["--accelerator=v6e-512"], "up to 256 chips"),
-        ("mig.sh", ["--capacity=calendar=r"], "mig.sh has on-demand, spot, flex-start, reservation"),
+        (
+            "mig.sh",
+            ["--capacity=calendar=r"],
+            "mig.sh has on-demand, spot, flex-start, reservation",
+        ),
         ("mig.sh", ["--capacity=flex-start", "--max-run-duration=1w"], "--max-run-duration=1w"),
         ("queued_resource.sh", ["--accelerator=v3-32", "--slices=2"], "v4 and later"),
         ("gke.sh", ["--topology=2x4", "--slices=2"], "slices of several hosts only"),
         ("gke.sh", ["--topology=2x2", "--chips=8"], "4 chips"),
         ("gke.sh", ["--topology=4x4", "--chips=8"], "16 chips"),
         ("gke.sh", ["--topology=5x7", "--chips=1"], "up to 256 chips"),
-        ("gke.sh", ["--accelerator=tpu-v5p-slice", "--topology=8x4x4", "--chips=4"], "multiples of 4"),
+        (
+            "gke.sh",
+            ["--accelerator=tpu-v5p-slice", "--topology=8x4x4", "--chips=4"],
+            "multiples of 4",
+        ),
         ("gke.sh", ["--accelerator=tpu-v6-slice"], "tpu-v6e-slice"),
-        ("gke.sh", ["--accelerator=tpu-v3-slice", "--topology=4x4", "--chips=4", "--slices=2"], "v4 and later"),
+        (
+            "gke.sh",
+            ["--accelerator=tpu-v3-slice", "--topology=4x4", "--chips=4", "--slices=2"],
+            "v4 and later",
+        ),
         ("tpu_vm.sh", ["--accelerator=v6e-512"], "up to 256 chips"),
         ("tpu_vm.sh", ["--accelerator=v5litepod-512"], "up to 256 chips"),
         ("tpu_vm.sh", ["--accelerator=v5p-130"], "a chip counts for 2"),
@@ -126,7 +154,10 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("tpu_vm.sh", ["--poll=09"], "--poll=09"),
         ("tpu_vm.sh", ["--give-up-after=08m"], "--give-up-after=08m"),
         *((script, ["--name=" + 64 * "x"], "--name=xxx") for script in LAUNCHES),
-        *((script, ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket") for script in LAUNCHES),
+        *(
+            (script, ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket")
+            for script in LAUNCHES
+        ),
         # On the host network pods have the identity of the node, and otherwise their own.
         ("gke.sh", ["--service-account=xlnet"], "--network=pod"),
         ("gke.sh", ["--network=host", "--service-account=xlnet"], "--network=pod"),
@@ -135,13 +166,30 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         # What the tool or the TPU does not have.
         ("tpu_vm.sh", ["--capacity=flex-start"], "tpu_vm.sh has on-demand, spot"),
         ("tpu_vm.sh", ["--capacity=reservation=r"], "tpu_vm.sh has on-demand, spot"),
-        ("gke.sh", ["--capacity=calendar=r"], "gke.sh has on-demand, spot, flex-start, reservation"),
+        (
+            "gke.sh",
+            ["--capacity=calendar=r"],
+            "gke.sh has on-demand, spot, flex-start, reservation",
+        ),
         ("queued_resource.sh", ["--accelerator=v4-8", "--capacity=flex-start"], "v5e and later"),
-        ("gke.sh", ["--accelerator=tpu-v4-podslice", "--topology=2x2x1", "--chips=4", "--capacity=flex-start"], "v5e"),
+        (
+            "gke.sh",
+            [
+                "--accelerator=tpu-v4-podslice",
+                "--topology=2x2x1",
+                "--chips=4",
+                "--capacity=flex-start",
+            ],
+            "v5e",
+        ),
         ("xpk.sh", ["--tpu-type=v4-8", "--capacity=flex-start"], "v5e and later"),
         *((script, ["--capacity=cheap"], "--capacity=cheap") for script in LAUNCHES),
         *((script, ["--capacity=reservation="], "has no value") for script in LAUNCHES),
-        ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=1w"], "--max-run-duration=1w"),
+        (
+            "queued_resource.sh",
+            ["--capacity=flex-start", "--max-run-duration=1w"],
+            "--max-run-duration=1w",
+        ),
         ("gke.sh", ["--capacity=spot", "--grace=106"], "launch/gke/spot_nodes.yaml"),
         ("xpk.sh", ["--capacity=spot", "--grace=300"], "launch/gke/spot_nodes.yaml"),
         # What the trainer would refuse.
@@ -160,12 +208,29 @@ def test_what_the_cloud_cannot_do_is_refused_in_one_line(cloud, script, words, s
 
 
 def test_the_scripts_and_compile_read_the_same_table():
-    """Catches a slice that compiles and cannot be rented, or that is rented and does not compile."""
-    shapes = ["1x1", "2x4", "4x2", "16x16", "16x32", "5x7", "2x2x1", "4x4x4", "4x4x12", "2x4x6", "16x16x24", "16x24x28"]
+    """Catches a slice that compiles and cannot be rented, or that is rented and does not
+    compile.
+    """
+    shapes = [
+        "1x1",
+        "2x4",
+        "4x2",
+        "16x16",
+        "16x32",
+        "5x7",
+        "2x2x1",
+        "4x4x4",
+        "4x4x12",
+        "2x4x6",
+        "16x16x24",
+        "16x24x28",
+    ]
     asked = {
         f"{kind} {shape}": row.has([int(side) for side in shape.split("x")])
-        for kind, row in rented().items() for shape in shapes if shape.count("x") == row.shapes[0].count("x")
-    }  # fmt: skip
+        for kind, row in rented().items()
+        for shape in shapes
+        if shape.count("x") == row.shapes[0].count("x")
+    }
     # Only `compile` accepts a slice that is turned.
     expected = {name for name, has in asked.items() if has and not name.endswith(" 4x2")}
     script = f"""source {LAUNCH}/lib.sh
@@ -174,7 +239,11 @@ while read -r kind shape; do
   rented $shape $largest $shapes && echo $kind $shape || true
 done"""
     done = subprocess.run(
-        ["bash", "-c", script], input="\n".join(asked) + "\n", capture_output=True, text=True, check=True
+        ["bash", "-c", script],
+        input="\n".join(asked) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert set(done.stdout.splitlines()) == expected and 15 < len(expected) < len(asked)
 
@@ -184,10 +253,21 @@ CREATE = "gcloud compute tpus tpu-vm create x --zone=z --version=v --quiet"
 VARIANTS = [
     (
         "tpu_vm.sh",
-        ["--capacity=spot", "--project=p", "--internal-ips", "--service-account=a@p.iam.gserviceaccount.com"],
+        [
+            "--capacity=spot",
+            "--project=p",
+            "--internal-ips",
+            "--service-account=a@p.iam.gserviceaccount.com",
+        ],
     ),
-    ("tpu_vm.sh", ["--disk=projects/p/zones/z/disks/d", "--mount=/data", "--network=n", "--subnetwork=s"]),
-    ("tpu_vm.sh", ["--autodelete", "--logs=gs://bucket/logs", "--recreate", "--tunnel-through-iap"]),
+    (
+        "tpu_vm.sh",
+        ["--disk=projects/p/zones/z/disks/d", "--mount=/data", "--network=n", "--subnetwork=s"],
+    ),
+    (
+        "tpu_vm.sh",
+        ["--autodelete", "--logs=gs://bucket/logs", "--recreate", "--tunnel-through-iap"],
+    ),
     ("tpu_vm.sh", ["--delete"]),
     ("queued_resource.sh", ["--capacity=reservation=r", "--valid-until=6h"]),
     ("tpu_vm.sh", ["--accelerator=v6e-64", "--shared-workdir"]),
@@ -195,13 +275,25 @@ VARIANTS = [
     ("queued_resource.sh", ["--capacity=flex-start", "--max-run-duration=3d"]),
     ("queued_resource.sh", ["--capacity=calendar=r"]),
     ("queued_resource.sh", ["--delete"]),
-    ("mig.sh", ["--capacity=spot", "--internal-ips", "--subnetwork=s", "--tunnel-through-iap", "--autodelete"]),
+    (
+        "mig.sh",
+        [
+            "--capacity=spot",
+            "--internal-ips",
+            "--subnetwork=s",
+            "--tunnel-through-iap",
+            "--autodelete",
+        ],
+    ),
     ("mig.sh", ["--capacity=reservation=r", "--disk=projects/p/zones/z/disks/d"]),
     ("mig.sh", ["--delete"]),
     ("gke.sh", ["--capacity=spot", "--grace=105"]),
     ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]),
     ("gke.sh", ["--delete"]),
-    ("xpk.sh", ["--storage=a", "--storage=b", "--capacity=spot", "--zone=us-east5-b", "--project=p"]),
+    (
+        "xpk.sh",
+        ["--storage=a", "--storage=b", "--capacity=spot", "--zone=us-east5-b", "--project=p"],
+    ),
     ("xpk.sh", ["--capacity=flex-start"]),
     ("xpk.sh", ["--capacity=reservation=r"]),
     ("xpk.sh", ["--tpu-type=v6e-256", "--slices=2", "--shared-workdir"]),
@@ -214,7 +306,8 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
     words = [*COMPLETE[script], *words]
     shown = cloud.run(script, *words, "--dry-run", "--", *TRAIN)
     assert (shown.returncode, shown.stderr) == (0, "") and not cloud.calls()
-    # The same without --dry-run: the stubs accept these very commands. Looks at the state may be more.
+    # The same without --dry-run: the stubs accept these very commands. Looks at the state may be
+    # more.
     cloud.answers(["absent", READY.get(script, "")], [0])
     done = cloud.run(script, *words, "--", *TRAIN)
     assert done.returncode == 0, done.stderr
@@ -222,7 +315,8 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
     def changing(calls):
         return [call for call in calls if not {"describe", "list-instances"} & set(call)]
 
-    # Only the folder of the files for the hosts has another name each time, and a host of a group gets its name late.
+    # Only the folder of the files for the hosts has another name each time, and a host of a group
+    # gets its name late.
     called = [
         [
             re.sub(r"xlnet_launch\.\w+", "xlnet_launch", word).replace("xlnet-0000", "xlnet-HOST")
@@ -242,9 +336,17 @@ def test_dry_run_prints_every_command_and_runs_none(cloud, script, words):
         ("gcloud compute tpus tpu-vm create x --zone=z --quiet", 2, "--version"),
         (f"{CREATE} y", 2, "names"),
         ("gcloud compute tpus queued-resource list", 2, "no such command"),
-        ("gcloud compute tpus queued-resources describe x --zone=z --format=value(state)", 2, "state"),
+        (
+            "gcloud compute tpus queued-resources describe x --zone=z --format=value(state)",
+            2,
+            "state",
+        ),
         (f"{GROUP} --workload-policy=xlnet --target-size-policy-mode=bulk", 2, "--workload-policy"),
-        (f"{GROUP} --workload-policy=projects/p/regions/r/resourcePolicies/x", 2, "--target-size-policy-mode"),
+        (
+            f"{GROUP} --workload-policy=projects/p/regions/r/resourcePolicies/x",
+            2,
+            "--target-size-policy-mode",
+        ),
         ("kubectl apply --fielname=-", 1, "unknown flag: --fielname"),
         ("kubectl apply", 1, "must specify one of -f and -k"),
         ("kubectl delete jobsets x", 1, "doesn't have a resource type"),
@@ -261,7 +363,9 @@ def test_the_stubs_refuse_what_the_tables_of_flags_do_not_have(cloud, command, c
 
 
 def test_every_start_has_the_id_of_its_job(cloud):
-    cloud.trainer(cloud.folder / "host0-0", '(here / "heard").write_text(os.environ["XLNET_JOB_ID"])')
+    cloud.trainer(
+        cloud.folder / "host0-0", '(here / "heard").write_text(os.environ["XLNET_JOB_ID"])'
+    )
     cloud.answers(["READY"], [])
     for words, said in ([], "us-east5-b/xlnet"), (["--project=p"], "p/us-east5-b/xlnet"):
         assert cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET).returncode == 0

@@ -1,17 +1,21 @@
-"""Launches in a cloud that fails at random (`stubs/_weather.py`): each ends complete and with nothing allocated."""
+"""Launches in a cloud that fails at random (`stubs/_weather.py`): each ends complete and with
+nothing allocated.
+"""
 
 import json
 
 import pytest
 from launch_cloud import BUCKET, CODE
 
-# Every host counts its rounds; the run is complete on a host after three. One round in five is killed.
+# Every host counts its rounds; the run is complete on a host after three. One round in five is
+# killed.
 TRAINER = """[[ $1 == train ]] || exit 0
 steps=$STUB_DIR/steps-$(basename "$HOME")
 echo x >>"$steps"
 (($(wc -l <"$steps") >= 3)) || exit $((RANDOM % 5 ? 42 : 137))
 """
-# What the hosts have: an installation whose every fourth command fails, a bucket, no metadata server, and short pauses.
+# What the hosts have: an installation whose every fourth command fails, a bucket, no metadata
+# server, and short pauses.
 INSTALLS = """[[ $1 != init && "$*" != *checkout* ]] || exit 0
 echo "$*" >>$STUB_DIR/asked
 (($(wc -l <$STUB_DIR/asked) % 4)) || exit 1
@@ -19,9 +23,14 @@ echo "$*" >>$STUB_DIR/asked
 [[ "$*" != *--editable=* ]] || cp $STUB_DIR/bin/trainer $HOME/xlnet_jax/.venv/bin/xlnet-jax
 """
 TOOLS = {
-    "trainer": TRAINER, "git": INSTALLS, "python3": INSTALLS, "sudo": "", "curl": "exit 6",
-    "sleep": "exec /bin/sleep 0.1", "gcloud": "cat >>$STUB_DIR/sent",
-}  # fmt: skip
+    "trainer": TRAINER,
+    "git": INSTALLS,
+    "python3": INSTALLS,
+    "sudo": "",
+    "curl": "exit 6",
+    "sleep": "exec /bin/sleep 0.1",
+    "gcloud": "cat >>$STUB_DIR/sent",
+}
 TWO_HOSTS = {"tpu_vm.sh": "v4-16", "queued_resource.sh": "v4-16", "mig.sh": "v5p-16"}
 OVER = "its flex-start time of 7d is over"
 

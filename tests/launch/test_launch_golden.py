@@ -1,4 +1,6 @@
-"""What the scripts show with --dry-run, as committed in tests/launch/golden; and the image that is pushed."""
+"""What the scripts show with --dry-run, as committed in tests/launch/golden; and the image that is
+pushed.
+"""
 
 import difflib
 import os
@@ -8,11 +10,14 @@ import subprocess
 import pytest
 from launch_cloud import LAUNCH, ROOT
 
-TRAIN = "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run --config.data.corpus=gs://my-bucket/corpus"
+TRAIN = (
+    "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run "
+    "--config.data.corpus=gs://my-bucket/corpus"
+)
 CODE = f"--repo=https://example.org/xlnet_jax.git --commit={40 * 'a'}"
 RUN = (
-    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --capacity=spot --recreate --autodelete {CODE} "
-    "--service-account=xlnet@my-project.iam.gserviceaccount.com --logs=gs://my-bucket/logs"
+    "--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --capacity=spot --recreate --autodelete "
+    f"{CODE} --service-account=xlnet@my-project.iam.gserviceaccount.com --logs=gs://my-bucket/logs"
 )
 REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
@@ -29,7 +34,9 @@ TABLES = {
     "queued_resource.sh": (
         f"{TPUS} --dry-run",
         [
-            "--accelerator=v5litepod-256", "--accelerator=v6e-256", "--accelerator=v6e-256 --slices=4",
+            "--accelerator=v5litepod-256",
+            "--accelerator=v6e-256",
+            "--accelerator=v6e-256 --slices=4",
             "--accelerator=v5p-1024",
         ],
         [*FOUR, "calendar=mine"],
@@ -42,8 +49,10 @@ TABLES = {
     "gke.sh": (
         f"{IMAGE} --chips=4 --print",
         [
-            "--accelerator=tpu-v5-lite-podslice --topology=16x16", "--accelerator=tpu-v6e-slice --topology=16x16",
-            "--accelerator=tpu-v6e-slice --topology=16x16 --slices=4", "--accelerator=tpu-v5p-slice --topology=8x8x8",
+            "--accelerator=tpu-v5-lite-podslice --topology=16x16",
+            "--accelerator=tpu-v6e-slice --topology=16x16",
+            "--accelerator=tpu-v6e-slice --topology=16x16 --slices=4",
+            "--accelerator=tpu-v5p-slice --topology=8x8x8",
             "--accelerator=tpu7x --topology=4x4x4",
         ],
         FOUR,
@@ -51,35 +60,49 @@ TABLES = {
     "xpk.sh": (
         f"{IMAGE} --cluster=tpus --dry-run",
         [
-            "--tpu-type=v5litepod-256", "--tpu-type=v6e-256", "--tpu-type=v6e-256 --slices=4", "--tpu-type=v5p-1024",
+            "--tpu-type=v5litepod-256",
+            "--tpu-type=v6e-256",
+            "--tpu-type=v6e-256 --slices=4",
+            "--tpu-type=v5p-1024",
             "--tpu-type=tpu7x-128",
         ],
         FOUR,
     ),
-}  # fmt: skip
+}
 SHOWN = {
     "tpu_vm.sh": [
         f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
         f"{RUN} --boot --dry-run -- {TRAIN}",
         f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
     ],
-    "queued_resource.sh": [f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}"],
+    "queued_resource.sh": [
+        f"{RUN} --slices=2 --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}"
+    ],
     "mig.sh": [
-        f"{RUN} --project=my-project --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
+        (
+            f"{RUN} --project=my-project --env=HF_TOKEN --internal-ips "
+            f"--tunnel-through-iap --dry-run -- {TRAIN}"
+        ),
         f"{RUN} --project=my-project --boot --dry-run -- {TRAIN}",
         "--name=xlnet --project=my-project --zone=us-east5-b --delete --dry-run",
     ],
-    "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
+    "startup.sh": [
+        f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"
+    ],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [
         f"{POOL} --slices=2 --capacity=spot --dry-run -- {TRAIN}",
-        f"{POOL} --network=pod --service-account=xlnet --claim=w --queue=xlnet --capacity=spot --grace=105 --print "
-        f"-- {TRAIN}",
+        (
+            f"{POOL} --network=pod --service-account=xlnet --claim=w --queue=xlnet --capacity=spot "
+            f"--grace=105 --print -- {TRAIN}"
+        ),
         "--name=xlnet --delete --dry-run",
     ],
     "xpk.sh": [
-        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --storage=w --grace=105 --capacity=spot --dry-run "
-        f"-- {TRAIN}",
+        (
+            f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --storage=w --grace=105 "
+            f"--capacity=spot --dry-run -- {TRAIN}"
+        ),
         "--cluster=tpus --name=xlnet --delete --dry-run",
     ],
     "slurm.sbatch": [f"--dry-run {TRAIN}"],
@@ -94,7 +117,9 @@ def shown_by(cloud, script: str, words: str) -> str:
 
 def differences(first: str, other: str) -> str:
     """The flags and the lines that are not in both."""
-    both = (re.sub(r"(?<!\\) (?=--)", "\n", text).splitlines(keepends=True) for text in (first, other))
+    both = (
+        re.sub(r"(?<!\\) (?=--)", "\n", text).splitlines(keepends=True) for text in (first, other)
+    )
     return "".join(line for line in difflib.ndiff(*both) if line[0] in "-+")
 
 
@@ -105,8 +130,12 @@ def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, scrip
     Of the rows of a table after the first one, the file has what differs from the first.
     """
     cloud.environment |= {"TMPDIR": "/tmp", "HF_TOKEN": "a secret"}
-    head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
-    shown = "".join(f"$ launch/{script} {words}\n{shown_by(cloud, script, words)}\n" for words in SHOWN[script])
+    head = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout
+    shown = "".join(
+        f"$ launch/{script} {words}\n{shown_by(cloud, script, words)}\n" for words in SHOWN[script]
+    )
     same, slices, capacities = TABLES.get(script, ("", [], []))
     first = ""
     for row in [f"{kind} --capacity={capacity}" for kind in slices for capacity in capacities]:
@@ -116,7 +145,11 @@ def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, scrip
         else:
             first = output
             shown += f"$ launch/{script} {same} {row} -- {TRAIN}\n{output}\n"
-    for text, name in {str(ROOT): "CHECKOUT", head.strip(): "COMMIT", f"chown {os.getuid()} ": "chown USER "}.items():
+    for text, name in {
+        str(ROOT): "CHECKOUT",
+        head.strip(): "COMMIT",
+        f"chown {os.getuid()} ": "chown USER ",
+    }.items():
         shown = shown.replace(text, name)
     path = ROOT / "tests" / "launch" / "golden" / f"{script.partition('.')[0]}.txt"
     if os.environ.get("GOLDEN") == "write":
@@ -135,7 +168,14 @@ def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
     # A digest is one image for ever; a tag is another one from day to day.
     (base,) = re.findall("^FROM (.*)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
     assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", base)
-    assert "--file=launch/Dockerfile" in build["argv"] and not any(".git/" in name for name in build["context"])
-    for wrong, said in ((["--repository=docker.io/me"], "docker.io"), ([*words, "--commit=nix"], "nix")):
+    assert "--file=launch/Dockerfile" in build["argv"] and not any(
+        ".git/" in name for name in build["context"]
+    )
+    for wrong, said in (
+        (["--repository=docker.io/me"], "docker.io"),
+        ([*words, "--commit=nix"], "nix"),
+    ):
         refused = cloud.run("image.sh", *wrong)
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and said in refused.stderr
+        assert (
+            refused.returncode == 2 and refused.stderr.count("\n") == 1 and said in refused.stderr
+        )

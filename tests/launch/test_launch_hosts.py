@@ -14,7 +14,8 @@ from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, l
     "codes, rounds, end",
     [
         ([[0], [0]], 1, 0),
-        # Lost its peer; the other one was killed. In both orders: gcloud tells the code of the first only.
+        # Lost its peer; the other one was killed. In both orders: gcloud tells the code of the
+        # first only.
         ([[42, 0], [-9, 0]], 2, 0),
         ([[-9, 0], [42, 0]], 2, 0),
         ([[42, 0], [42, 0]], 2, 0),
@@ -50,7 +51,8 @@ def test_a_launch_whose_trainer_is_killed_at_every_start_ends(cloud):
 
 
 def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
-    # It runs another command already: startup.sh refuses, and what it wrote in an earlier round does not count.
+    # It runs another command already: startup.sh refuses, and what it wrote in an earlier round
+    # does not count.
     cloud.trainer(cloud.folder / "host0-0", EACH.format(host="first", codes=[42, 42]))
     second = cloud.folder / "host0-1"
     second.mkdir()
@@ -75,11 +77,17 @@ def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
         ("--autodelete", [0], True),
     ],
 )
-def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_for(cloud, option, codes, deleted):
+def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_for(
+    cloud, option, codes, deleted
+):
     # When it is to go, the disk is full at the end, and the first deletion fails.
     cloud.answers(["absent", "READY"], [])
     assert cloud.run("tpu_vm.sh", *TPU, "--boot", option, "--", *BUCKET).returncode == 0
-    boot = next(line for line in cloud.calls()[1]["metadata"]["startup-script"].splitlines() if "set -- --boot" in line)
+    boot = next(
+        line
+        for line in cloud.calls()[1]["metadata"]["startup-script"].splitlines()
+        if "set -- --boot" in line
+    )
     words = lines(boot.partition("set -- --boot ")[2])[0]
     asked = cloud.folder / "asked"
     cloud.tools({"sleep": "", "gcloud": f'echo "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))'})
@@ -97,20 +105,29 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     assert cloud.verbs() == ["describe", "create", "describe"]
     script = cloud.calls()[1]["metadata"]["startup-script"]
     assert not list(cloud.folder.glob("xlnet_launch.*"))
-    # Run as the metadata server's agent does, with stubs of what needs root; then as systemd would run the copy.
-    told = {name: f'printf "%s\\n" {name} "$@" >>{cloud.folder}/heard' for name in ("install", "systemd-run")}
+    # Run as the metadata server's agent does, with stubs of what needs root; then as systemd would
+    # run the copy.
+    told = {
+        name: f'printf "%s\\n" {name} "$@" >>{cloud.folder}/heard'
+        for name in ("install", "systemd-run")
+    }
     cloud.tools(told)
     boot = cloud.folder / "boot.sh"
     boot.write_text(script)
     assert subprocess.run(["bash", boot], env=cloud.environment, timeout=60).returncode == 0
     heard = cloud.heard()
     # Fails if systemd stops the whole service when the kernel kills the trainer for want of memory.
-    assert heard[heard.index("systemd-run") :][3:5] == ["--property=KillMode=mixed", "--property=OOMPolicy=continue"]
+    assert heard[heard.index("systemd-run") :][3:5] == [
+        "--property=KillMode=mixed",
+        "--property=OOMPolicy=continue",
+    ]
     service = heard[heard.index("/opt/xlnet_jax/startup.sh", heard.index("bash")) + 1 :]
     assert service == [*CODE, "--job=us-east5-b/xlnet", "--", *TRAIN]
     (cloud.folder / "heard").unlink()
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
-    done = subprocess.run(["bash", boot, *service], env=cloud.environment, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["bash", boot, *service], env=cloud.environment, capture_output=True, timeout=60
+    )
     assert done.returncode == 0
     assert cloud.heard() == [repr(TRAIN)]
 
@@ -129,7 +146,9 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
         ([42], ["--once"], 42),
     ],
 )
-def test_startup_runs_again_on_42_and_after_a_kill_and_ends_with_any_other_code(cloud, codes, words, end):
+def test_startup_runs_again_on_42_and_after_a_kill_and_ends_with_any_other_code(
+    cloud, codes, words, end
+):
     cloud.trainer(cloud.home, EACH.format(host="me", codes=codes))
     done = cloud.run("startup.sh", *CODE, "--pause=0", *words, "--", *TRAIN)
     assert done.returncode == end and cloud.heard() == ["me"] * len(codes)
@@ -137,11 +156,15 @@ def test_startup_runs_again_on_42_and_after_a_kill_and_ends_with_any_other_code(
     assert (cloud.home / "xlnet_jax.pid.code").read_text() == f"{end}\n"
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]]
+)
 def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
     cloud.trainer(cloud.home, SAVES)
     words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=cloud.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         wait_for(cloud.folder / "up")
         assert int((cloud.home / "xlnet_jax.pid").read_text()) == process.pid
         for number in signals:
@@ -160,7 +183,9 @@ def test_a_stop_before_the_trainer_listens_or_between_two_runs_is_42(cloud):
         process.terminate()
         assert process.wait(30) == 42
     (cloud.home / "xlnet_jax" / ".venv" / "bin" / "xlnet-jax").write_text("#!/bin/bash\nexit 42\n")
-    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=cloud.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         while "ended with 42" not in process.stdout.readline():
             pass
@@ -171,7 +196,10 @@ def test_a_stop_before_the_trainer_listens_or_between_two_runs_is_42(cloud):
 def test_a_broken_connection_does_not_stop_the_trainer(cloud):
     cloud.trainer(
         cloud.home,
-        'for i in range(20):\n    print("x" * 9999, flush=True)\n    time.sleep(0.02)\n(here / "up").touch()',
+        "for i in range(20):\n"
+        '    print("x" * 9999, flush=True)\n'
+        "    time.sleep(0.02)\n"
+        '(here / "up").touch()',
     )
     words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
     with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE) as process:
@@ -191,8 +219,13 @@ def test_a_second_startup_follows_the_first_and_ends_as_it_does(cloud):
         (cloud.folder / "up").unlink()
         other = cloud.run("startup.sh", *CODE, "--", *TRAIN, "--config.train.steps=1")
         assert other.returncode == 2 and f"kill -TERM {first.pid}" in other.stderr
-        with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as second:
-            assert "following" in second.stdout.readline() and "xlnet-jax train" in second.stdout.readline()
+        with subprocess.Popen(
+            words, env=cloud.environment, stdout=subprocess.PIPE, text=True
+        ) as second:
+            assert (
+                "following" in second.stdout.readline()
+                and "xlnet-jax train" in second.stdout.readline()
+            )
             (cloud.folder / "over").touch()
             out, _ = second.communicate(timeout=60)
         assert (second.returncode, first.wait(30)) == (3, 3)
@@ -208,7 +241,9 @@ def test_a_host_that_the_doctor_refuses_three_times_does_not_train(cloud):
 
 
 def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
-    shown = cloud.run("startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN)
+    shown = cloud.run(
+        "startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN
+    )
     assert shown.returncode == 0 and not list(cloud.home.iterdir())
     commands = lines(shown.stdout)
     home = cloud.home / "xlnet_jax"
@@ -222,7 +257,9 @@ def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
     assert commands[-2] == [str(home / ".venv/bin/xlnet-jax"), *checked]
     assert commands[-1] == [str(home / ".venv/bin/xlnet-jax"), *TRAIN]
     # For true, with stubs that write down what they are asked.
-    cloud.tools({name: f'echo {name} "$@" >>{cloud.folder}/asked' for name in ("git", "python3", "sudo")})
+    cloud.tools(
+        {name: f'echo {name} "$@" >>{cloud.folder}/asked' for name in ("git", "python3", "sudo")}
+    )
     cloud.trainer(cloud.home, CODES.format(codes=[0, 0]))
     (home / ".venv" / "installed-abcdef1").unlink()
     for _ in range(2):
@@ -233,17 +270,29 @@ def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
 
 
 def test_a_failed_fetch_or_pip_is_tried_again_and_ten_failures_are_one_line(cloud):
-    # Fails if one failure of the network ends the launch of all hosts, or if the next start finds half a checkout.
+    # Fails if one failure of the network ends the launch of all hosts, or if the next start finds
+    # half a checkout.
     fails = 'echo "$1" >>{0}\n(($(grep -c "" {0}) > 12))'.format(cloud.folder / "asked")
-    cloud.tools({"git": f"[[ $1 == -C ]] || exit 0\n{fails}", "python3": fails,
-                 "sleep": f'echo "sleep $1" >>{cloud.folder}/slept'})  # fmt: skip
+    cloud.tools(
+        {
+            "git": f"[[ $1 == -C ]] || exit 0\n{fails}",
+            "python3": fails,
+            "sleep": f'echo "sleep $1" >>{cloud.folder}/slept',
+        }
+    )
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
     (cloud.home / "xlnet_jax" / ".venv" / "installed-abcdef1").unlink()
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 1 and "failed 10 times: git" in done.stdout.splitlines()[-1]
-    pauses = [int(line.split()[1]) for line in (cloud.folder / "slept").read_text().splitlines() if line != "sleep 60"]
+    pauses = [
+        int(line.split()[1])
+        for line in (cloud.folder / "slept").read_text().splitlines()
+        if line != "sleep 60"
+    ]
     lows = [5, 10, 20, 40, 80]
-    assert len(pauses) == 9 and all(low <= pause <= 2 * low for low, pause in zip(lows, pauses, strict=False))
+    assert len(pauses) == 9 and all(
+        low <= pause <= 2 * low for low, pause in zip(lows, pauses, strict=False)
+    )
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 0 and done.stdout.count("will try again") == 2
 
@@ -260,32 +309,48 @@ cat >{cloud.folder}/sent-"${{5##*-}}"
 echo "$5" >>{cloud.folder}/heard"""
     cloud.tools({"gcloud": keeps, "sleep": "exec /bin/sleep $(($1 < 60 ? $1 : 0)).05"})
     (cloud.home / "xlnet_jax.log").write_text("of an earlier start\n")
-    body = 'print("early", flush=True)\nwhile not (here / "second").exists():\n    time.sleep(0.02)\n'
-    cloud.trainer(
-        cloud.home, body + '(here / "up").touch()\nprint("x" * (5 << 20))\nprint("the last line")\nsys.exit(3)'
+    body = (
+        'print("early", flush=True)\nwhile not (here / "second").exists():\n    time.sleep(0.02)\n'
     )
-    done = cloud.run("startup.sh", *CODE, "--logs=gs://bucket/logs", "--at-end=echo then $1", "--", *BUCKET)
+    cloud.trainer(
+        cloud.home,
+        body + '(here / "up").touch()\nprint("x" * (5 << 20))\nprint("the last line")\nsys.exit(3)',
+    )
+    done = cloud.run(
+        "startup.sh", *CODE, "--logs=gs://bucket/logs", "--at-end=echo then $1", "--", *BUCKET
+    )
     assert done.returncode == 3 and done.stdout.count("no route; retrying every minute") == 1
     first, second = ((cloud.folder / f"sent-000{number}.log").read_text() for number in (0, 1))
     assert len(first) == 4 << 20 and "early" in first and "earlier" not in first
-    assert "the last line" in second and second.endswith("ended with 3\n") and done.stdout.endswith("then 3\n")
+    assert (
+        "the last line" in second
+        and second.endswith("ended with 3\n")
+        and done.stdout.endswith("then 3\n")
+    )
     host = os.uname().nodename
     assert all(line.startswith(f"gs://bucket/logs/{host}/2") for line in cloud.heard())
 
 
 def test_announced_maintenance_is_a_line_in_the_log(cloud):
     window = f'[[ "$*" == *upcoming-maintenance* && -e {cloud.folder}/up ]] || exit 22\necho WINDOW'
-    cloud.tools({"curl": f"{window} | tee -a {cloud.folder}/heard", "sleep": "exec /bin/sleep 0.05"})
+    cloud.tools(
+        {"curl": f"{window} | tee -a {cloud.folder}/heard", "sleep": "exec /bin/sleep 0.05"}
+    )
     # Until the third answer, when the second has been read.
     body = '(here / "heard").touch()\n(here / "up").touch()\n'
-    cloud.trainer(cloud.home, body + 'while (here / "heard").read_text().count("W") < 3:\n    time.sleep(0.02)')
+    cloud.trainer(
+        cloud.home,
+        body + 'while (here / "heard").read_text().count("W") < 3:\n    time.sleep(0.02)',
+    )
     done = cloud.run("startup.sh", *CODE, "--", *BUCKET)
     assert done.returncode == 0 and done.stdout.count("maintenance of this host: WINDOW") == 1
 
 
 def test_a_killed_script_leaves_no_lock_behind(cloud):
     # Fails if a helper keeps the lock: the next start would follow a log that nobody writes.
-    number = '(here / "number").write_text(str(os.getpid()))\n(here / "number").rename(here / "up")\n'
+    number = (
+        '(here / "number").write_text(str(os.getpid()))\n(here / "number").rename(here / "up")\n'
+    )
     cloud.trainer(cloud.home, number + "time.sleep(20)")
     cloud.tools({"curl": "exit 22"})
     words = [LAUNCH / "startup.sh", *CODE, "--logs=gs://bucket/logs", "--", *TRAIN]

@@ -1,4 +1,6 @@
-"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the batch file of SLURM."""
+"""What schedulers get: the manifest of a JobSet, the workload of xpk, the image, the batch file of
+SLURM.
+"""
 
 import json
 import re
@@ -9,7 +11,19 @@ import jsonschema
 import pytest
 import yaml
 from jax._src.clusters import cloud_tpu_cluster
-from launch_cloud import BUCKET, GKE, LAUNCH, ROOT, SAVES, STUBS, TRAIN, XPK, manifest, pod_of, wait_for
+from launch_cloud import (
+    BUCKET,
+    GKE,
+    LAUNCH,
+    ROOT,
+    SAVES,
+    STUBS,
+    TRAIN,
+    XPK,
+    manifest,
+    pod_of,
+    wait_for,
+)
 
 
 def validator() -> jsonschema.Draft202012Validator:
@@ -35,16 +49,26 @@ def test_the_jobset_is_valid_and_filled_in(cloud, words):
     validator().validate(found)
     job, pod = found["spec"]["replicatedJobs"][0], pod_of(found)
     assert job["replicas"] == (2 if spot else 1)
-    assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == (4 if spot else 1)
-    # The trainer knows the time that the pod gets: of a Spot node 15 seconds, if its pool has no other configuration.
+    assert (
+        job["template"]["spec"]["parallelism"]
+        == job["template"]["spec"]["completions"]
+        == (4 if spot else 1)
+    )
+    # The trainer knows the time that the pod gets: of a Spot node 15 seconds, if its pool has no
+    # other configuration.
     assert pod["terminationGracePeriodSeconds"] == (15 if spot else 600)
     grace = f"--config.checkpoint.grace_seconds={pod['terminationGracePeriodSeconds']}"
     assert pod["containers"][0]["args"] == ["train", grace, *TRAIN[1:]]
     # The rendezvous has the port after JAX's.
     ports = [port["containerPort"] for port in pod["containers"][0]["ports"]]
-    assert int(cloud_tpu_cluster.coordinator_port) in ports and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
+    assert (
+        int(cloud_tpu_cluster.coordinator_port) in ports
+        and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
+    )
     # --print shows what kubectl gets.
-    assert yaml.safe_load(cloud.run("gke.sh", *GKE, *words, "--print", "--", *TRAIN).stdout) == found
+    assert (
+        yaml.safe_load(cloud.run("gke.sh", *GKE, *words, "--print", "--", *TRAIN).stdout) == found
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +94,9 @@ def test_a_jobset_waits_in_a_queue_that_has_capacity_on_demand_first(cloud):
     (group,) = cluster["spec"]["resourceGroups"]
     names = [flavor["metadata"]["name"] for flavor in flavors]
     assert names == [flavor["name"] for flavor in group["flavors"]] == ["on-demand", "flex-start"]
-    assert group["coveredResources"] == ["google.com/tpu"] and cluster["metadata"]["name"] == "xlnet"
+    assert (
+        group["coveredResources"] == ["google.com/tpu"] and cluster["metadata"]["name"] == "xlnet"
+    )
     assert local["metadata"]["name"] == local["spec"]["clusterQueue"] == "xlnet"
     limits = pod_of(found)["containers"][0]["resources"]["limits"]
     assert [*limits] == group["coveredResources"]
@@ -100,7 +126,11 @@ def test_a_misspelt_field_of_the_manifest_fails(cloud):
                 assert not checker.is_valid(found), key
                 tried += 1
                 node[key] = node.pop(f"{key}s")
-            if isinstance(value, dict | list) and key not in ("annotations", "nodeSelector", "limits"):
+            if isinstance(value, dict | list) and key not in (
+                "annotations",
+                "nodeSelector",
+                "limits",
+            ):
                 misspell(value)
 
     misspell(found)
@@ -108,10 +138,14 @@ def test_a_misspelt_field_of_the_manifest_fails(cloud):
 
 
 def ends(rules: list[dict], code: int, disrupted: bool) -> str:
-    """What the Job controller does with a failed pod: the action of the first rule that it meets, else Count."""
+    """What the Job controller does with a failed pod: the action of the first rule that it meets,
+    else Count.
+    """
     for rule in rules:
         if "onPodConditions" in rule:
-            if disrupted and any(one["type"] == "DisruptionTarget" for one in rule["onPodConditions"]):
+            if disrupted and any(
+                one["type"] == "DisruptionTarget" for one in rule["onPodConditions"]
+            ):
                 return rule["action"]
         else:
             of = rule["onExitCodes"]
@@ -126,19 +160,25 @@ def test_42_restarts_the_jobset_and_other_codes_end_it(cloud):
     assert job["backoffLimit"] == 0 and job["template"]["spec"]["restartPolicy"] == "Never"
     container = job["template"]["spec"]["containers"][0]
     assert {
-        rule["onExitCodes"]["containerName"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule
+        rule["onExitCodes"]["containerName"]
+        for rule in job["podFailurePolicy"]["rules"]
+        if "onExitCodes" in rule
     } == {container["name"]}
     rules = job["podFailurePolicy"]["rules"]
     did = {code: ends(rules, code, False) for code in (1, 2, 3, 42, 130, 134, 137, 139, 143)}
     assert {code for code, action in did.items() if action == "FailJob"} == {1, 2, 3, 130}
     assert {code for code, action in did.items() if action == "Count"} == {42, 134, 137, 139, 143}
     assert ends(rules, 1, True) == "Count"
-    # FailJob ends the Job for the reason PodFailurePolicy; Count, with no try left, for BackoffLimitExceeded.
+    # FailJob ends the Job for the reason PodFailurePolicy; Count, with no try left, for
+    # BackoffLimitExceeded.
     (rule,) = spec["failurePolicy"]["rules"]
     assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert spec["failurePolicy"]["maxRestarts"] > 0
     # All slices, and none before all old ones are gone.
-    assert spec["failurePolicy"]["restartStrategy"] == "BlockingRecreate" and "targetReplicatedJobs" not in rule
+    assert (
+        spec["failurePolicy"]["restartStrategy"] == "BlockingRecreate"
+        and "targetReplicatedJobs" not in rule
+    )
 
 
 def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
@@ -146,7 +186,11 @@ def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
     steps = re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE)
     assert json.loads(dict(steps)["ENTRYPOINT"]) == ["xlnet-jax"]
     assert "--constraint=constraints.txt" in dict(steps)["RUN"] and ".[tpu]" in dict(steps)["RUN"]
-    kept = {line[1:] for line in (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    kept = {
+        line[1:]
+        for line in (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     copied = {word for name, words in steps if name == "COPY" for word in words.split()[:-1]}
     assert copied == kept and all((ROOT / word).exists() for word in copied)
 
@@ -154,13 +198,24 @@ def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
 @pytest.mark.parametrize("script", ["gke.sh", "xpk.sh"])
 def test_a_pod_is_checked_first_and_then_its_shell_is_the_trainer(cloud, script):
     cloud.trainer(cloud.home, SAVES)
-    cloud.tools({"xlnet-jax": f'echo "$*" >>{cloud.folder}/told\nexec {cloud.home}/xlnet_jax/.venv/bin/xlnet-jax "$@"'})
+    cloud.tools(
+        {
+            "xlnet-jax": (
+                f'echo "$*" >>{cloud.folder}/told\n'
+                f'exec {cloud.home}/xlnet_jax/.venv/bin/xlnet-jax "$@"'
+            )
+        }
+    )
     if script == "gke.sh":
-        container = pod_of(yaml.safe_load(cloud.run(script, *GKE, "--print", "--", *TRAIN).stdout))["containers"][0]
+        container = pod_of(yaml.safe_load(cloud.run(script, *GKE, "--print", "--", *TRAIN).stdout))[
+            "containers"
+        ][0]
         command = [*container["command"], *container["args"]]
     else:
         shown = shlex.split(cloud.run(script, *XPK, "--dry-run", "--", *TRAIN).stdout)
-        (text,) = [word.removeprefix("--command=") for word in shown if word.startswith("--command=")]
+        (text,) = [
+            word.removeprefix("--command=") for word in shown if word.startswith("--command=")
+        ]
         command = ["bash", "-c", text]
     (cloud.folder / "ill").write_text("x")
     (cloud.folder / "heard").touch()  # a trainer would end at once
@@ -198,26 +253,50 @@ exit $highest
 
 @pytest.mark.parametrize(
     "codes, end, again",
-    [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0), ([130, 130], 130, 0)],
+    [
+        ([0, 0], 0, 0),
+        ([42, 42], 42, 1),
+        ([42, 137], 137, 1),
+        ([2, 2], 2, 0),
+        ([3, 3], 3, 0),
+        ([130, 130], 130, 0),
+    ],
 )
 @pytest.mark.parametrize("array, restarts", [("", 49), ("7", 0), ("", 50)])
 def test_a_slurm_job_goes_back_into_the_queue_on_42(cloud, codes, end, again, array, restarts):
     """`test_slurm.py` has the real one."""
     heard = cloud.folder / "heard"
-    cloud.tools({
-        "srun": SRUN, "scontrol": f'echo "$@" >>{heard}',
-        "trainer": f'echo "$XLNET_JOB_ID $*" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}',
-    })  # fmt: skip
-    environment = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": str(restarts), "XLNET_JAX": "trainer --nv"}
+    cloud.tools(
+        {
+            "srun": SRUN,
+            "scontrol": f'echo "$@" >>{heard}',
+            "trainer": (
+                f'echo "$XLNET_JOB_ID $*" >>{heard}\n'
+                f"codes=({codes[0]} {codes[1]})\n"
+                "exit ${codes[$SLURM_PROCID]}"
+            ),
+        }
+    )
+    environment = {
+        "SLURM_JOB_ID": "12",
+        "SLURM_RESTART_COUNT": str(restarts),
+        "XLNET_JAX": "trainer --nv",
+    }
     if array:
         environment |= {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": array}
     batch = cloud.folder / "slurm_script"  # SLURM runs a copy
     batch.write_bytes((LAUNCH / "slurm.sbatch").read_bytes())
-    done = subprocess.run(["bash", batch, *BUCKET], cwd=ROOT, env=cloud.environment | environment, timeout=60)
+    done = subprocess.run(
+        ["bash", batch, *BUCKET], cwd=ROOT, env=cloud.environment | environment, timeout=60
+    )
     assert done.returncode == end
     job = "12_7" if array else "12"
-    command = f"slurm/{job} --nv train --config.checkpoint.grace_seconds=300 {shlex.join(BUCKET[1:])}"
+    command = (
+        f"slurm/{job} --nv train --config.checkpoint.grace_seconds=300 {shlex.join(BUCKET[1:])}"
+    )
     seeds = "/7 --config.seeds.init=21 --config.seeds.data=22 --config.seeds.dropout=23"
-    assert cloud.heard() == [command + (seeds if array else "")] * 2 + [f"requeue {job}"] * (again and restarts < 50)
+    assert cloud.heard() == [command + (seeds if array else "")] * 2 + [f"requeue {job}"] * (
+        again and restarts < 50
+    )
     # The time before the limit is the one that the trainer knows.
     assert "--signal=TERM@300" in (LAUNCH / "slurm.sbatch").read_text()

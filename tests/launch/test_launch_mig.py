@@ -8,7 +8,9 @@ WAITS = "CREATING HOST_STOCKOUT"
 
 def flags(cloud, kind: str) -> dict[str, str]:
     """Of the only command that creates a template, a policy or a group."""
-    (found,) = [call["argv"] for call in cloud.calls() if kind in call["argv"] and "create" in call["argv"]]
+    (found,) = [
+        call["argv"] for call in cloud.calls() if kind in call["argv"] and "create" in call["argv"]
+    ]
     return dict(word.partition("=")[::2] for word in found if word.startswith("--"))
 
 
@@ -27,32 +29,67 @@ def flags(cloud, kind: str) -> dict[str, str]:
         ("tpu7x-2048", "tpu7x-standard-4t", "256", "8x8x16"),
     ],
 )
-def test_a_type_is_a_machine_a_number_of_hosts_and_the_most_compact_shape(cloud, accelerator, machine, hosts, shape):
-    shown = lines(cloud.run("mig.sh", *MIG, f"--accelerator={accelerator}", "--dry-run", "--", *BUCKET).stdout)
+def test_a_type_is_a_machine_a_number_of_hosts_and_the_most_compact_shape(
+    cloud, accelerator, machine, hosts, shape
+):
+    shown = lines(
+        cloud.run("mig.sh", *MIG, f"--accelerator={accelerator}", "--dry-run", "--", *BUCKET).stdout
+    )
     (template,) = [command for command in shown if command[2] == "instance-templates"]
     (group,) = [command for command in shown if command[4] == "create" and "managed" in command]
-    policies = [word for command in shown for word in command if word.startswith("--accelerator-topology=")]
+    policies = [
+        word for command in shown for word in command if word.startswith("--accelerator-topology=")
+    ]
     assert f"--machine-type={machine}" in template and f"--size={hosts}" in group
     assert policies == [f"--accelerator-topology={shape}"] * bool(shape)
     assert ("--target-size-policy-mode=bulk" in group) == bool(shape)
-    assert any("tpu7x" in word for word in template if "--image-family" in word) == accelerator.startswith("tpu7x")
+    assert any(
+        "tpu7x" in word for word in template if "--image-family" in word
+    ) == accelerator.startswith("tpu7x")
 
 
 def test_while_there_is_no_capacity_it_waits_and_a_group_that_gives_up_is_made_again(cloud):
     gives_up = "FAILED HOST_STOCKOUT"
-    cloud.answers(["absent", WAITS, WAITS, gives_up, "absent", "CREATING", "UNAVAILABLE", "STAGING", "RUNNING"], [0])
+    cloud.answers(
+        [
+            "absent",
+            WAITS,
+            WAITS,
+            gives_up,
+            "absent",
+            "CREATING",
+            "UNAVAILABLE",
+            "STAGING",
+            "RUNNING",
+        ],
+        [0],
+    )
     done = cloud.run("mig.sh", *MIG, "--autodelete", "--", *BUCKET)
     assert done.returncode == 0, done.stderr
     delete, create = ["delete"] * 3, ["create"] * 2
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == [*create, *delete, *create, "scp", "ssh", *delete]
-    assert done.stderr.count("no hosts: ZONE_RESOURCE_POOL_EXHAUSTED") == 3 and done.stderr.count("next try in") == 4
+    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+        *create,
+        *delete,
+        *create,
+        "scp",
+        "ssh",
+        *delete,
+    ]
+    assert (
+        done.stderr.count("no hosts: ZONE_RESOURCE_POOL_EXHAUSTED") == 3
+        and done.stderr.count("next try in") == 4
+    )
 
 
 @pytest.mark.parametrize("gone", ["TERMINATED", "STOPPING", "EMPTY"])
 def test_hosts_that_are_gone_are_replaced_when_asked(cloud, gone):
     cloud.answers(["RUNNING", gone], [255])
     done = cloud.run("mig.sh", *MIG, "--capacity=spot", "--", *BUCKET)
-    assert done.returncode == 1 and "--recreate creates it again" in done.stderr and "delete" not in cloud.verbs()
+    assert (
+        done.returncode == 1
+        and "--recreate creates it again" in done.stderr
+        and "delete" not in cloud.verbs()
+    )
     cloud.answers(["RUNNING", gone, gone, "absent", "RUNNING"], [255, 0])
     done = cloud.run("mig.sh", *MIG, "--capacity=spot", "--recreate", "--", *BUCKET)
     assert done.returncode == 0 and "1 preemptions" in done.stderr
@@ -66,13 +103,18 @@ def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing(c
     cloud.answers(["absent", "EMPTY", "RUNNING", end, end, "absent", "RUNNING"], [255, 0])
     words = ["--capacity=flex-start", "--max-run-duration=3d", "--recreate"]
     done = cloud.run("mig.sh", *MIG, *words, "--", *BUCKET)
-    assert done.returncode == 1 and "its flex-start time of 3d is over" in done.stderr.splitlines()[-1]
+    assert (
+        done.returncode == 1 and "its flex-start time of 3d is over" in done.stderr.splitlines()[-1]
+    )
     assert cloud.verbs()[-3:] == ["delete"] * 3 and cloud.verbs().count("create") == 2
     asked = flags(cloud, "instance-templates")
     assert (asked["--provisioning-model"], asked["--max-run-duration"]) == ("FLEX_START", "3d")
     # Another launch finds the group at its end.
     cloud.answers(["EMPTY", "absent", "RUNNING"], [0])
-    assert "time of 3d is over" in cloud.run("mig.sh", *MIG, *words, "--", *BUCKET).stderr.splitlines()[-1]
+    assert (
+        "time of 3d is over"
+        in cloud.run("mig.sh", *MIG, *words, "--", *BUCKET).stderr.splitlines()[-1]
+    )
 
 
 def test_what_does_not_pass_ends_the_script(cloud):
@@ -91,16 +133,24 @@ def test_what_does_not_pass_ends_the_script(cloud):
 def test_what_an_earlier_launch_has_left_is_replaced(cloud):
     cloud.answers(["absent", "RUNNING"], [])
     cloud.fails(create=["HAS_POLICY", "HAS_POLICY", "HAS_TEMPLATE"])
-    assert cloud.run("mig.sh", *MIG, "--accelerator=v6e-16", "--boot", "--", *BUCKET).returncode == 0
+    assert (
+        cloud.run("mig.sh", *MIG, "--accelerator=v6e-16", "--boot", "--", *BUCKET).returncode == 0
+    )
     did = [
-        (call["argv"][2], verb) for call, verb in zip(cloud.calls(), cloud.verbs(), strict=True) if verb != "describe"
+        (call["argv"][2], verb)
+        for call, verb in zip(cloud.calls(), cloud.verbs(), strict=True)
+        if verb != "describe"
     ]
     policy, template, group = "resource-policies", "instance-templates", "instance-groups"
     # Once; what is there after that is of this launch.
     assert did == [
-        (policy, "create"), (template, "delete"), (policy, "delete"), (policy, "create"), (template, "create"),
+        (policy, "create"),
+        (template, "delete"),
+        (policy, "delete"),
+        (policy, "create"),
+        (template, "create"),
         (group, "create"),
-    ]  # fmt: skip
+    ]
     assert "set -- --boot" in cloud.calls()[-3]["metadata"]["startup-script"]
 
 

@@ -1,4 +1,6 @@
-"""tpu_vm.sh and queued_resource.sh from the request to the last exit code: what is retried, and what ends them."""
+"""tpu_vm.sh and queued_resource.sh from the request to the last exit code: what is retried, and
+what ends them.
+"""
 
 import os
 import re
@@ -45,7 +47,11 @@ def test_42_and_a_broken_connection_run_the_same_command_again_and_everything_el
     cloud.answers([ready], codes)
     done = cloud.run(script, *TPU, "--", *TRAIN)
     assert done.returncode == end
-    commands = [call["argv"] for call in cloud.calls() if "startup" in str(call) and call["argv"][4] == "ssh"]
+    commands = [
+        call["argv"]
+        for call in cloud.calls()
+        if "startup" in str(call) and call["argv"][4] == "ssh"
+    ]
     assert len(commands) == len(codes) and all(command == commands[0] for command in commands)
     assert "create" not in cloud.verbs() and "delete" not in cloud.verbs()
 
@@ -56,11 +62,25 @@ def test_a_machine_that_is_there_is_used_and_a_preempted_one_only_replaced_when_
     assert done.returncode == 1 and "--recreate" in done.stderr and cloud.verbs() == ["describe"]
     cloud.answers(["CREATING", "READY", "PREEMPTED", "PREEMPTED", "absent", "READY"], [255, 0])
     assert cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == ["scp", "ssh", "delete", "create", "scp", "ssh"]
+    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+        "scp",
+        "ssh",
+        "delete",
+        "create",
+        "scp",
+        "ssh",
+    ]
 
 
 def test_a_queued_resource_is_waited_for_through_all_states(cloud):
-    waiting = ["absent", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING"]
+    waiting = [
+        "absent",
+        "CREATING",
+        "ACCEPTED",
+        "WAITING_FOR_RESOURCES",
+        "WAITING_FOR_RESOURCES",
+        "PROVISIONING",
+    ]
     cloud.answers([*waiting, "ACTIVE"], [0])
     done = cloud.run("queued_resource.sh", *TPU, "--", *TRAIN)
     assert done.returncode == 0
@@ -79,7 +99,10 @@ def test_a_queued_resource_that_will_not_come_ends_the_script(cloud, state):
 
 def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
     # Suspended during the training: the connection breaks.
-    cloud.answers(["ACTIVE", "SUSPENDING", "SUSPENDING", "SUSPENDED", "DELETING", "absent", "ACTIVE"], [255, 0])
+    cloud.answers(
+        ["ACTIVE", "SUSPENDING", "SUSPENDING", "SUSPENDED", "DELETING", "absent", "ACTIVE"],
+        [255, 0],
+    )
     assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
     did = [verb for verb in cloud.verbs() if verb != "describe"]
     assert did == ["scp", "ssh", "delete", "create", "scp", "ssh"]
@@ -87,13 +110,24 @@ def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
 
 def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for_again(cloud):
     cloud.answers(["absent", "ACTIVE", "SUSPENDED", "SUSPENDED"], [255])
-    done = cloud.run("queued_resource.sh", *TPU, "--capacity=flex-start", "--recreate", "--", *TRAIN)
-    assert done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == ["create", "scp", "ssh", "delete"]
+    done = cloud.run(
+        "queued_resource.sh", *TPU, "--capacity=flex-start", "--recreate", "--", *TRAIN
+    )
+    assert (
+        done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
+    )
+    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+        "create",
+        "scp",
+        "ssh",
+        "delete",
+    ]
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
-@pytest.mark.parametrize("verb, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")])
+@pytest.mark.parametrize(
+    "verb, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")]
+)
 def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb, error):
     cloud.answers([error if verb == "describe" else "absent"], [])
     cloud.fails(create=[error])
@@ -104,7 +138,8 @@ def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb,
 
 @pytest.mark.parametrize("script, ready", [TPU_VM, QUEUE])
 def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, ready):
-    # Fails if a stock-out, a quota in use, UNAVAILABLE, or a request that was made all the same ends the launch.
+    # Fails if a stock-out, a quota in use, UNAVAILABLE, or a request that was made all the same
+    # ends the launch.
     gone = "PREEMPTED" if ready == "READY" else "SUSPENDED"
     cloud.answers(["UNAVAILABLE", gone, *["absent"] * 5, "UNAVAILABLE", ready], [0])
     cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED", "EXISTS"], delete=["UNAVAILABLE"])
@@ -129,7 +164,9 @@ def test_the_machine_goes_with_the_last_exit_code_if_that_is_wanted(cloud, words
     cloud.answers(["READY"], codes)
     done = cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET)
     gave_up = codes == [255]
-    assert done.returncode == (1 if gave_up else codes[-1]) and ("gave up" in done.stderr) == gave_up
+    assert (
+        done.returncode == (1 if gave_up else codes[-1]) and ("gave up" in done.stderr) == gave_up
+    )
     assert (cloud.verbs()[-1] == "delete") == deleted and "--delete" in done.stderr or deleted
 
 
@@ -144,7 +181,10 @@ def test_a_machine_that_never_answers_is_replaced_when_that_is_allowed(cloud):
 @pytest.mark.slow
 def test_failures_with_a_long_wait_between_them_are_not_in_a_row(cloud):
     # The first one must not count two seconds later, when the request still waits in the queue.
-    cloud.answers(["UNAVAILABLE", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "UNAVAILABLE", "ACTIVE"], [0])
+    cloud.answers(
+        ["UNAVAILABLE", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "UNAVAILABLE", "ACTIVE"],
+        [0],
+    )
     done = cloud.run("queued_resource.sh", *TPU, "--poll=1", "--give-up-after=2s", "--", *BUCKET)
     assert done.returncode == 0, done.stderr
 
@@ -156,7 +196,10 @@ def test_without_gcloud_nothing_is_retried(cloud):
         (cloud.folder / "bin" / name).symlink_to(shutil.which(name))
     cloud.environment["PATH"] = str(cloud.folder / "bin")
     done = cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *BUCKET)
-    assert done.returncode == 1 and done.stderr == "tpu_vm.sh: gcloud is not installed, or not on PATH\n"
+    assert (
+        done.returncode == 1
+        and done.stderr == "tpu_vm.sh: gcloud is not installed, or not on PATH\n"
+    )
 
 
 @pytest.mark.slow
@@ -164,7 +207,10 @@ def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
     cloud.answers(["PROVISIONING", "FAILED", "8\tno more capacity", "absent", "ACTIVE"], [0])
     assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET).returncode == 0
     assert [verb for verb in cloud.verbs() if verb in ("create", "delete")] == ["delete", "create"]
-    for reason in ("7\tno right", "8\tQuota limit 'X' has been exceeded. Limit: 0 in region us-east5."):
+    for reason in (
+        "7\tno right",
+        "8\tQuota limit 'X' has been exceeded. Limit: 0 in region us-east5.",
+    ):
         cloud.answers(["FAILED", reason], [])
         done = cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET)
         assert done.returncode == 1 and reason in done.stderr and cloud.verbs()[-1] == "describe"
@@ -175,12 +221,17 @@ def test_a_local_checkout_travels_as_a_bundle_and_secrets_as_a_file(cloud):
     host = cloud.folder / "host0-0"
     cloud.trainer(host, '(here / "heard").write_text(os.environ["TOKEN"])')
     cloud.environment["TOKEN"] = "it's a $secret"
-    head = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], text=True).strip()
+    head = subprocess.check_output(
+        ["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], text=True
+    ).strip()
     (host / "xlnet_jax" / ".venv" / f"installed-{head}").touch()
     words = [*WHERE, "--accelerator=v6e-8", f"--repo={ROOT}", f"--commit={head}", "--poll=0"]
     cloud.answers(["READY"], [])
     assert cloud.run("tpu_vm.sh", *words, "--env=TOKEN", "--", *BUCKET).returncode == 0
-    assert cloud.heard() == ["it's a $secret"] and "secret" not in (cloud.folder / "calls.jsonl").read_text()
+    assert (
+        cloud.heard() == ["it's a $secret"]
+        and "secret" not in (cloud.folder / "calls.jsonl").read_text()
+    )
     assert not (host / "xlnet_env").exists() and not list(cloud.folder.glob("xlnet_launch.*"))
     # What a host reads it with.
     fetched = cloud.folder / "fetched"
@@ -192,7 +243,10 @@ def test_a_local_checkout_travels_as_a_bundle_and_secrets_as_a_file(cloud):
     assert cloud.run("tpu_vm.sh", *boot, "--autodelete", "--", *BUCKET).returncode == 0
     assert (cloud.folder / f"xlnet_jax-{head}.bundle").exists()
     script = cloud.calls()[-2]["metadata"]["startup-script"].splitlines()[1]
-    assert f"--repo=gs://bucket/code/xlnet_jax-{head}.bundle" in script and "tpu-vm\\ delete\\ xlnet" in script
+    assert (
+        f"--repo=gs://bucket/code/xlnet_jax-{head}.bundle" in script
+        and "tpu-vm\\ delete\\ xlnet" in script
+    )
     for wrong, said in (
         ([*boot, "--env=TOKEN"], "Secret Manager"),
         ([*words, "--boot"], "--staging"),
@@ -214,9 +268,18 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     assert "xlnet-jax ended with 0" in (host / "xlnet_jax.log").read_text()
 
 
-STAYS = "xlnet stays, with what runs or waits there, and costs money; the same command follows it, --delete deletes it"
-GOES_ON = "if xlnet is in the cluster already, it goes on there, and its nodes cost money; --delete deletes it"
-PUSHED = "the build ends, unless docker builds elsewhere; layers that are pushed stay in r-docker.pkg.dev/p/x; "
+STAYS = (
+    "xlnet stays, with what runs or waits there, and costs money; "
+    "the same command follows it, --delete deletes it"
+)
+GOES_ON = (
+    "if xlnet is in the cluster already, it goes on there, "
+    "and its nodes cost money; --delete deletes it"
+)
+PUSHED = (
+    "the build ends, unless docker builds elsewhere; "
+    "layers that are pushed stay in r-docker.pkg.dev/p/x; "
+)
 BUILDS = ["--repository=r-docker.pkg.dev/p/x"]
 
 
@@ -232,7 +295,9 @@ BUILDS = ["--repository=r-docker.pkg.dev/p/x"]
         ("image.sh", BUILDS, "SIGTERM", 143, f"{PUSHED}the same command goes on"),
     ],
 )
-def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(cloud, script, words, name, code, left):
+def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(
+    cloud, script, words, name, code, left
+):
     waits = f"touch {cloud.folder}/up\nsleep 30\ntouch {cloud.folder}/over"
     if script in READY:
         cloud.trainer(cloud.folder / "host0-0", SAVES)
@@ -240,11 +305,15 @@ def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(
     else:
         cloud.tools(dict.fromkeys(("kubectl", "xpk", "docker"), waits) | {"gcloud": ""})
     command = [LAUNCH / script, *words, *([] if script == "image.sh" else ["--", *BUCKET])]
-    # A shell without job control starts what is in the background with SIGINT ignored, and bash cannot trap that.
+    # A shell without job control starts what is in the background with SIGINT ignored, and bash
+    # cannot trap that.
     process = subprocess.Popen(
-        ["env", "--default-signal", *command], env=cloud.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ["env", "--default-signal", *command],
+        env=cloud.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     wait_for(cloud.folder / "up")
     os.kill(process.pid, signal.Signals[name])
     _, said = process.communicate(timeout=20)
@@ -254,8 +323,8 @@ def test_a_signal_ends_the_script_at_once_with_one_line_and_leaves_the_training(
 
 def test_the_account_at_the_end_has_the_time_by_state_preemptions_and_the_cost(cloud):
     account = (
-        r"time: waiting (\d+) s, set-up (\d+) s, training (\d+) s, restarting (\d+) s; (\d+) preemptions; 8 chips "
-        r"for (\d+) s at 900 = (\d+)\.00"
+        r"time: waiting (\d+) s, set-up (\d+) s, training (\d+) s, restarting (\d+) s; (\d+) "
+        r"preemptions; 8 chips for (\d+) s at 900 = (\d+)\.00"
     )
     words = [*TPU, "--recreate", "--price-per-chip-hour=900", "--", *BUCKET]
     cloud.answers(["READY", "PREEMPTED", "PREEMPTED", "absent", "READY"], [255, 0])
@@ -265,4 +334,9 @@ def test_the_account_at_the_end_has_the_time_by_state_preemptions_and_the_cost(c
     cloud.answers(["READY"], [])
     (found,) = re.findall(account, cloud.run("tpu_vm.sh", *words).stderr)
     _, setup, training, restarting, preemptions, held, cost = map(int, found)
-    assert training >= 2 and held == setup + training + restarting and cost == 2 * held and preemptions == 0
+    assert (
+        training >= 2
+        and held == setup + training + restarting
+        and cost == 2 * held
+        and preemptions == 0
+    )

@@ -1,5 +1,6 @@
-"""Every command in a fenced block of docs/pods*.md is one that its program takes, by tables or its own parser, and a
-newcomer can run those of his route in their order."""
+"""Every command in a fenced block of docs/pods*.md is one that its program takes, by tables or its
+own parser, and a newcomer can run those of his route in their order.
+"""
 
 import os
 import pathlib
@@ -32,9 +33,15 @@ SUBSTITUTION = r"\$\(((?:[^()]|\([^()]*\))*)\)"
 
 
 def commands_of(block: str) -> list[list[str]]:
-    """The words of each command, also of those in $(...); variables and substitutions become words without meaning."""
-    text = "\n".join([re.sub(SUBSTITUTION, "abcdef1", block), *re.findall(SUBSTITUTION, block)]).replace("\\\n", " ")
-    lexer = shlex.shlex(re.sub(r"\$\w+", "x", text).replace("\n", ";"), posix=True, punctuation_chars=";|&")
+    """The words of each command, also of those in $(...); variables and substitutions become words
+    without meaning.
+    """
+    text = "\n".join(
+        [re.sub(SUBSTITUTION, "abcdef1", block), *re.findall(SUBSTITUTION, block)]
+    ).replace("\\\n", " ")
+    lexer = shlex.shlex(
+        re.sub(r"\$\w+", "x", text).replace("\n", ";"), posix=True, punctuation_chars=";|&"
+    )
     lexer.whitespace_split, lexer.commenters = True, ""
     found: list[list[str]] = [[]]
     for word in lexer:
@@ -78,25 +85,51 @@ def test_every_command_of_the_page_is_taken_by_its_program():
     assert [(shlex.join(command), said) for command in COMMANDS if (said := refusal(command))] == []
     # The page has what a newcomer needs, in this order.
     order = [
-        "gcloud auth login", "gcloud services enable", "gcloud auth application-default login",
-        "gcloud storage buckets create", "gcloud iam service-accounts create", "gcloud beta quotas info list",
-        "gcloud billing budgets create", "gcloud compute tpus queued-resources list", "xlnet-jax compile",
-        "xlnet-jax train", "launch/queued_resource.sh", "gcloud storage cat", "launch/tpu_vm.sh", "launch/mig.sh",
-        "gcloud artifacts repositories create", "launch/image.sh",
-        "gcloud container clusters create", "kubectl apply", "gcloud container node-pools create", "launch/gke.sh",
-        "kubectl logs", "gcloud container clusters delete", "xpk cluster create", "launch/xpk.sh", "xpk cluster delete",
+        "gcloud auth login",
+        "gcloud services enable",
+        "gcloud auth application-default login",
+        "gcloud storage buckets create",
+        "gcloud iam service-accounts create",
+        "gcloud beta quotas info list",
+        "gcloud billing budgets create",
+        "gcloud compute tpus queued-resources list",
+        "xlnet-jax compile",
+        "xlnet-jax train",
+        "launch/queued_resource.sh",
+        "gcloud storage cat",
+        "launch/tpu_vm.sh",
+        "launch/mig.sh",
+        "gcloud artifacts repositories create",
+        "launch/image.sh",
+        "gcloud container clusters create",
+        "kubectl apply",
+        "gcloud container node-pools create",
+        "launch/gke.sh",
+        "kubectl logs",
+        "gcloud container clusters delete",
+        "xpk cluster create",
+        "launch/xpk.sh",
+        "xpk cluster delete",
         "sbatch",
-    ]  # fmt: skip
+    ]
     found = [shlex.join(command) for command in COMMANDS]
-    first = [next(i for i, command in enumerate(found) if command.startswith(start)) for start in order]
+    first = [
+        next(i for i, command in enumerate(found) if command.startswith(start)) for start in order
+    ]
     assert first == sorted(first)
 
 
-def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take(tmp_path: pathlib.Path):
+def test_the_scripts_take_their_commands_and_give_the_tools_ones_that_these_take(
+    tmp_path: pathlib.Path,
+):
     cloud = Cloud(tmp_path)
     cloud.environment |= {
-        "ZONE": "us-east5-b", "BUCKET": "b", "MAIL": "m@p.iam.gserviceaccount.com", "IMAGE": "eu/p/x:1", "PROJECT": "p",
-    }  # fmt: skip
+        "ZONE": "us-east5-b",
+        "BUCKET": "b",
+        "MAIL": "m@p.iam.gserviceaccount.com",
+        "IMAGE": "eu/p/x:1",
+        "PROJECT": "p",
+    }
     text = "\n".join(BLOCKS).replace("\\\n", " ")
     lines = re.findall(r"^(launch/(\w+\.sh) .*)", text, re.MULTILINE)
     assert {script for _, script in lines} == set(LAUNCHES)
@@ -142,20 +175,33 @@ ROUTES = {
 
 
 @pytest.mark.parametrize(
-    "route", [one if one in ("TPU VM", "GKE") else pytest.param(one, marks=pytest.mark.slow) for one in ROUTES]
+    "route",
+    [
+        one if one in ("TPU VM", "GKE") else pytest.param(one, marks=pytest.mark.slow)
+        for one in ROUTES
+    ],
 )
-def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs(tmp_path, route):
+def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_nothing_that_costs(
+    tmp_path, route
+):
     cloud = Cloud(tmp_path)
     cloud.tools(
         {"gcloud": PERSON.format(stubs=STUBS, folder=tmp_path)}
         | dict.fromkeys(("xlnet-jax", "ssh-add", "pip", "gcluster"), "exit 0")
     )
-    cloud.environment["PATH"] = f"{tmp_path}/bin:{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    cloud.environment["PATH"] = (
+        f"{tmp_path}/bin:{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
     commands = "".join(blocks_of(PAGES["pods"]) + blocks_of(ROUTES[route]))
     done = subprocess.run(
         ["bash", "-euxo", "pipefail", "-c", commands],
-        cwd=ROOT, env=cloud.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=cloud.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     there, gone = set(), set()
     for call in cloud.calls():
@@ -164,12 +210,20 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
         if not jobset and not re.search("_(create|delete)(_|$)", command):
             continue
         new = jobset is not None or "_create" in command
-        kind = "jobset" if jobset else re.sub("_create|_delete|_alpha|_workload-policy", "", command)
-        name = jobset[1] if jobset else (words or given.get("--workload") or given.get("--cluster") or [""])[-1]
+        kind = (
+            "jobset" if jobset else re.sub("_create|_delete|_alpha|_workload-policy", "", command)
+        )
+        name = (
+            jobset[1]
+            if jobset
+            else (words or given.get("--workload") or given.get("--cluster") or [""])[-1]
+        )
         thing = ("jobset" if command == "kubectl_delete" else kind, name)
         if not new and "_compute_" in command and thing in gone:
             continue  # the page: delete, if --autodelete did not
-        assert (thing in there) != new, f"{thing} is {'there already' if new else 'not there'}: {call['argv']}"
+        assert (thing in there) != new, (
+            f"{thing} is {'there already' if new else 'not there'}: {call['argv']}"
+        )
         (there.add if new else there.remove)(thing)
         (gone.discard if new else gone.add)(thing)
     assert [thing for thing in there if not thing[0].endswith(KEPT)] == []

@@ -1,6 +1,8 @@
-"""launch/slurm.sbatch on a real SLURM: a controller and two nodes on loopback, started and stopped here.
+"""launch/slurm.sbatch on a real SLURM: a controller and two nodes on loopback, started and stopped
+here.
 
-Requires Debian's `slurm-wlm`, 22.05 or later. Nodes have loopback addresses as names, so that each can find the others.
+Requires Debian's `slurm-wlm`, 22.05 or later. Nodes have loopback addresses as names, so that each
+can find the others.
 """
 
 import getpass
@@ -24,7 +26,9 @@ from xlnet_jax.run.metrics import read_jsonl
 
 pytestmark = [
     pytest.mark.prove,
-    pytest.mark.skipif(not shutil.which("slurmctld", path="/usr/sbin:" + os.environ["PATH"]), reason="slurm-wlm"),
+    pytest.mark.skipif(
+        not shutil.which("slurmctld", path="/usr/sbin:" + os.environ["PATH"]), reason="slurm-wlm"
+    ),
 ]
 NODES = ("127.0.0.1", "127.0.0.2")
 CONF = """\
@@ -59,13 +63,20 @@ class Slurm:
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         conf = CONF.format(host=host, port=port, user=getpass.getuser(), folder=folder)
         for node in NODES:
-            conf += f"NodeName={node} NodeHostname={host} NodeAddr={node} Port={free_port()} CPUs=1 RealMemory=1000\n"
+            conf += (
+                f"NodeName={node} NodeHostname={host} NodeAddr={node} "
+                f"Port={free_port()} CPUs=1 RealMemory=1000\n"
+            )
         (folder / "state").mkdir()
-        (folder / "slurm.conf").write_text(conf + "PartitionName=main Nodes=ALL Default=YES State=UP\n")
+        (folder / "slurm.conf").write_text(
+            conf + "PartitionName=main Nodes=ALL Default=YES State=UP\n"
+        )
         self.environment = shared.environment() | {
-            "PATH": f"/usr/sbin:{os.environ['PATH']}", "SLURM_CONF": str(folder / "slurm.conf"),
-            "XLNET_JAX": f"{sys.executable} -m xlnet_jax", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        }  # fmt: skip
+            "PATH": f"/usr/sbin:{os.environ['PATH']}",
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "XLNET_JAX": f"{sys.executable} -m xlnet_jax",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        }
         self.daemon("slurmctld", "-D")
         for node in NODES:
             self.daemon(f"slurmd{node}", "-D", "-N", node)
@@ -86,17 +97,26 @@ class Slurm:
             daemon.wait(30)
 
     def ask(self, *words: str) -> str:
-        return subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, timeout=60
+        ).stdout
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 600) -> None:
         ends = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < ends, self.log.read_text() if self.log.exists() else "no node is ready"
+            assert time.monotonic() < ends, (
+                self.log.read_text() if self.log.exists() else "no node is ready"
+            )
             time.sleep(0.05)
 
-    def submit(self, workdir: pathlib.Path, *words: str, options: tuple[str, ...] = ("--nodes=2",)) -> str:
+    def submit(
+        self, workdir: pathlib.Path, *words: str, options: tuple[str, ...] = ("--nodes=2",)
+    ) -> str:
         """The number of the job."""
-        words = (*shared.train_words(workdir, *words), f"--config.log.compilation_cache={self.folder}/cache")
+        words = (
+            *shared.train_words(workdir, *words),
+            f"--config.log.compilation_cache={self.folder}/cache",
+        )
         batch = [f"--chdir={tiny.ROOT}", f"--output={self.log}", *options, "launch/slurm.sbatch"]
         done = subprocess.run(
             ["sbatch", "--parsable", *batch, *words],
@@ -110,7 +130,11 @@ class Slurm:
 
     def state(self, job: str) -> str:
         """Such as `COMPLETED 0:0`, the exit code and the signal."""
-        fields = dict(word.split("=", 1) for word in self.ask("scontrol", "show", "job", job).split() if "=" in word)
+        fields = dict(
+            word.split("=", 1)
+            for word in self.ask("scontrol", "show", "job", job).split()
+            if "=" in word
+        )
         return f"{fields['JobState']} {fields['ExitCode']}"
 
     def on_node(self, node: str, job: str) -> list[int]:
@@ -118,16 +142,25 @@ class Slurm:
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                own = dict(one.split("=", 1) for one in (folder / "environ").read_text().split("\0") if "=" in one)
+                own = dict(
+                    one.split("=", 1)
+                    for one in (folder / "environ").read_text().split("\0")
+                    if "=" in one
+                )
             except (OSError, UnicodeDecodeError):
                 continue
-            mine = own.get("SLURM_CONF") == self.environment["SLURM_CONF"] and own.get("SLURM_JOB_ID") == job
+            mine = (
+                own.get("SLURM_CONF") == self.environment["SLURM_CONF"]
+                and own.get("SLURM_JOB_ID") == job
+            )
             if mine and own.get("SLURMD_NODENAME") == node:
                 found.append(int(folder.name))
         return found
 
     def finish(self, job: str, end: str = "COMPLETED 0:0") -> None:
-        self.wait_for(lambda: self.state(job).split()[0] not in ("PENDING", "RUNNING", "COMPLETING"))
+        self.wait_for(
+            lambda: self.state(job).split()[0] not in ("PENDING", "RUNNING", "COMPLETING")
+        )
         assert self.state(job) == end, self.log.read_text()
 
 
@@ -156,7 +189,9 @@ def kill_a_node(slurm: Slurm, job: str) -> None:
     """Everything on the node dies at once; it comes back as another machine."""
     name = f"slurmd{NODES[1]}"
     trainers = slurm.on_node(NODES[1], job)
-    parents = {int((pathlib.Path("/proc") / str(pid) / "stat").read_text().split()[3]) for pid in trainers}
+    parents = {
+        int((pathlib.Path("/proc") / str(pid) / "stat").read_text().split()[3]) for pid in trainers
+    }
     slurm.daemons[name].kill()
     slurm.daemons[name].wait()
     kill([*(parents - set(trainers)), *trainers])
@@ -164,7 +199,11 @@ def kill_a_node(slurm: Slurm, job: str) -> None:
     slurm.daemon(name, "-D", "-N", NODES[1])
 
 
-OFTEN = ("--config.checkpoint.every=2", "--config.evaluation.every=0", "--config.distributed.heartbeat_seconds=10")
+OFTEN = (
+    "--config.checkpoint.every=2",
+    "--config.evaluation.every=0",
+    "--config.distributed.heartbeat_seconds=10",
+)
 
 
 def fingerprint(workdir: pathlib.Path) -> list[object]:
@@ -183,7 +222,10 @@ def test_a_harmed_job_goes_back_into_the_queue_and_ends_with_the_same_bits(slurm
     assert (
         len(starts) == 4
         and starts[0] == 0
-        and all(before + 10 > start >= before for start, before in zip(starts[1:], (6, 16, 26), strict=True))
+        and all(
+            before + 10 > start >= before
+            for start, before in zip(starts[1:], (6, 16, 26), strict=True)
+        )
     )
     assert "Restarts=3" in slurm.ask("scontrol", "show", "job", job)
 
@@ -193,7 +235,9 @@ def test_a_job_that_is_cancelled_saves_and_stays_cancelled(slurm, tmp_path):
     slurm.wait_for((tmp_path / "run" / "checkpoints" / "6").exists)
     slurm.ask("scancel", job)
     slurm.finish(job, "CANCELLED 0:15")
-    assert "SIGTERM" in slurm.log.read_text() and "Restarts=0" in slurm.ask("scontrol", "show", "job", job)
+    assert "SIGTERM" in slurm.log.read_text() and "Restarts=0" in slurm.ask(
+        "scontrol", "show", "job", job
+    )
 
 
 def test_an_array_is_one_run_for_each_seed_and_only_the_harmed_one_comes_back(slurm, tmp_path):

@@ -1,4 +1,6 @@
-"""On what the model runs: how that is decided, and that a CPU and other devices compute the same."""
+"""On what the model runs: how that is decided, and that a CPU and other devices compute the
+same.
+"""
 
 import types
 from dataclasses import replace
@@ -31,17 +33,24 @@ def wrong_gradient(arguments):
 
 def test_where_there_is_no_kernel_auto_is_plain_and_fused_is_refused():
     assert choice.choose(with_attention("auto")) == (
-        "cpu", f"attention: cpu, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}"
-    )  # fmt: skip
-    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"):
+        "cpu",
+        f"attention: cpu, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}",
+    )
+    with pytest.raises(
+        BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"
+    ):
         choice.choose(with_attention("fused"))
     assert [choice.choose(with_attention(value))[0] for value in ("xla", "cpu")] == ["xla", "cpu"]
 
 
-@pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
+@pytest.mark.parametrize(
+    ("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")]
+)
 def test_all_processes_take_xla_if_one_must(other, expected, caplog):
     caplog.set_level("INFO")
-    processes = types.SimpleNamespace(collect=lambda mine: [mine, other or mine], broadcast=lambda text: text)
+    processes = types.SimpleNamespace(
+        collect=lambda mine: [mine, other or mine], broadcast=lambda text: text
+    )
     absent = types.SimpleNamespace(device_kind="TPU v5 lite")
     assert choice.decided(Config(), processes, absent).model.attention == expected
     assert f"attention: {expected}, " in caplog.text
@@ -61,36 +70,63 @@ def test_a_kernel_is_compared_with_xla(monkeypatch):
     assert choice.choose(with_attention("auto"))[0] == "fused"
     monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)
     chosen, why = choice.choose(with_attention("auto"))
-    assert chosen == "cpu" and why.startswith("attention: cpu, because the kernel for cpu differs from xla by ")
-    with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
+    assert chosen == "cpu" and why.startswith(
+        "attention: cpu, because the kernel for cpu differs from xla by "
+    )
+    with pytest.raises(
+        BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"
+    ):
         choice.choose(with_attention("fused"))
     # As the run will call it.
-    monkeypatch.setitem(fused.KERNELS, "cpu", lambda a: wrong_gradient(a) if a.save else xla.attend(a))
-    assert [choice.choose(with_attention("auto", unroll=unroll))[0] for unroll in ("off", "on")] == ["fused", "cpu"]
+    monkeypatch.setitem(
+        fused.KERNELS, "cpu", lambda a: wrong_gradient(a) if a.save else xla.attend(a)
+    )
+    assert [
+        choice.choose(with_attention("auto", unroll=unroll))[0] for unroll in ("off", "on")
+    ] == ["fused", "cpu"]
 
 
 def small(name, attention):
     """A model of a member and its usual objective."""
     usual = MEMBERS[name].usual(T)
-    config = ModelConfig(**{
-        **usual["model"], "attention": attention, "vocab_size": 60, "layers": 2, "d_model": 16, "heads": 2,
-        "head_dim": 8, "d_ff": 24, "compute_dtype": "float32",
-        "memory_len": M * (MEMBERS[name].parts.positions == "relative"),
-    })  # fmt: skip
-    return LanguageModel(XLNet(config, R if config.memory_len else T, objective=OBJECTIVES[usual["data"]["objective"]]))
+    config = ModelConfig(
+        **{
+            **usual["model"],
+            "attention": attention,
+            "vocab_size": 60,
+            "layers": 2,
+            "d_model": 16,
+            "heads": 2,
+            "head_dim": 8,
+            "d_ff": 24,
+            "compute_dtype": "float32",
+            "memory_len": M * (MEMBERS[name].parts.positions == "relative"),
+        }
+    )
+    return LanguageModel(
+        XLNet(
+            config, R if config.memory_len else T, objective=OBJECTIVES[usual["data"]["objective"]]
+        )
+    )
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_a_cpu_computes_what_other_devices_do(name):
-    """The loss and its rows, the memory and all gradients, with dropout. A cache is the same on all devices."""
+    """The loss and its rows, the memory and all gradients, with dropout. A cache is the same on all
+    devices.
+    """
     ours, theirs = (small(name, attention) for attention in ("cpu", "xla"))
     batch, key, rng = make_batch(), jax.random.key(1), np.random.default_rng(0)
     shapes = nn.meta.unbox(jax.eval_shape(lambda: (ours.init(key, batch), ours.carried(B))))
-    params, memory = jax.tree.map(lambda x: (0.3 * rng.standard_normal(x.shape)).astype(np.float32), shapes)
+    params, memory = jax.tree.map(
+        lambda x: (0.3 * rng.standard_normal(x.shape)).astype(np.float32), shapes
+    )
     memory = replace(memory, valid_B=np.array([M, 3], np.int32))
     gradient = jax.jit(jax.value_and_grad(mean_loss, has_aux=True), static_argnums=1)
     lowered = [gradient.lower(params, model, batch, memory, key) for model in (ours, theirs)]
     assert lowered[0].as_text() != lowered[1].as_text()
-    found, expected = (jax.tree.leaves(one.compile()(params, batch, memory, key)) for one in lowered)
+    found, expected = (
+        jax.tree.leaves(one.compile()(params, batch, memory, key)) for one in lowered
+    )
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max(initial=1))

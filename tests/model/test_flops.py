@@ -10,15 +10,20 @@ from xlnet_jax.model import flops
 
 
 def test_one_layer_by_hand():
-    """D=4, one head of 4, F=8, V=10, T=6, M=2 (K=8 keys, N=13 distances), P=2; multiply-adds times 2."""
+    """D=4, one head of 4, F=8, V=10, T=6, M=2 (K=8 keys, N=13 distances), P=2; multiply-adds
+    times 2.
+    """
     config = Config(
-        model=ModelConfig(vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2),
+        model=ModelConfig(
+            vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2
+        ),
         data=DataConfig(segment_len=6, reuse_len=1, num_predict=2),
         train=TrainConfig(batch_size=3),
     )
     query_rows = 2 * (2 * 4 * 4 + 2 * 4 * 4)  # query and output projection
     query_rows += 2 * 2 * 8 * 4  # content scores
-    query_rows += 2 * 2 * 8 * 4  # position scores: those of the 8 keys, though 13 distances are computed
+    # Position scores: those of the 8 keys, though 13 distances are computed.
+    query_rows += 2 * 2 * 8 * 4
     query_rows += 2 * 2 * 2 * 4  # segment scores
     query_rows += 2 * 2 * 8 * 4  # weighted values
     query_rows += 2 * (2 * 4 * 8 + 2 * 8 * 4)  # feed-forward
@@ -33,14 +38,24 @@ def test_one_layer_by_hand():
 
 
 def test_a_left_to_right_model_has_all_clusters_and_no_segment_scores():
-    """Clusters of 4, 3 and 3 words with widths 4, 2 and 1; the first has a column for each of the other two."""
-    model = ModelConfig(vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2)
+    """Clusters of 4, 3 and 3 words with widths 4, 2 and 1; the first has a column for each of the
+    other two.
+    """
+    model = ModelConfig(
+        vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2
+    )
     data = DataConfig(objective="clm", segment_len=6, reuse_len=6, num_predict=6)
     plain = flops.forward_flops(Config(model=model, data=data))
     model = dataclasses.replace(model, cutoffs="4,7", div_val=2)
     forward = flops.forward_flops(Config(model=model, data=data))
-    row = 2 * (2 * 4 * 4 + 3 * 8 * 4 + 2 * 4 * 8)  # projections, scores and values of 8 keys, feed-forward
-    assert plain == {"content": 6 * row, "query": 0, "keys": 8 * 2 * 2 * 4 * 4, "softmax": 6 * 2 * 4 * 10}
+    # Projections, scores and values of 8 keys, feed-forward.
+    row = 2 * (2 * 4 * 4 + 3 * 8 * 4 + 2 * 4 * 8)
+    assert plain == {
+        "content": 6 * row,
+        "query": 0,
+        "keys": 8 * 2 * 2 * 4 * 4,
+        "softmax": 6 * 2 * 4 * 10,
+    }
     projections = 2 * 4 * (4 + 2 + 1)
     softmax = 6 * (2 * ((4 + 2) * 4 + 3 * 2 + 3 * 1) + projections)
     assert forward == plain | {"softmax": softmax, "embedding": 6 * projections}

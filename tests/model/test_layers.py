@@ -1,4 +1,5 @@
-"""A parameter says what it is where it is declared: no optimizer and no gradient asks for its name or its place.
+"""A parameter says what it is where it is declared: no optimizer and no gradient asks for its name
+or its place.
 
 Two networks stand side by side, none of whose names the package has.
 """
@@ -32,7 +33,9 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BQD: jax.Array, _: None) -> tuple[jax.Array, None]:
         y_BQD = layer_norm("level", self.config, self.depth)(x_BQD).astype(x_BQD.dtype)
-        return x_BQD + Dense(self.config, D, ("embed", "ff"), "matrix", self.depth, name="mix")(y_BQD), None
+        return x_BQD + Dense(self.config, D, ("embed", "ff"), "matrix", self.depth, name="mix")(
+            y_BQD
+        ), None
 
 
 class Network(nn.Module):
@@ -43,8 +46,13 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:
-        blocks = nn.scan(Block, length=2, variable_axes={"params": 0}, split_rngs={"params": True},
-                         metadata_params={nn.PARTITION_NAME: "layers"})  # fmt: skip
+        blocks = nn.scan(
+            Block,
+            length=2,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
         x_BQD, _ = blocks(self.config, self.depth, name="blocks")(x_BQD, None)
         kernel_DF = parameter(self, "readout", (D, 4), ("embed", None), "kernel", HEAD_DEPTH)
         return product("bqd,df->bqf", x_BQD, kernel_DF, jnp.float32)
@@ -60,7 +68,9 @@ class Pair:
         self.dtype = config.compute_dtype
 
     def init(self, key: jax.Array, batch: Any) -> Any:
-        return {name: each.init(key, batch["x_BQD"])["params"] for name, each in self.networks.items()}
+        return {
+            name: each.init(key, batch["x_BQD"])["params"] for name, each in self.networks.items()
+        }
 
     def carried(self, rows: int) -> tuple[()]:
         return ()
@@ -68,13 +78,18 @@ class Pair:
     def divisors(self, batch: Any) -> dict[str, jax.Array]:
         return dict.fromkeys(self.coefficients, batch["weight_B"].sum())
 
-    def row_losses(self, params: Any, batch: Any, memory: Any, dropout_key: Any = None, rows_B: Any = None
-                   ) -> RowLosses:  # fmt: skip
+    def row_losses(
+        self, params: Any, batch: Any, memory: Any, dropout_key: Any = None, rows_B: Any = None
+    ) -> RowLosses:
         def loss_B(name: str) -> jax.Array:
-            y_BQF = self.networks[name].apply({"params": params[name]}, batch["x_BQD"].astype(self.dtype))
+            y_BQF = self.networks[name].apply(
+                {"params": params[name]}, batch["x_BQD"].astype(self.dtype)
+            )
             return jnp.square(y_BQF - 1).sum(axis=(1, 2))
 
-        return RowLosses({name: (loss_B(name), batch["weight_B"]) for name in self.networks}, memory)
+        return RowLosses(
+            {name: (loss_B(name), batch["weight_B"]) for name in self.networks}, memory
+        )
 
 
 def example(rows: int) -> dict[str, np.ndarray]:
@@ -82,7 +97,10 @@ def example(rows: int) -> dict[str, np.ndarray]:
 
 
 def recipe_of(**sections: Any) -> Recipe:
-    usual = {"train": {"batch_size": 8, "steps_per_dispatch": 1}, "model": {"compute_dtype": "bfloat16"}}
+    usual = {
+        "train": {"batch_size": 8, "steps_per_dispatch": 1},
+        "model": {"compute_dtype": "bfloat16"},
+    }
     config = tiny.config(**usual | sections)
     return assemble(config, Pair(config.model), example, 1)
 
@@ -92,24 +110,30 @@ def by_path(tree: Any) -> dict[str, Any]:
 
 
 MATRICES = {f"{name}/blocks/mix/kernel" for name in DEPTHS}
-SPARED = {f"{name}/blocks/{each}" for name in DEPTHS for each in ("level/scale", "level/bias", "mix/bias")}
+SPARED = {
+    f"{name}/blocks/{each}" for name in DEPTHS for each in ("level/scale", "level/bias", "mix/bias")
+}
 
 
 def first_update(recipe: Recipe, gradient: float) -> dict[str, np.ndarray]:
     """Of parameters that are 1, as a share of the rate."""
     params = jax.tree.map(lambda x: jnp.ones(x.shape), nn.meta.unbox(recipe.abstract_params))
     grads = jax.tree.map(lambda x: gradient * x, params)
-    updates, _ = jax.jit(lambda *args: recipe.optimizer.update(args[0], recipe.optimizer.init(params), args[1]))(
-        grads, params
+    updates, _ = jax.jit(
+        lambda *args: recipe.optimizer.update(args[0], recipe.optimizer.init(params), args[1])
+    )(grads, params)
+    return jax.tree.map(
+        lambda x: np.asarray(x) / -recipe.config.optimizer.learning_rate, by_path(updates)
     )
-    return jax.tree.map(lambda x: np.asarray(x) / -recipe.config.optimizer.learning_rate, by_path(updates))
 
 
 USUAL = {"warmup_steps": 0, "clip": 0.0, "adam_epsilon": 1e-12}
 
 
 def test_a_layer_learns_at_the_rate_of_its_depth_and_a_head_at_the_full_rate():
-    updates = first_update(recipe_of(optimizer=USUAL | {"layer_decay": 0.5, "weight_decay": 0.0}), 1.0)
+    updates = first_update(
+        recipe_of(optimizer=USUAL | {"layer_decay": 0.5, "weight_decay": 0.0}), 1.0
+    )
     for path, update in updates.items():
         rates = {"generator": [0.125, 0.25], "discriminator": [0.5, 1.0]}[path.split("/")[0]]
         for found, rate in zip(update, [1.0] * D if "readout" in path else rates, strict=True):
@@ -130,21 +154,29 @@ def test_muon_has_one_moment_of_the_matrices_and_makes_each_layer_orthogonal():
     updates, state = jax.jit(recipe.optimizer.update)(grads, recipe.optimizer.init(params), params)
     of_matrices, other = (state[2].inner_states[name].inner_state for name in ("matrix", "other"))
     assert by_path(of_matrices[0].trace).keys() >= MATRICES
-    assert {path for path, x in by_path(of_matrices[0].trace).items() if jax.tree.leaves(x)} == MATRICES
+    assert {
+        path for path, x in by_path(of_matrices[0].trace).items() if jax.tree.leaves(x)
+    } == MATRICES
     assert not {path for path, x in by_path(other.mu).items() if jax.tree.leaves(x)} & MATRICES
     for path in MATRICES:
         for x_DF in by_path(updates)[path]:
-            values = np.linalg.svd(x_DF / recipe.learning_rate(0), compute_uv=False) / (0.2 * D**0.5)
-            assert np.median(values) > 0.65 and values.max() < 1.3, path  # the smallest ones take longer
+            values = np.linalg.svd(x_DF / recipe.learning_rate(0), compute_uv=False) / (
+                0.2 * D**0.5
+            )
+            # The smallest ones take longer.
+            assert np.median(values) > 0.65 and values.max() < 1.3, path
 
 
 def test_a_matrix_is_gathered_in_the_compute_dtype_by_its_layer_and_a_head_before_it_in_float32():
     recipe = recipe_of(mesh={"data": 2, "fsdp": 2})
     boxed, dtype = recipe.abstract_params, jnp.dtype("bfloat16")
     with jax.set_mesh(meshes.make_mesh(recipe.config.mesh, jax.devices()[:4])):
-        whole, specs, entry = gradients.layouts(recipe, {"slices": 1, "data": 2, "fsdp": 2, "tensor": 1})
+        whole, specs, entry = gradients.layouts(
+            recipe, {"slices": 1, "data": 2, "fsdp": 2, "tensor": 1}
+        )
         gathered = jax.eval_shape(
-            lambda params: gradients.gather(params, boxed, specs, entry, dtype), nn.meta.unbox(boxed)
+            lambda params: gradients.gather(params, boxed, specs, entry, dtype),
+            nn.meta.unbox(boxed),
         )
     assert {path for path, x in by_path(gathered).items() if x.dtype == dtype} == MATRICES
     whole, specs, entry = map(by_path, (whole, specs, entry))
@@ -158,7 +190,8 @@ def test_a_matrix_is_gathered_in_the_compute_dtype_by_its_layer_and_a_head_befor
 def test_two_networks_learn_the_same_on_four_devices():
     """In bfloat16, so the sums differ slightly.
 
-    The fault: a device takes its part of a kernel for the whole kernel, or for the part of another layer.
+    The fault: a device takes its part of a kernel for the whole kernel, or for the part of another
+    layer.
     """
     x_BQD = np.random.default_rng(0).normal(size=(1, 8, 3, D)).astype(np.float32)
     losses = []
@@ -172,7 +205,12 @@ def test_two_networks_learn_the_same_on_four_devices():
             execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
             for _ in range(3):
                 state, metrics = execute(state, batch)
-                losses.append([float(metrics[f"{name}"][0]) for name in ("total_loss", "loss", "loss_discriminator")])
+                losses.append(
+                    [
+                        float(metrics[f"{name}"][0])
+                        for name in ("total_loss", "loss", "loss_discriminator")
+                    ]
+                )
     np.testing.assert_allclose(losses[:3], losses[3:], rtol=2e-3)
     assert (np.diff(losses[:3], axis=0) < -0.02 * np.array(losses[:2])).all(), "nothing is learnt"
 
@@ -182,7 +220,9 @@ class Bare(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        return parameter(self, "bare", (2, 2), (None, None), initializer=nn.initializers.ones, **self.said)
+        return parameter(
+            self, "bare", (2, 2), (None, None), initializer=nn.initializers.ones, **self.said
+        )
 
 
 @pytest.mark.parametrize("missing", ["kind", "depth"])
@@ -196,6 +236,13 @@ def test_a_parameter_without_kind_or_depth_is_refused_where_it_is_declared(missi
 
 def test_a_parameter_that_is_not_declared_is_refused_by_its_place(monkeypatch):
     recipe = recipe_of()
-    monkeypatch.setattr(Pair, "init", lambda *_: {"generator": nn.Dense(3).init(jax.random.key(0), jnp.ones((1, 2)))})
-    with pytest.raises(TypeError, match=r"parameter \['generator'\]\['params'\]\['bias'\]: declare it by `layers.para"):
+    monkeypatch.setattr(
+        Pair,
+        "init",
+        lambda *_: {"generator": nn.Dense(3).init(jax.random.key(0), jnp.ones((1, 2)))},
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"parameter \['generator'\]\['params'\]\['bias'\]: declare it by `layers.para",
+    ):
         _ = recipe.abstract_params

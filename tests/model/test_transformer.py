@@ -19,9 +19,18 @@ from xlnet_jax.train.loss import LanguageModel, mean_loss
 
 B, T, R, P, M = 2, 12, 6, 4, 5
 CONFIG = ModelConfig(
-    vocab_size=60, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,
-    attention_dropout=0.0, init_std=0.5, compute_dtype="float64",
-)  # fmt: skip
+    vocab_size=60,
+    layers=2,
+    d_model=16,
+    heads=2,
+    head_dim=8,
+    d_ff=24,
+    memory_len=M,
+    dropout=0.0,
+    attention_dropout=0.0,
+    init_std=0.5,
+    compute_dtype="float64",
+)
 MODEL = LanguageModel(XLNet(CONFIG, R))
 
 
@@ -39,12 +48,18 @@ def make_batch(seed=0, direction=(1, -1)) -> Batch:
     rank[:, R:] += R + 1
     at = np.stack([np.flatnonzero(row) for row in target]).astype(np.int32)
     return Batch(
-        tokens=tokens, segments=np.repeat([0, 1, 2], [R + 3, T - R - 4, 1])[None].repeat(B, 0).astype(np.int32),
-        rank=rank.astype(np.int32), direction=np.array(direction, np.int32), continues=np.ones(B, bool),
-        target_positions=at, target_tokens=np.take_along_axis(tokens, at, 1),
-        target_weights=np.ones((B, P), np.float32), summary_position=np.full(B, T - 1, np.int32),
-        label=np.zeros(B, np.int32), label_weight=np.zeros(B, np.float32),
-    )  # fmt: skip
+        tokens=tokens,
+        segments=np.repeat([0, 1, 2], [R + 3, T - R - 4, 1])[None].repeat(B, 0).astype(np.int32),
+        rank=rank.astype(np.int32),
+        direction=np.array(direction, np.int32),
+        continues=np.ones(B, bool),
+        target_positions=at,
+        target_tokens=np.take_along_axis(tokens, at, 1),
+        target_weights=np.ones((B, P), np.float32),
+        summary_position=np.full(B, T - 1, np.int32),
+        label=np.zeros(B, np.int32),
+        label_weight=np.zeros(B, np.float32),
+    )
 
 
 def make_memory(seed=1, valid=(M, 3)) -> Memory:
@@ -55,7 +70,9 @@ def make_memory(seed=1, valid=(M, 3)) -> Memory:
 
 @functools.cache
 def make_params(config=CONFIG):
-    """Parameters none of which sits at a value that hides its term, as biases of 0 and scales of 1 would."""
+    """Parameters none of which sits at a value that hides its term, as biases of 0 and scales of 1
+    would.
+    """
     model = LanguageModel(XLNet(config, R))
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), make_batch()))
     rng = np.random.default_rng(0)
@@ -73,14 +90,20 @@ def run(params, batch, memory):
 
 
 def dependence(params, batch, memory, of):
-    """|d sum(projection of of(output)) / d embedding of position j|: [n, T] for row 0, n vectors of `of`."""
+    """|d sum(projection of of(output)) / d embedding of position j|: [n, T] for row 0, n vectors of
+    `of`.
+    """
 
     def vectors(table):
-        out = XLNet(CONFIG, R).apply({"params": {**params, "word_embedding": table}}, batch, memory, deterministic=True)
+        out = XLNet(CONFIG, R).apply(
+            {"params": {**params, "word_embedding": table}}, batch, memory, deterministic=True
+        )
         return of(out)
 
     direction = jax.random.normal(jax.random.key(9), (CONFIG.d_model,), jnp.float64)
-    jacobian = jax.jit(jax.jacrev(lambda table: vectors(table) @ direction))(params["word_embedding"])
+    jacobian = jax.jit(jax.jacrev(lambda table: vectors(table) @ direction))(
+        params["word_embedding"]
+    )
     return np.abs(jacobian[:, batch.tokens[0]]).max(axis=-1)
 
 
@@ -111,9 +134,13 @@ def test_without_valid_slots_the_memory_is_as_if_there_were_none(x64):
     without = run(params, batch, none)
     with_empty = run(params, batch, memory)
     np.testing.assert_allclose(with_empty.hidden_BTD, without.hidden_BTD, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(with_empty.target_vectors_BPD, without.target_vectors_BPD, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        with_empty.target_vectors_BPD, without.target_vectors_BPD, rtol=0, atol=1e-12
+    )
     filled = run(params, batch, make_memory(valid=(M, M)))
-    assert np.abs(filled.hidden_BTD - without.hidden_BTD).max() > 1e-3, "the memory has no effect at all"
+    assert np.abs(filled.hidden_BTD - without.hidden_BTD).max() > 1e-3, (
+        "the memory has no effect at all"
+    )
 
 
 def test_a_row_that_does_not_continue_sees_none_of_its_memory(x64):
@@ -137,10 +164,17 @@ def test_memory_is_the_newest_layer_inputs_right_aligned(x64):
 
 
 def test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills(x64):
-    """Or text of another document would become visible one step later. The memory is longer than the reuse window."""
+    """Or text of another document would become visible one step later. The memory is longer than
+    the reuse window.
+    """
     assert make_memory().hidden_LBMD.shape[2] + 4 > R
-    memory = Memory(jnp.pad(make_memory().hidden_LBMD, ((0, 0), (0, 0), (4, 0), (0, 0))), jnp.full(B, M + 4))
-    params, batch = make_params(), dataclasses.replace(make_batch(), continues=np.array([True, False]))
+    memory = Memory(
+        jnp.pad(make_memory().hidden_LBMD, ((0, 0), (0, 0), (4, 0), (0, 0))), jnp.full(B, M + 4)
+    )
+    params, batch = (
+        make_params(),
+        dataclasses.replace(make_batch(), continues=np.array([True, False])),
+    )
     once = run(params, batch, memory)
     assert np.asarray(once.memory.valid_B).tolist() == [M + 4, R]
     other = Memory(memory.hidden_LBMD.at[:, 1].add(1.0), memory.valid_B)
@@ -148,14 +182,18 @@ def test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills(x64):
     then, changed = run(params, on, once.memory), run(params, on, run(params, batch, other).memory)
     np.testing.assert_array_equal(then.hidden_BTD, changed.hidden_BTD)
     moved = run(params, on, run(params, on, other).memory)
-    assert np.abs(moved.hidden_BTD[1] - then.hidden_BTD[1]).max() > 1e-3, "the memory has no effect at all"
+    assert np.abs(moved.hidden_BTD[1] - then.hidden_BTD[1]).max() > 1e-3, (
+        "the memory has no effect at all"
+    )
 
 
 def test_a_nan_in_slots_that_nobody_may_see_reaches_nobody(x64):
     params = make_params()
     batch = dataclasses.replace(make_batch(), continues=np.array([True, False]))
     clean = make_memory(valid=(3, M))
-    poisoned = Memory(clean.hidden_LBMD.at[:, 1].set(jnp.nan).at[:, 0, : M - 3].set(jnp.nan), clean.valid_B)
+    poisoned = Memory(
+        clean.hidden_LBMD.at[:, 1].set(jnp.nan).at[:, 0, : M - 3].set(jnp.nan), clean.valid_B
+    )
 
     def loss(p, memory):
         out = XLNet(CONFIG, R).apply({"params": p}, batch, memory, deterministic=True)
@@ -170,13 +208,18 @@ def test_a_nan_in_slots_that_nobody_may_see_reaches_nobody(x64):
 
 def test_no_gradient_flows_into_the_memory_it_hands_on(x64):
     params, batch, memory = make_params(), make_batch(), make_memory()
-    grads = jax.jit(jax.grad(lambda p: jnp.sum(run(p, batch, memory).memory.hidden_LBMD ** 2)))(params)
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(run(p, batch, memory).memory.hidden_LBMD ** 2)))(
+        params
+    )
     assert all(not np.any(g) for g in jax.tree.leaves(grads))
 
 
 def test_a_reversed_row_is_the_forward_row_of_the_reversed_text(x64):
     params = make_params()
-    batch, none = make_batch(direction=(1, 1)), empty_memory(dataclasses.replace(CONFIG, memory_len=0), B)
+    batch, none = (
+        make_batch(direction=(1, 1)),
+        empty_memory(dataclasses.replace(CONFIG, memory_len=0), B),
+    )
     turned = dataclasses.replace(
         batch,
         **{name: getattr(batch, name)[:, ::-1] for name in ("tokens", "segments", "rank")},
@@ -187,12 +230,16 @@ def test_a_reversed_row_is_the_forward_row_of_the_reversed_text(x64):
     np.testing.assert_allclose(a.hidden_BTD, b.hidden_BTD[:, ::-1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(a.target_vectors_BPD, b.target_vectors_BPD, rtol=0, atol=1e-12)
     wrong = run(params, dataclasses.replace(turned, direction=batch.direction), none)
-    assert np.abs(wrong.target_vectors_BPD - a.target_vectors_BPD).max() > 1e-3, "the direction has no effect"
+    assert np.abs(wrong.target_vectors_BPD - a.target_vectors_BPD).max() > 1e-3, (
+        "the direction has no effect"
+    )
 
 
 def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
     for length, slots in ((T, M), (1, 1), (1, 0), (2, 0)):
-        score = jax.random.normal(jax.random.key(0), (B, 2, length, slots + 2 * length - 1), jnp.float64)
+        score = jax.random.normal(
+            jax.random.key(0), (B, 2, length, slots + 2 * length - 1), jnp.float64
+        )
         everywhere = jnp.broadcast_to(jnp.arange(length), (B, length))
         keys = slots + length
         shifted, unshift = jax.vjp(functools.partial(xla.shift, keys=keys), score)
@@ -206,11 +253,16 @@ def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
 def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(memory_len, length, x64):
     width = 6
     table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
-    row_of = xla.shift(jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length)
+    row_of = xla.shift(
+        jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2),
+        memory_len + length,
+    )
     i, j = np.meshgrid(np.arange(length), np.arange(memory_len + length), indexing="ij")
     distance = memory_len + i - j
     frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
-    expected = np.concatenate([np.sin(distance[..., None] * frequency), np.cos(distance[..., None] * frequency)], -1)
+    expected = np.concatenate(
+        [np.sin(distance[..., None] * frequency), np.cos(distance[..., None] * frequency)], -1
+    )
     np.testing.assert_allclose(table[row_of[0, 0].astype(int)], expected, rtol=0, atol=1e-14)
 
 
@@ -219,7 +271,9 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
     rank = batch.rank.copy()
     rank[:, 3] = NEVER
     padded = dataclasses.replace(batch, rank=rank)
-    other = dataclasses.replace(padded, tokens=np.where(np.arange(T) == 3, 9 + (batch.tokens + 7) % 50, batch.tokens))
+    other = dataclasses.replace(
+        padded, tokens=np.where(np.arange(T) == 3, 9 + (batch.tokens + 7) % 50, batch.tokens)
+    )
     none = empty_memory(CONFIG, B)
     keep = np.arange(T) != 3
     np.testing.assert_array_equal(
@@ -239,19 +293,28 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
 def test_shared_layers_equal_separate_ones_that_are_copies(x64):
     config = dataclasses.replace(CONFIG, share_layers=True)
     model, shared = LanguageModel(XLNet(config, R)), make_params(config)
-    stacked = {**shared, "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"])}
+    stacked = {
+        **shared,
+        "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"]),
+    }
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, make_params())
     assert layer_depths(config) == CONFIG.layers == max(layer_depths(CONFIG))
     batch, memory = make_batch(), make_memory()
 
     def gradient(model):
-        return jax.jit(jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory), has_aux=True))
+        return jax.jit(
+            jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory), has_aux=True)
+        )
 
     (loss, aux), grads = gradient(model)(shared)
     (expected, expected_aux), separate = gradient(MODEL)(stacked)
     assert float(loss) == pytest.approx(float(expected), rel=1e-12)
-    np.testing.assert_allclose(aux.memory.hidden_LBMD, expected_aux.memory.hidden_LBMD, rtol=0, atol=1e-12)
-    assert all(np.abs(x[0] - x[1]).max() > 0 for x in jax.tree.leaves(separate["layers"]["attention"]))
+    np.testing.assert_allclose(
+        aux.memory.hidden_LBMD, expected_aux.memory.hidden_LBMD, rtol=0, atol=1e-12
+    )
+    assert all(
+        np.abs(x[0] - x[1]).max() > 0 for x in jax.tree.leaves(separate["layers"]["attention"])
+    )
     summed = separate | {"layers": jax.tree.map(lambda x: x.sum(axis=0), separate["layers"])}
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(summed), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
@@ -269,7 +332,9 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
 def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
     remat, unroll, deterministic, expected, monkeypatch
 ):
-    """Elsewhere they would be written for nothing, copied into a stack, or kept against the configuration."""
+    """Elsewhere they would be written for nothing, copied into a stack, or kept against the
+    configuration.
+    """
     asked = []
 
     def attend(a):
@@ -277,12 +342,16 @@ def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
         return xla.attend(a)
 
     monkeypatch.setitem(attention.IMPLEMENTATIONS, "xla", attend)
-    config = dataclasses.replace(CONFIG, compute_dtype="float32", attention="xla", remat=remat, unroll=unroll)
+    config = dataclasses.replace(
+        CONFIG, compute_dtype="float32", attention="xla", remat=remat, unroll=unroll
+    )
     model, batch, rngs = XLNet(config, R), make_batch(), {"dropout": jax.random.key(0)}
     params = make_params(config)
     asked.clear()
     jax.eval_shape(
-        lambda p: model.apply({"params": p}, batch, empty_memory(config, B), deterministic=deterministic, rngs=rngs),
+        lambda p: model.apply(
+            {"params": p}, batch, empty_memory(config, B), deterministic=deterministic, rngs=rngs
+        ),
         params,
     )
     assert set(asked) == {expected}
@@ -290,7 +359,9 @@ def test_a_kernel_keeps_probabilities_in_training_without_loop_and_remat(
 
 @pytest.mark.parametrize(("remat", "unroll"), [("dots", "off"), ("full", "off"), ("full", "on")])
 def test_remat_changes_memory_and_nothing_else(remat, unroll):
-    """Without a loop the compiler would find what is computed twice, and keep it. (That for a CPU does so anyway.)"""
+    """Without a loop the compiler would find what is computed twice, and keep it. (That for a CPU
+    does so anyway.)
+    """
     config = dataclasses.replace(CONFIG, compute_dtype="float32", layers=4, unroll=unroll)
     params, batch = make_params(config), make_batch()
 

@@ -18,8 +18,8 @@ HEARTBEAT = 10
 def free_port() -> int:
     """A port that is free together with the next one, which the rendezvous takes.
 
-    Not one of those that the system gives to connections, from 32768 on, which may be taken before the process listens.
-    No other worker of this test run tries the same.
+    Not one of those that the system gives to connections, from 32768 on, which may be taken before
+    the process listens. No other worker of this test run tries the same.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     while True:
@@ -42,12 +42,33 @@ class Hosts:
       **popen: how to start them, such as `start_new_session`.
     """
 
-    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=(), faults=None,
-                 port=None, **popen):  # fmt: skip
+    def __init__(
+        self,
+        command,
+        workdir,
+        *options,
+        count,
+        devices=1,
+        cache,
+        own=None,
+        absent=(),
+        faults=None,
+        port=None,
+        **popen,
+    ):
         port = port or free_port()
         self.processes = {
             i: self._start(
-                command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache, faults, popen
+                command,
+                workdir,
+                i,
+                [*options, *(own or {}).get(i, ())],
+                count,
+                devices,
+                port,
+                cache,
+                faults,
+                popen,
             )
             for i in range(count)
             if i not in absent
@@ -62,26 +83,51 @@ class Hosts:
             f"--config.distributed.heartbeat_seconds={HEARTBEAT}",
         ]
         if command == "train":
-            options = [f"--config={TESTS}/tiny_config.py", f"--config.data.corpus={data_fixtures.corpus_path()}",
-                       *options]  # fmt: skip
+            options = [
+                f"--config={TESTS}/tiny_config.py",
+                f"--config.data.corpus={data_fixtures.corpus_path()}",
+                *options,
+            ]
         program = ["-m", "xlnet_jax"] if faults is None else [f"{TESTS}/planted.py", faults]
-        words = [sys.executable, *program, command, f"--workdir={workdir}", "--json",
-                 f"--config.log.compilation_cache={cache}", *(several if count > 1 else []), *options]  # fmt: skip
+        words = [
+            sys.executable,
+            *program,
+            command,
+            f"--workdir={workdir}",
+            "--json",
+            f"--config.log.compilation_cache={cache}",
+            *(several if count > 1 else []),
+            *options,
+        ]
         environment = {
-            **os.environ, "PYTHONPATH": str(TESTS.parent), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices),
+            **os.environ,
+            "PYTHONPATH": str(TESTS.parent),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        }  # fmt: skip
+        }
         return subprocess.Popen(
-            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **popen,
         )
 
     def finish(self, code=0, timeout=200):
-        """Waits for all; {process: (stdout, stderr)}. Asserts their exit codes, but of those killed."""
+        """Waits for all; {process: (stdout, stderr)}. Asserts their exit codes, but of those
+        killed.
+        """
         try:
-            ended = {i: process.communicate(timeout=timeout) for i, process in self.processes.items()}
+            ended = {
+                i: process.communicate(timeout=timeout) for i, process in self.processes.items()
+            }
         finally:
             for process in self.processes.values():
                 process.kill()
         for i, (_, err) in ended.items():
-            assert self.processes[i].returncode in (code, -9), f"process {i}: {self.processes[i].returncode}\n{err}"
+            assert self.processes[i].returncode in (code, -9), (
+                f"process {i}: {self.processes[i].returncode}\n{err}"
+            )
         return ended

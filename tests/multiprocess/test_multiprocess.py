@@ -1,4 +1,6 @@
-"""Real processes over loopback: the same numbers as one, one stop for all, exit code 42 when one is lost."""
+"""Real processes over loopback: the same numbers as one, one stop for all, exit code 42 when one is
+lost.
+"""
 
 import importlib
 import json
@@ -33,7 +35,10 @@ def cache(pytestconfig):
 def lines(workdir):
     """What every step measured, but for the speed."""
     kept = ("step", "loss", "grad_norm", "learning_rate", "targets", "epoch")
-    return [{name: line[name] for name in kept} for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))]
+    return [
+        {name: line[name] for name in kept}
+        for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    ]
 
 
 def assert_same_run(mine, wanted, within=1e-5):
@@ -50,10 +55,14 @@ def assert_same_run(mine, wanted, within=1e-5):
 def gradient_of_step_1(workdir):
     """By array, up to a factor: Adam's first moment in the checkpoint of step 1."""
     settings = tiny.config(mesh={"data": 1})
-    abstract = build_step(make_recipe(settings), make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
+    abstract = build_step(
+        make_recipe(settings), make_mesh(settings.mesh, jax.devices()[:1])
+    ).abstract_state.split()
     with Checkpoints(str(workdir)) as checkpoints:
         return jax.device_get(
-            optax_moment(tiny.restored(checkpoints, 1, {"optimizer": abstract["optimizer"]})["optimizer"])
+            optax_moment(
+                tiny.restored(checkpoints, 1, {"optimizer": abstract["optimizer"]})["optimizer"]
+            )
         )
 
 
@@ -74,7 +83,10 @@ def two(tmp_path_factory, cache):
     workdir = tmp_path_factory.mktemp("two")
     ended = Hosts("train", workdir, count=2, cache=cache).finish()
     results = [json.loads(out) for out, _ in ended.values()]
-    assert all(result["step"] == STEPS for result in results) and results[0]["loss"] == results[1]["loss"]
+    assert (
+        all(result["step"] == STEPS for result in results)
+        and results[0]["loss"] == results[1]["loss"]
+    )
     assert [line["step"] for line in lines(workdir)] == list(range(1, STEPS + 1))
     (start,) = read_jsonl(os.path.join(workdir, "runs.jsonl"))
     assert (start["processes"], start["devices"]) == (2, 2)
@@ -83,33 +95,49 @@ def two(tmp_path_factory, cache):
 
 
 def started(workdir, cache, victim, after=2):
-    """Two processes that have saved a step. One is slow, so that the run does not end before what a test does to it."""
-    hosts = Hosts("train", workdir, SAVES, count=2, cache=cache, faults=f"step_slow=0.3,only={victim}")
+    """Two processes that have saved a step. One is slow, so that the run does not end before what a
+    test does to it.
+    """
+    hosts = Hosts(
+        "train", workdir, SAVES, count=2, cache=cache, faults=f"step_slow=0.3,only={victim}"
+    )
     shared.wait_until((workdir / "checkpoints" / str(after)).exists, *hosts.processes.values())
     return hosts
 
 
 def interrupted(workdir, cache, victim, number, after):
-    """A run of two processes that a signal to one of them has stopped after a step; the step it stopped at."""
+    """A run of two processes that a signal to one of them has stopped after a step; the step it
+    stopped at.
+    """
     hosts = started(workdir, cache, victim, after)
     hosts.processes[victim].send_signal(number)
     ended = hosts.finish(42)
     step = newest_checkpoint(workdir)
     assert after <= step < STEPS
     for _, err in ended.values():
-        assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
+        assert (
+            f"{number.name} in process {victim} at step {step}: saved" in err
+            and "Traceback" not in err
+        )
     return step
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_on(tmp_path, cache, two, undisturbed):
+def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_on(
+    tmp_path, cache, two, undisturbed
+):
     both, alone = tmp_path / "both", tmp_path / "alone"
     step = interrupted(both, cache, 1, signal.SIGTERM, 2)
     assert not os.path.exists(both / ".shared")
     shutil.copytree(both, alone)
     shared.finish(shared.start(alone, f"--stop_at={step + 2}", undisturbed.cache))
     first, second = read_jsonl(os.path.join(alone, "runs.jsonl"))
-    assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
+    assert (first["processes"], first["devices"], second["processes"], second["step"]) == (
+        2,
+        2,
+        1,
+        step,
+    )
     assert first["attention"] == second["attention"] == "cpu"
     assert_same_run(lines(alone), lines(undisturbed.workdir))
     assert len(lines(alone)) == step + 2
@@ -121,14 +149,22 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_one_of_two_cannot_read_is_left_and_the_next_is_saved(tmp_path, cache, two):
-    """Fails if processes that have made different numbers of reads wait for each other in the next save."""
+def test_a_checkpoint_that_one_of_two_cannot_read_is_left_and_the_next_is_saved(
+    tmp_path, cache, two
+):
+    """Fails if processes that have made different numbers of reads wait for each other in the next
+    save.
+    """
     shutil.copytree(two, tmp_path, dirs_exist_ok=True)
     steps = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     again = (f"--config.train.steps={STEPS + 2}", "--config.watchdog.seconds=60")
-    ended = Hosts("train", tmp_path, *again, count=2, cache=cache, faults=f"damaged={steps[-1]},only=1").finish()
+    ended = Hosts(
+        "train", tmp_path, *again, count=2, cache=cache, faults=f"damaged={steps[-1]},only=1"
+    ).finish()
     for _, err in ended.values():
-        assert f"is damaged: planted (in process 1); moved to {tmp_path}/quarantine/{steps[-1]}" in err
+        assert (
+            f"is damaged: planted (in process 1); moved to {tmp_path}/quarantine/{steps[-1]}" in err
+        )
     assert newest_checkpoint(tmp_path) == STEPS + 2
 
 
@@ -142,7 +178,9 @@ def test_another_configuration_in_one_process_is_refused_with_both_values(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(tmp_path, cache, two, victim):
+def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(
+    tmp_path, cache, two, victim
+):
     hosts = started(tmp_path, cache, victim)
     hosts.processes[victim].kill()
     assert hosts.processes[1 - victim].wait(timeout=3 * HEARTBEAT) == 42
@@ -168,15 +206,24 @@ def test_a_process_that_is_stopped_is_lost_after_a_heartbeat(tmp_path, cache):
 @pytest.mark.slow
 def test_a_device_without_memory_is_one_line_and_code_2_in_every_process(tmp_path, cache):
     ended = Hosts("train", tmp_path, count=2, cache=cache, faults="oom,only=1").finish(2)
-    assert "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller" in ended[1][1]
+    assert (
+        "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller"
+        in ended[1][1]
+    )
     assert all("Traceback" not in err for _, err in ended.values())
 
 
 @pytest.mark.slow
 def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
-    """The same losses, gradient and evaluation; and four processes go on as two that share the rows."""
+    """The same losses, gradient and evaluation; and four processes go on as two that share the
+    rows.
+    """
     alone, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"
-    each = ["--config.train.steps_per_dispatch=1", "--config.checkpoint.every=1", "--config.checkpoint.keep=9"]
+    each = [
+        "--config.train.steps_per_dispatch=1",
+        "--config.checkpoint.every=1",
+        "--config.checkpoint.keep=9",
+    ]
     Hosts("train", alone, "--stop_at=6", *each, count=1, devices=4, cache=cache).finish()
     Hosts("train", two, "--stop_at=4", *each, count=2, devices=2, cache=cache).finish()
     Hosts("train", four, "--stop_at=4", *each, count=4, cache=cache).finish()
@@ -204,7 +251,9 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
 def test_only_process_0_exports(tmp_path, cache, two):
     exported = tmp_path / "exported"
     ended = Hosts("export", two, f"--output={exported}", count=2, cache=cache).finish()
-    assert sorted(json.loads(ended[0][0])["files"]) == sorted(str(path) for path in exported.iterdir())
+    assert sorted(json.loads(ended[0][0])["files"]) == sorted(
+        str(path) for path in exported.iterdir()
+    )
     assert (exported / "model.safetensors").stat().st_size > 0
     assert json.loads(ended[1][0])["process"] == 1
 
@@ -221,21 +270,37 @@ def test_two_processes_read_a_half_each(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_disk_that_refuses_one_process_ends_all_with_its_code(tmp_path, cache):
-    """Orbax waited for the others, which waited for this one: 20 minutes of all machines, and then 42."""
-    hosts = Hosts("train", tmp_path / "run", "--config.checkpoint.every=4", count=2, cache=cache,
-                  faults="full=600,only=1")  # fmt: skip
+    """Orbax waited for the others, which waited for this one: 20 minutes of all machines, and
+    then 42.
+    """
+    hosts = Hosts(
+        "train",
+        tmp_path / "run",
+        "--config.checkpoint.every=4",
+        count=2,
+        cache=cache,
+        faults="full=600,only=1",
+    )
     ended = hosts.finish(2)
     for process, (_, err) in ended.items():
         assert "planted: full" in ended[1][1], f"process {process}"
-        assert "/checkpoints: File too large; fix this and rerun the same command" in err.splitlines()[-1]
+        assert (
+            "/checkpoints: File too large; fix this and rerun the same command"
+            in err.splitlines()[-1]
+        )
         assert "Traceback" not in err
     assert newest_checkpoint(tmp_path / "run") == 4
 
 
 @pytest.mark.slow
 def test_a_straggler_is_named_and_when_it_hangs_both_end_with_42_and_a_dump(tmp_path, cache):
-    options = ["--config.watchdog.report_every=10", "--config.watchdog.seconds=6", "--config.data.workers=0",
-               "--config.data.read_threads=1", "--config.data.prefetch=1"]  # fmt: skip
+    options = [
+        "--config.watchdog.report_every=10",
+        "--config.watchdog.seconds=6",
+        "--config.data.workers=0",
+        "--config.data.read_threads=1",
+        "--config.data.prefetch=1",
+    ]
     faults = "data_slow=0.8,data_wait=24,only=1"
     ended = Hosts("train", tmp_path, *options, count=2, cache=cache, faults=faults).finish(42)
     said = ended[0][1]
@@ -249,6 +314,11 @@ def test_a_straggler_is_named_and_when_it_hangs_both_end_with_42_and_a_dump(tmp_
 @pytest.mark.slow
 def test_a_host_that_does_not_come_to_a_barrier_is_named(tmp_path, cache):
     options = ["--config.distributed.rendezvous_seconds=15", "--config.data.workers=0"]
-    hosts = Hosts("train", tmp_path, *options, count=2, cache=cache, faults="compile_wait=300,only=1")
+    hosts = Hosts(
+        "train", tmp_path, *options, count=2, cache=cache, faults="compile_wait=300,only=1"
+    )
     said = hosts.finish(42)[0][1]
-    assert re.search(r"compiling the step: waited 15 s \(distributed.rendezvous_seconds\) for process 1 \(\S+\)", said)
+    assert re.search(
+        r"compiling the step: waited 15 s \(distributed.rendezvous_seconds\) for process 1 \(\S+\)",
+        said,
+    )

@@ -1,4 +1,6 @@
-"""The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
+"""The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the
+same step.
+"""
 
 import contextlib
 import dataclasses
@@ -53,12 +55,17 @@ def watch(process, values, port, processes=2, settings=SOON):
 def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     """Runs `meet` of (process, values) in threads; what each returned or raised, in order."""
     port = port or hosts.free_port()
-    meets = [lambda side=side: watch(*side, port, processes or len(sides), settings).meet() for side in sides]
+    meets = [
+        lambda side=side: watch(*side, port, processes or len(sides), settings).meet()
+        for side in sides
+    ]
     return at_once(*meets, apart=apart)
 
 
 def after(happened, *watches):
-    """What `meet` of each raises when the time of all is over: as soon as this has happened, however long it took."""
+    """What `meet` of each raises when the time of all is over: as soon as this has happened,
+    however long it took.
+    """
 
     def over():
         wait_until(happened)
@@ -105,7 +112,9 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
         said = "waiting for processes 1, 3 of 4 (here: 0 on "
 
         def told():
-            by = [record.thread for record in caplog.records if record.getMessage().startswith(said)]
+            by = [
+                record.thread for record in caplog.records if record.getMessage().startswith(said)
+            ]
             return len(by) >= 4 and len(set(by)) == 2
 
         results = after(told, *(watch(process, {}, port, 4, soon) for process in (0, 2)))
@@ -115,8 +124,12 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
 
 
 @pytest.mark.parametrize("to_itself", [False, True])
-def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(monkeypatch, caplog, to_itself):
-    """Fails if it takes its own signs of life for those of process 0: it waited for ever, and kept the port."""
+def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(
+    monkeypatch, caplog, to_itself
+):
+    """Fails if it takes its own signs of life for those of process 0: it waited for ever, and kept
+    the port.
+    """
     tries = []
 
     def itself(address, timeout):
@@ -132,11 +145,15 @@ def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(monkeypa
         monkeypatch.setattr(socket, "create_connection", itself)
 
     def told():
-        return "waiting for process 0 of 2 (localhost:" in caplog.text and len(tries) >= 2 * to_itself
+        return (
+            "waiting for process 0 of 2 (localhost:" in caplog.text and len(tries) >= 2 * to_itself
+        )
 
     settings = dataclasses.replace(SOON, report_seconds=0.1)
     (error,) = after(told, watch(1, {}, hosts.free_port(), settings=settings))
-    assert isinstance(error, RestartMe) and "process 0 did not come within 60 s (localhost:" in str(error)
+    assert isinstance(error, RestartMe) and "process 0 did not come within 60 s (localhost:" in str(
+        error
+    )
     assert "Connection refused); start it, then restart all" in str(error)
 
 
@@ -149,11 +166,18 @@ def test_values_that_differ_are_refused_everywhere_with_both():
 
 
 def test_a_process_number_that_comes_twice_or_is_out_of_range_ends_all_with_2(monkeypatch):
-    """Number 0 twice: on one host, and on two, where the second one can listen, and no other process comes to it."""
+    """Number 0 twice: on one host, and on two, where the second one can listen, and no other
+    process comes to it.
+    """
     results = together((0, {}), (1, {}), (1, {}), apart=0.3)
     assert all(isinstance(error, BadInput) for error in (results[0], results[2]))
-    assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
-    said = f"distributed.process_id=77 ({socket.gethostname()}) must lie in [0, distributed.processes=2)"
+    assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(
+        results[0]
+    )
+    said = (
+        f"distributed.process_id=77 ({socket.gethostname()}) "
+        "must lie in [0, distributed.processes=2)"
+    )
     for error in together((0, {}), (77, {}), processes=2):
         assert isinstance(error, BadInput) and said in str(error)
     for listening in (rendezvous.listening, listening_of_its_own):
@@ -171,8 +195,9 @@ def listening_of_its_own(port):
 
 
 def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(monkeypatch):
-    """A pod's name may be unknown for a while. A wrong one stays so; what the cluster gave is not the user's fault, and
-    neither is a name server that does not answer."""
+    """A pod's name may be unknown for a while. A wrong one stays so; what the cluster gave is not
+    the user's fault, and neither is a name server that does not answer.
+    """
     tries = []
 
     def unknown(address, timeout):
@@ -182,8 +207,11 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
     monkeypatch.setattr(socket, "create_connection", unknown)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     for process in (0, 1):
-        for configured, number, kind in ((True, socket.EAI_NONAME, BadInput), (False, socket.EAI_NONAME, RestartMe),
-                                         (True, socket.EAI_AGAIN, RestartMe)):  # fmt: skip
+        for configured, number, kind in (
+            (True, socket.EAI_NONAME, BadInput),
+            (False, socket.EAI_NONAME, RestartMe),
+            (True, socket.EAI_AGAIN, RestartMe),
+        ):
             tries.clear()
             error = socket.gaierror(number, "Name or service not known")
             place = ProcessInfo(f"nowhere:{hosts.free_port()}", 2, process, configured=configured)
@@ -191,7 +219,10 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
             assert isinstance(raised, kind)
             if kind is BadInput:
                 assert "nowhere" in str(raised) and "Name or service not known" in str(raised)
-                assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised)
+                assert (
+                    "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address"
+                    in str(raised)
+                )
 
 
 def test_strangers_are_ignored_or_refused_alone(caplog):
@@ -199,17 +230,29 @@ def test_strangers_are_ignored_or_refused_alone(caplog):
     meets = [watch(process, {"train.steps": 4}, port).meet for process in range(2)]
     pool = ThreadPoolExecutor(1)
     first = pool.submit(meets[0])
-    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b"",
-                  b'{"process": 1, "host": "h", "values": {}, "token": "0"}\n'):  # fmt: skip
+    for words in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[1]\n",
+        b'{"process": "x"}\n',
+        b"[" * 99_999 + b"\n",
+        b"",
+        b'{"process": 1, "host": "h", "values": {}, "token": "0"}\n',
+    ):
         with knock(port) as stranger:
             stranger.sendall(words)
     other = {COUNT: 2, COMMAND: "", "train.steps": 5}
     for words, said in (
-        (hello(77, other), "distributed.process_id=77 (elsewhere) must lie in [0, distributed.processes=2)"),
+        (
+            hello(77, other),
+            "distributed.process_id=77 (elsewhere) must lie in [0, distributed.processes=2)",
+        ),
         (hello(-1, other), "distributed.process_id=-1 (elsewhere) must lie in"),
         (hello(1, other | {COUNT: 3}), "distributed.processes is 2 in process 0"),
         (hello(0, other), "another run is here"),
-        (hello(1, {COUNT: 2, COMMAND: "score"}, end=2, why="no text"), "process 1 (elsewhere) ended: no text"),
+        (
+            hello(1, {COUNT: 2, COMMAND: "score"}, end=2, why="no text"),
+            "process 1 (elsewhere) ended: no text",
+        ),
     ):
         with knock(port) as stranger:
             stranger.sendall(words)
@@ -231,9 +274,14 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
     second = together((0, {"data.corpus": "b"}), (1, {"data.corpus": "b"}), port=port)
     for error in second:
         assert isinstance(error, BadInput)
-        assert f"port {port + 1} of {socket.gethostname()}: another run is here; wait for its end" in str(error)
+        assert (
+            f"port {port + 1} of {socket.gethostname()}: another run is here; wait for its end"
+            in str(error)
+        )
     # A process of the same run that is back before the run has ended: it comes again.
-    assert [type(error) for error in together((1, {"data.corpus": "a"}), processes=2, port=port)] == [RestartMe]
+    assert [
+        type(error) for error in together((1, {"data.corpus": "a"}), processes=2, port=port)
+    ] == [RestartMe]
     assert [sorted(watch.links) for watch in first] == [[1], [0]]
     close(first)
     # The port is free again, also that of the coordinator.
@@ -245,7 +293,9 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
 def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_after_a_while(
     monkeypatch, caplog, shift, for_good
 ):
-    """Fails if a scheduler starts it again after 42 for ever, or if a restart fails at what is left before it."""
+    """Fails if a scheduler starts it again after 42 for ever, or if a restart fails at what is left
+    before it.
+    """
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     # Process 1 meets the other program, or process 0.
@@ -260,9 +310,13 @@ def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_aft
         met = (lambda: "silent for 0.2 s" in caplog.text) if shift else (lambda: watches[0].links)
         results = after(met, *watches)
     for error in results:
-        assert isinstance(error, BadInput) and str(error).startswith("process 0 did not come within ")
+        assert isinstance(error, BadInput) and str(error).startswith(
+            "process 0 did not come within "
+        )
         assert "stop what listens there, or set another distributed.coordinator and" in str(error)
-    assert f"(port {port + shift} of {socket.gethostname()}: Address already in use)" in str(results[0])
+    assert f"(port {port + shift} of {socket.gethostname()}: Address already in use)" in str(
+        results[0]
+    )
     assert ("Address already in use" if not shift else "silent for 0.2 s") in str(results[1])
 
 
@@ -272,18 +326,23 @@ def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
 
     monkeypatch.setattr(rendezvous, "listening", denied)
     (error,) = together((0, {}))
-    assert isinstance(error, BadInput) and "Permission denied; set another distributed.coordinator" in str(error)
+    assert isinstance(
+        error, BadInput
+    ) and "Permission denied; set another distributed.coordinator" in str(error)
 
 
 @pytest.mark.parametrize(
     ("more", "seconds", "said"),
     [
-        # A process whose host went away and is back: its old connection is half open, says nothing more, stays open.
+        # A process whose host went away and is back: its old connection is half open, says nothing
+        # more, stays open.
         ({}, 31, ""),
         ({"train.steps": 5}, 0, "another run is here"),
     ],
 )
-def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_process(more, seconds, said):
+def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_process(
+    more, seconds, said
+):
     port = hosts.free_port()
     watches = [watch(process, {"train.steps": 4}, port, 3) for process in range(3)]
     with ThreadPoolExecutor(1) as pool:
@@ -303,16 +362,23 @@ def test_a_process_that_fails_before_the_meeting_ends_all(failed):
     port, began = hosts.free_port(), time.monotonic()
     watches = [watch(process, {}, port, 3) for process in range(3)]
     results = at_once(
-        *(functools.partial(one.announce, 1, f"no corpus in {one.process}") if one.process in failed else one.meet
-          for one in watches), apart=0.1,
-    )  # fmt: skip
+        *(
+            functools.partial(one.announce, 1, f"no corpus in {one.process}")
+            if one.process in failed
+            else one.meet
+            for one in watches
+        ),
+        apart=0.1,
+    )
     for process in failed:
         watches[process].close()
     assert time.monotonic() - began < SOON.rendezvous_seconds / 2
     assert [process for process in range(3) if results[process] is None] == list(failed)
     for process in {0, 1, 2} - set(failed):
         assert results[process].exit_code == 1
-        said = [f"process {one} ({socket.gethostname()}) ended: no corpus in {one}" for one in failed]
+        said = [
+            f"process {one} ({socket.gethostname()}) ended: no corpus in {one}" for one in failed
+        ]
         assert str(results[process]) in said
 
 
@@ -324,16 +390,37 @@ def command():
     messages.output.command = ""
 
 
-@pytest.mark.parametrize("wrong", ["--config=nix.py", "--config.train.stepz=1", "--config.data.corpus=/nix",
-                                   "--config.distributed.process_id=77"])  # fmt: skip
-def test_whatever_stops_a_command_before_the_meeting_reaches_process_0(command, tmp_path, capsys, wrong):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--config=nix.py",
+        "--config.train.stepz=1",
+        "--config.data.corpus=/nix",
+        "--config.distributed.process_id=77",
+    ],
+)
+def test_whatever_stops_a_command_before_the_meeting_reaches_process_0(
+    command, tmp_path, capsys, wrong
+):
     port = hosts.free_port()
-    place = [f"--config.distributed.coordinator=localhost:{port}", "--config.distributed.processes=2",
-             "--config.distributed.process_id=1", "--config.distributed.rendezvous_seconds=20",
-             f"--config.data.corpus={data_fixtures.corpus_path()}"]  # fmt: skip
+    place = [
+        f"--config.distributed.coordinator=localhost:{port}",
+        "--config.distributed.processes=2",
+        "--config.distributed.process_id=1",
+        "--config.distributed.rendezvous_seconds=20",
+        f"--config.data.corpus={data_fixtures.corpus_path()}",
+    ]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(together, (0, {}), processes=2, port=port)
-        code = cli.main(["train", f"--config={hosts.TESTS}/tiny_config.py", f"--workdir={tmp_path}", *place, wrong])
+        code = cli.main(
+            [
+                "train",
+                f"--config={hosts.TESTS}/tiny_config.py",
+                f"--workdir={tmp_path}",
+                *place,
+                wrong,
+            ]
+        )
         (error,) = first.result(30)
     _, _, line = capsys.readouterr().err.partition("xlnet-jax train: ")
     line = line.splitlines()[0]
@@ -347,8 +434,11 @@ def test_whatever_stops_a_command_before_the_meeting_reaches_process_0(command, 
 @pytest.mark.parametrize("code, signals", [(2, True), (42, False)])
 def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
     monkeypatch.setattr(processes, "GRACE_SECONDS", -4.5)
-    place = [f"--config.distributed.coordinator=localhost:{hosts.free_port()}", "--config.distributed.processes=2",
-             "--config.distributed.process_id=1"]  # fmt: skip
+    place = [
+        f"--config.distributed.coordinator=localhost:{hosts.free_port()}",
+        "--config.distributed.processes=2",
+        "--config.distributed.process_id=1",
+    ]
     announce = Watch.announce
 
     def with_signal(watch, *why):
@@ -366,8 +456,9 @@ def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
 
 @pytest.mark.parametrize("process", [0, 1, None])
 def test_a_signal_before_or_in_the_meeting_ends_all_with_42(process):
-    """The thread that received it says so, while the main thread starts (in the meeting: None). Fails if the number of
-    a process that has come already counts as taken: 2."""
+    """The thread that received it says so, while the main thread starts (in the meeting: None).
+    Fails if the number of a process that has come already counts as taken: 2.
+    """
     port = hosts.free_port()
     watches = [watch(number, {}, port, 3) for number in range(2)]
 
@@ -389,7 +480,11 @@ def test_a_signal_before_or_in_the_meeting_ends_all_with_42(process):
 def ends(monkeypatch):
     """What ends the processes of a test, by process number."""
     said = {}
-    monkeypatch.setattr(rendezvous.Watch, "_exit", lambda self, code, why: said.setdefault(self.process, (code, why)))
+    monkeypatch.setattr(
+        rendezvous.Watch,
+        "_exit",
+        lambda self, code, why: said.setdefault(self.process, (code, why)),
+    )
     monkeypatch.setattr(rendezvous, "GRACE_SECONDS", 0.2)
     return said
 
@@ -410,7 +505,9 @@ def test_the_end_of_a_process_is_passed_on_with_its_code_and_a_lost_one_is_named
 
 
 def test_an_error_is_printed_before_the_others_are_told(capsys):
-    """Fails if a launcher that kills all processes at the end of the first takes the reason with it."""
+    """Fails if a launcher that kills all processes at the end of the first takes the reason with
+    it.
+    """
     said = []
     messages.inform(lambda *how: said.append((*how, capsys.readouterr().err)))
     messages.error("xlnet-jax", "why", 3)
@@ -421,7 +518,12 @@ def test_an_error_is_printed_before_the_others_are_told(capsys):
 @pytest.fixture
 def nowhere(monkeypatch):
     """An environment without any cluster."""
-    for name in (*ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
+    for name in (
+        *ENVIRONMENT.values(),
+        "JAX_LOCAL_DEVICE_IDS",
+        "SLURM_JOB_ID",
+        "TPU_SKIP_MDS_QUERY",
+    ):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -447,11 +549,25 @@ def test_the_place_comes_from_keys_or_the_environment(nowhere):
         find(process_id=4)
 
 
-SLURM = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "node[003-006]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
-         "SLURM_LOCALID": "0"}  # fmt: skip
-GKE = {"TPU_WORKER_HOSTNAMES": "a.test,b.test", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2",
-       "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1:8080"}  # fmt: skip
-TWO = {"agent-worker-number": "1", "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2", "tpu-env": ""}
+SLURM = {
+    "SLURM_JOB_ID": "4096",
+    "SLURM_STEP_NODELIST": "node[003-006]",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+}
+GKE = {
+    "TPU_WORKER_HOSTNAMES": "a.test,b.test",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1:8080",
+}
+TWO = {
+    "agent-worker-number": "1",
+    "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2",
+    "tpu-env": "",
+}
 ALONE = TWO | {"agent-worker-number": "0", "worker-network-endpoints": "x:y:127.0.0.1"}
 ONE_TASK = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
 
@@ -461,7 +577,12 @@ ONE_TASK = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
     [
         (SLURM, None, {}, ProcessInfo("node003:61440", 4, 2, [0])),
         (SLURM, None, {"detect": False}, None),
-        (SLURM, None, {"coordinator": "other:1", "process_id": 3}, ProcessInfo("other:1", 4, 3, [0])),
+        (
+            SLURM,
+            None,
+            {"coordinator": "other:1", "process_id": 3},
+            ProcessInfo("other:1", 4, 3, [0]),
+        ),
         (SLURM | {"JAX_LOCAL_DEVICE_IDS": "0,1"}, None, {}, ProcessInfo("node003:61440", 4, 2)),
         (SLURM | {"SLURM_STEP_NUM_NODES": "2"}, None, {}, ProcessInfo("node003:61440", 4, 2, [0])),
         # The only task of its node has all of its devices.

@@ -16,9 +16,13 @@ def lines(reports) -> Iterator[str]:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     stats = terminalreporter.stats
-    table = list(lines([report for outcome in ("passed", "failed") for report in stats.get(outcome, ())]))
+    table = list(
+        lines([report for outcome in ("passed", "failed") for report in stats.get(outcome, ())])
+    )
     if table:
         terminalreporter.section("largest error, relative to the largest value of each array")
-        terminalreporter.write_line(f"{'case':16}{'dtype':8}{'':6}" + "".join(f" {kind:>9}" for kind in KINDS))
+        terminalreporter.write_line(
+            f"{'case':16}{'dtype':8}{'':6}" + "".join(f" {kind:>9}" for kind in KINDS)
+        )
         for line in table:
             terminalreporter.write_line(line)

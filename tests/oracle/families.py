@@ -1,8 +1,10 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 as this package computes them, for comparisons with Hugging Face `transformers`.
+"""BERT, RoBERTa, ALBERT and GPT-2 as this package computes them, for comparisons with Hugging Face
+`transformers`.
 
-A case is a configuration, a batch with padding, and weights under the names of that library, all drawn from a seed.
-`run` gives what a class of that library gives: logits, the loss, and the gradient of every parameter under its name
-there. So both directions of the tables of `convert` are in it, and the border of the sentence heads. All needs x64.
+A case is a configuration, a batch with padding, and weights under the names of that library, all
+drawn from a seed. `run` gives what a class of that library gives: logits, the loss, and the
+gradient of every parameter under its name there. So both directions of the tables of `convert` are
+in it, and the border of the sentence heads. All needs x64.
 """
 
 from __future__ import annotations
@@ -36,10 +38,20 @@ B, T, C, LABELS = 3, 9, 2, 3
 FIRST_TEXT = 6
 """Below are special pieces, among them that of padding, from whose id RoBERTa counts positions."""
 TASKS_OF = {
-    **dict.fromkeys(FAMILIES[:3], ("none", "classification", "regression", "multiple_choice", "token_classification",
-                                   "question_answering", "multi_label_classification")),
+    **dict.fromkeys(
+        FAMILIES[:3],
+        (
+            "none",
+            "classification",
+            "regression",
+            "multiple_choice",
+            "token_classification",
+            "question_answering",
+            "multi_label_classification",
+        ),
+    ),
     "gpt2": ("none", "classification", "multi_label_classification"),
-}  # fmt: skip
+}
 
 
 def special(family: str) -> SpecialIds:
@@ -54,44 +66,72 @@ def special(family: str) -> SpecialIds:
 
 def tokenizer(config: Config) -> Any:
     """What a task asks a tokenizer for, apart from texts."""
-    return types.SimpleNamespace(special=special(config.model.architecture), vocab_size=config.model.vocab_size)
+    return types.SimpleNamespace(
+        special=special(config.model.architecture), vocab_size=config.model.vocab_size
+    )
 
 
 def draw(family: str, seed: int, task: str = "none") -> Config:
-    """A configuration without dropout; of the first ones each activation occurs, and each kind of loss."""
+    """A configuration without dropout; of the first ones each activation occurs, and each kind of
+    loss.
+    """
     rng = np.random.default_rng((seed, FAMILIES.index(family)))
     heads, head_dim = int(rng.integers(1, 4)), int(rng.integers(2, 5))
-    further = {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
+    further = (
+        {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
+    )
     labels = ",".join("abc") if task.endswith("classification") else ""
-    gpt2, paired = family == "gpt2", task == "none" and family in ("bert", "albert") and seed % 2 == 0
+    gpt2, paired = (
+        family == "gpt2",
+        task == "none" and family in ("bert", "albert") and seed % 2 == 0,
+    )
     return Config().changed(
         model=dict(
-            architecture=family, vocab_size=int(rng.integers(12, 24)), layers=int(rng.integers(1, 4)), heads=heads,
-            head_dim=head_dim, d_model=heads * head_dim, d_ff=int(rng.integers(3, 12)), memory_len=0, dropout=0.0,
-            attention_dropout=0.0, max_positions=T + int(rng.integers(0, 4)), norm="pre" if gpt2 else "post",
-            # That of RoBERTa's head stays gelu_erf, which shows only where the layers have another one.
-            activation=("gelu_erf", "gelu", "relu")[(seed + (family == "roberta")) % 3], compute_dtype="float64",
+            architecture=family,
+            vocab_size=int(rng.integers(12, 24)),
+            layers=int(rng.integers(1, 4)),
+            heads=heads,
+            head_dim=head_dim,
+            d_model=heads * head_dim,
+            d_ff=int(rng.integers(3, 12)),
+            memory_len=0,
+            dropout=0.0,
+            attention_dropout=0.0,
+            max_positions=T + int(rng.integers(0, 4)),
+            norm="pre" if gpt2 else "post",
+            # That of RoBERTa's head stays gelu_erf, which shows only where the layers have another
+            # one.
+            activation=("gelu_erf", "gelu", "relu")[(seed + (family == "roberta")) % 3],
+            compute_dtype="float64",
             unroll="off",
-            layer_norm_epsilon=float(rng.choice([1e-12, 1e-5, 1e-3])), **further,
+            layer_norm_epsilon=float(rng.choice([1e-12, 1e-5, 1e-3])),
+            **further,
         ),
         data=dict(
-            objective="clm" if gpt2 else "mlm", segment_len=T, bidirectional=False,
+            objective="clm" if gpt2 else "mlm",
+            segment_len=T,
+            bidirectional=False,
             pairs={"roberta": "none", "albert": "order"}.get(family, "next"),
             reuse_len=T - {"gpt2": 0, "roberta": 2}.get(family, 3),
-            num_predict=T if gpt2 else 3, sentence_loss=paired,
+            num_predict=T if gpt2 else 3,
+            sentence_loss=paired,
         ),
         finetune=dict(task=task, labels=labels),
-    )  # fmt: skip
+    )
 
 
 def forms(config: Config) -> dict[str, tuple[int, ...]]:
     """The shapes of all arrays by their names there."""
-    arrays = jax.eval_shape(lambda tree: names.to_foreign(peers.table(config), tree), tree_of(config))
+    arrays = jax.eval_shape(
+        lambda tree: names.to_foreign(peers.table(config), tree), tree_of(config)
+    )
     return {name: array.shape for name, array in arrays.items()}
 
 
 def draw_weights(config: Config, seed: int) -> dict[str, np.ndarray]:
-    """Large, so that attention is far from uniform and a wrong mask or position shows; exact in float32."""
+    """Large, so that attention is far from uniform and a wrong mask or position shows; exact in
+    float32.
+    """
     rng = np.random.default_rng(seed)
 
     def one(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -104,7 +144,11 @@ def draw_weights(config: Config, seed: int) -> dict[str, np.ndarray]:
 
 def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
     """Rows [B, C, T] with padding on the right, and labels as that library has them."""
-    rng, model, ids = np.random.default_rng((seed, 1)), config.model, special(config.model.architecture)
+    rng, model, ids = (
+        np.random.default_rng((seed, 1)),
+        config.model,
+        special(config.model.architecture),
+    )
     task, rows = config.finetune.task, C if config.finetune.task == "multiple_choice" else 1
     length = np.array([T, *rng.integers(4, T, B * rows - 1)]).reshape(B, rows, 1)
     real = np.arange(T) < length
@@ -115,15 +159,22 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
     chosen[:, :, 1] = True
     labels = {
         "none": np.where(chosen, rng.integers(0, model.vocab_size, chosen.shape), -100),
-        "classification": rng.integers(0, LABELS, B), "regression": rng.standard_normal(B),
+        "classification": rng.integers(0, LABELS, B),
+        "regression": rng.standard_normal(B),
         "multiple_choice": rng.integers(0, C, B),
         "token_classification": np.where(chosen, rng.integers(0, LABELS, chosen.shape), -100),
         "question_answering": np.stack([rng.integers(0, 4, B), rng.integers(0, 4, B)]),
         "multi_label_classification": (np.arange(B * LABELS).reshape(B, LABELS) + seed) % 4 % 2.0,
-    }[task]  # fmt: skip
+    }[task]
     if model.architecture == "gpt2" and task == "none":
         labels = np.where(real & (chosen | (np.arange(T) == 1)), tokens, -100)
-    return dict(tokens=tokens, segments=segments.astype(int), real=real, labels=labels, pairs=rng.integers(0, 2, B))
+    return dict(
+        tokens=tokens,
+        segments=segments.astype(int),
+        real=real,
+        labels=labels,
+        pairs=rng.integers(0, 2, B),
+    )
 
 
 @functools.cache
@@ -132,7 +183,9 @@ def tree_of(config: Config) -> Any:
     if config.finetune.task == "none":
         return nn.meta.unbox(make_recipe(config).abstract_params)
     model = task_model(config)
-    batch: Any = jax.tree.map(lambda x: x.astype(f"{x.dtype.kind}4"), task_batch(config, draw_inputs(config, 0)))
+    batch: Any = jax.tree.map(
+        lambda x: x.astype(f"{x.dtype.kind}4"), task_batch(config, draw_inputs(config, 0))
+    )
     return nn.meta.unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)))
 
 
@@ -143,7 +196,11 @@ def task_model(config: Config) -> TaskModel:
 
 def task_batch(config: Config, fed: dict[str, np.ndarray]) -> TaskBatch:
     task, labels = config.finetune.task, fed["labels"]
-    ours = {"label": np.where(labels[:, 0] < 0, -1, labels[:, 0]) if task == "token_classification" else labels}
+    ours = {
+        "label": np.where(labels[:, 0] < 0, -1, labels[:, 0])
+        if task == "token_classification"
+        else labels
+    }
     if task == "question_answering":
         ours = {"start": labels[0], "end": labels[1]}
     return TaskBatch(fed["tokens"][:, :, None], fed["segments"][:, :, None], ours, np.ones(B))
@@ -156,21 +213,31 @@ def batch_of(config: Config, fed: dict[str, np.ndarray]) -> Batch:
     if causal:  # the label of a position is predicted at the one before
         labels = np.concatenate([labels[:, 1:], np.full((B, 1), -100)], axis=1)
     return Batch(
-        tokens=tokens, segments=fed["segments"][:, 0], rank=np.where(real, np.arange(T) * causal, NEVER),
-        direction=np.ones(B, np.int32), continues=np.zeros(B, bool),
-        target_positions=np.broadcast_to(np.arange(T), (B, T)), target_tokens=np.maximum(labels, 0),
-        target_weights=(labels >= 0).astype(np.float64), summary_position=np.zeros(B, np.int32),
-        label=1 - fed["pairs"], label_weight=np.ones(B),
-    )  # fmt: skip
+        tokens=tokens,
+        segments=fed["segments"][:, 0],
+        rank=np.where(real, np.arange(T) * causal, NEVER),
+        direction=np.ones(B, np.int32),
+        continues=np.zeros(B, bool),
+        target_positions=np.broadcast_to(np.arange(T), (B, T)),
+        target_tokens=np.maximum(labels, 0),
+        target_weights=(labels >= 0).astype(np.float64),
+        summary_position=np.zeros(B, np.int32),
+        label=1 - fed["pairs"],
+        label_weight=np.ones(B),
+    )
 
 
 def to_tree(config: Config, arrays: dict[str, np.ndarray]) -> Any:
     """Arrays under their names as our tree of float64."""
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, np.dtype(np.float64)), tree_of(config))
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, np.dtype(np.float64)), tree_of(config)
+    )
     return names.from_foreign(peers.table(config), shapes, names.Arrays.of("folder", arrays))
 
 
-def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run(
+    config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Logits (of pairs: log-probabilities), `loss`, and gradients under their names."""
     params = jax.tree.map(jnp.asarray, to_tree(config, weights))
     pretraining = config.finetune.task == "none"
@@ -184,9 +251,19 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
         found = {"logits": model.logits(params, out.hidden_BTD)}
         if config.data.sentence_loss:
             head = {"params": {name: params[name] for name in ("pooler", "sentence_head")}}
-            found["pairs"] = -jnp.stack([
-                model.sentence_head.apply(head, out.hidden_BTD, dataclasses.replace(batch, label=jnp.full(B, label)),
-                                          jnp.arange(B), deterministic=True) for label in (1, 0)], axis=1)  # fmt: skip
+            found["pairs"] = -jnp.stack(
+                [
+                    model.sentence_head.apply(
+                        head,
+                        out.hidden_BTD,
+                        dataclasses.replace(batch, label=jnp.full(B, label)),
+                        jnp.arange(B),
+                        deterministic=True,
+                    )
+                    for label in (1, 0)
+                ],
+                axis=1,
+            )
         return loss, found
 
     def of_task(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -200,23 +277,33 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
             loss = (loss_B * words_B).sum() / words_B.sum()
             return loss, {"logits": model.head.apply(variables, hidden, method="logits")}
         if config.finetune.task == "question_answering":
-            scores = model.head.apply(variables, hidden, method=lambda head, x: head.logits(x.h_BCTD[:, 0]))
+            scores = model.head.apply(
+                variables, hidden, method=lambda head, x: head.logits(x.h_BCTD[:, 0])
+            )
             return loss, {"logits": scores}
         return loss, {"logits": model.head.apply(variables, hidden, deterministic=True)}
 
     compute = jax.value_and_grad(of_pretraining if pretraining else of_task, has_aux=True)
     (loss, found), gradient = jax.jit(compute)(params)
     theirs = names.to_foreign(peers.table(config), jax.device_get(gradient))
-    return {"loss": loss, **found} | {f"gradient of {name}": array for name, array in theirs.items()}
+    return {"loss": loss, **found} | {
+        f"gradient of {name}": array for name, array in theirs.items()
+    }
 
 
-def error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], real: np.ndarray) -> dict[str, float]:
-    """The largest difference of each array, relative to its largest value but not to less than 1e-3; logits of padding
-    are not compared. GPT-2's padding reads the text before it."""
+def error(
+    ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], real: np.ndarray
+) -> dict[str, float]:
+    """The largest difference of each array, relative to its largest value but not to less than
+    1e-3; logits of padding are not compared. GPT-2's padding reads the text before it.
+    """
     found = {}
     assert ours.keys() == theirs.keys()
     for name, wanted in theirs.items():
-        got, wanted = np.asarray(ours[name], np.float64).reshape(np.shape(wanted)), np.asarray(wanted)
+        got, wanted = (
+            np.asarray(ours[name], np.float64).reshape(np.shape(wanted)),
+            np.asarray(wanted),
+        )
         if name == "logits" and wanted.ndim == 3:
             got, wanted = got[real[:, 0]], wanted[real[:, 0]]
         found[name] = float(np.abs(got - wanted).max() / max(np.abs(wanted).max(), 1e-3))

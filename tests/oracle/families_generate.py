@@ -1,4 +1,5 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 as Hugging Face `transformers` computes them, in float64; writes `families.json`.
+"""BERT, RoBERTa, ALBERT and GPT-2 as Hugging Face `transformers` computes them, in float64; writes
+`families.json`.
 
     python tests/oracle/families_generate.py
 
@@ -33,7 +34,9 @@ def model_of(config: Config) -> transformers.PreTrainedModel:
     return getattr(transformers, peers.class_of(config))(settings).to(torch.float64).eval()
 
 
-def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run(
+    config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """What `families.run` gives."""
     model, task = model_of(config), config.finetune.task
     parameters = dict(model.named_parameters())
@@ -43,7 +46,11 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
     with torch.no_grad():
         for name, array in weights.items():
             parameters[name].copy_(torch.from_numpy(array))
-    given = {"input_ids": fed["tokens"], "token_type_ids": fed["segments"], "attention_mask": fed["real"].astype(int)}
+    given = {
+        "input_ids": fed["tokens"],
+        "token_type_ids": fed["segments"],
+        "attention_mask": fed["real"].astype(int),
+    }
     if config.model.architecture == "gpt2":
         del given["token_type_ids"]
     if task != "multiple_choice":
@@ -54,7 +61,9 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
     else:
         given["labels"] = labels
     if paired := config.data.sentence_loss:
-        given["next_sentence_label" if config.model.architecture == "bert" else "sentence_order_label"] = fed["pairs"]
+        given[
+            "next_sentence_label" if config.model.architecture == "bert" else "sentence_order_label"
+        ] = fed["pairs"]
     tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
     # The loss of GPT-2 would be computed in float32.
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
@@ -63,7 +72,9 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
     found = {"loss": out.loss}
     if paired:
         found["logits"] = out.prediction_logits
-        pairs = out.seq_relationship_logits if config.model.architecture == "bert" else out.sop_logits
+        pairs = (
+            out.seq_relationship_logits if config.model.architecture == "bert" else out.sop_logits
+        )
         found["pairs"] = torch.log_softmax(pairs, dim=1)
     elif task == "question_answering":
         found["logits"] = torch.stack([out.start_logits, out.end_logits], dim=2)

@@ -1,13 +1,14 @@
-"""Writes the .npz files that `test_oracle.py` replays: XLNet as Hugging Face `transformers` computes it, in float64.
+"""Writes the .npz files that `test_oracle.py` replays: XLNet as Hugging Face `transformers`
+computes it, in float64.
 
     python tests/oracle/generate.py
 
-Needs torch and transformers (the extra `peers`). Everything is drawn from fixed seeds; on one machine the files come
-out with the same bytes every time.
+Needs torch and transformers (the extra `peers`). Everything is drawn from fixed seeds; on one
+machine the files come out with the same bytes every time.
 
-That library is an independent implementation of the original's graph: it has masks where we have ranks, one flag for
-the whole batch where we have a direction per row, and no notion of an empty memory slot. What it is fed is therefore
-made here from the original's rules and not from our ranks.
+That library is an independent implementation of the original's graph: it has masks where we have
+ranks, one flag for the whole batch where we have a direction per row, and no notion of an empty
+memory slot. What it is fed is therefore made here from the original's rules and not from our ranks.
 """
 
 from __future__ import annotations
@@ -37,10 +38,19 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 
 def build(case: Case) -> transformers.XLNetLMHeadModel:
     config = transformers.XLNetConfig(
-        vocab_size=case.vocab_size, d_model=case.width, n_layer=case.layers, n_head=case.heads, d_inner=case.ff_width,
-        ff_activation=ACTIVATIONS[case.activation], clamp_len=case.clamp_len, mem_len=case.memory_len or None,
-        reuse_len=case.reuse_len, bi_data=-1 in case.direction, dropout=0.0, use_mems_train=False,
-    )  # fmt: skip
+        vocab_size=case.vocab_size,
+        d_model=case.width,
+        n_layer=case.layers,
+        n_head=case.heads,
+        d_inner=case.ff_width,
+        ff_activation=ACTIVATIONS[case.activation],
+        clamp_len=case.clamp_len,
+        mem_len=case.memory_len or None,
+        reuse_len=case.reuse_len,
+        bi_data=-1 in case.direction,
+        dropout=0.0,
+        use_mems_train=False,
+    )
     model = transformers.XLNetLMHeadModel(config).to(torch.float64).eval()
     computed = model.transformer.relative_positional_encoding
 
@@ -54,7 +64,9 @@ def build(case: Case) -> transformers.XLNetLMHeadModel:
 
 
 def draw_weights(case: Case, seed: int = 0) -> Arrays:
-    """Large, so that attention is far from uniform, and a wrong mask or distance shows; exact in float32."""
+    """Large, so that attention is far from uniform, and a wrong mask or distance shows; exact in
+    float32.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -62,14 +74,19 @@ def draw_weights(case: Case, seed: int = 0) -> Arrays:
         around = 1.0 if name.endswith("layer_norm.weight") else 0.0
         return (around + scale * rng.standard_normal(shape)).astype(np.float32)
 
-    return {name: draw(name, tuple(tensor.shape)) for name, tensor in sorted(build(case).named_parameters())}
+    return {
+        name: draw(name, tuple(tensor.shape))
+        for name, tensor in sorted(build(case).named_parameters())
+    }
 
 
 def hidden_by_blocks(classes: str, order: list[int], first_part: int) -> np.ndarray:
-    """Who may not see whom, by the original's rule for permutations within each of two parts, bool [T, T].
+    """Who may not see whom, by the original's rule for permutations within each of two parts, bool
+    [T, T].
 
-    Of every position `classes` has a letter (C context, T target, F functional: SEP and CLS), and `order` its place in
-    the permutation of its own part. This is for the query stream; the content stream sees itself besides.
+    Of every position `classes` has a letter (C context, T target, F functional: SEP and CLS), and
+    `order` its place in the permutation of its own part. This is for the query stream; the content
+    stream sees itself besides.
     """
     T = len(classes)
     hidden = np.ones((T, T), bool)
@@ -77,7 +94,8 @@ def hidden_by_blocks(classes: str, order: list[int], first_part: int) -> np.ndar
         for j in range(T):
             i_second, j_second = i >= first_part, j >= first_part
             if i_second != j_second:
-                hidden[i, j] = j_second  # the first part sees nothing of the second, the second all of the first
+                # The first part sees nothing of the second, the second all of the first.
+                hidden[i, j] = j_second
             elif classes[j] == "C":
                 hidden[i, j] = False
             elif classes[i] == "T":
@@ -106,7 +124,9 @@ def draw_row(case: Case, rng: np.random.Generator, row: int, last: bool) -> Arra
     count = case.targets[row]
     text = ~functional & ~padding
     of_first = rng.choice(np.flatnonzero(text & (positions < R)), count // 2, replace=False)
-    of_second = rng.choice(np.flatnonzero(text & (positions >= R)), count - count // 2, replace=False)
+    of_second = rng.choice(
+        np.flatnonzero(text & (positions >= R)), count - count // 2, replace=False
+    )
     chosen = np.sort(np.concatenate([of_first, of_second]))
     target_positions = np.zeros(P, int)
     target_positions[:count] = chosen
@@ -114,7 +134,9 @@ def draw_row(case: Case, rng: np.random.Generator, row: int, last: bool) -> Arra
     order = np.concatenate([rng.permutation(R), rng.permutation(T - R)])
     target = np.isin(positions, chosen)
     if case.order == "permutation":
-        classes = "".join("T" if t else "F" if f else "C" for t, f in zip(target, functional, strict=True))
+        classes = "".join(
+            "T" if t else "F" if f else "C" for t, f in zip(target, functional, strict=True)
+        )
         hidden = hidden_by_blocks(classes, order.tolist(), R)
         rank = np.where(target | functional, order, -1) + np.where(positions >= R, R + 1, 0)
     elif case.order == "everything":
@@ -122,19 +144,28 @@ def draw_row(case: Case, rng: np.random.Generator, row: int, last: bool) -> Arra
     else:
         hidden, rank = ~np.tri(T, dtype=bool), positions
     return dict(
-        tokens=tokens, segments=segments if case.segments else np.zeros(T, int), rank=np.where(padding, NEVER, rank),
-        padding=padding, hidden=hidden, target_positions=target_positions, target_weights=(np.arange(P) < count) * 1.0,
-    )  # fmt: skip
+        tokens=tokens,
+        segments=segments if case.segments else np.zeros(T, int),
+        rank=np.where(padding, NEVER, rank),
+        padding=padding,
+        hidden=hidden,
+        target_positions=target_positions,
+        target_weights=(np.arange(P) < count) * 1.0,
+    )
 
 
 def draw_token(case: Case, rng: np.random.Generator) -> Arrays:
     """A row of a single token, which is a target: it sees itself and the memory."""
     zero = np.zeros(1, int)
     return dict(
-        tokens=rng.integers(FIRST_TEXT, case.vocab_size, 1), segments=zero + 1, rank=zero, padding=zero > 0,
-        hidden=np.zeros((1, 1), bool), target_positions=np.zeros(SLOTS, int),
+        tokens=rng.integers(FIRST_TEXT, case.vocab_size, 1),
+        segments=zero + 1,
+        rank=zero,
+        padding=zero > 0,
+        hidden=np.zeros((1, 1), bool),
+        target_positions=np.zeros(SLOTS, int),
         target_weights=(np.arange(SLOTS) < 1) * 1.0,
-    )  # fmt: skip
+    )
 
 
 def draw(case: Case, seed: int) -> Arrays:
@@ -143,7 +174,9 @@ def draw(case: Case, seed: int) -> Arrays:
         [draw_row(case, rng, row, segment == SEGMENTS - 1) for row in range(len(case.direction))]
         for segment in range(SEGMENTS)
     ]
-    fed = {name: np.stack([[row[name] for row in segment] for segment in rows]) for name in rows[0][0]}
+    fed = {
+        name: np.stack([[row[name] for row in segment] for segment in rows]) for name in rows[0][0]
+    }
     return fed | {"direction": np.array(case.direction)}
 
 
@@ -159,8 +192,9 @@ class Peer:
                 if case.tied and name.endswith(("r_w_bias", "r_r_bias", "r_s_bias")):
                     name = re.sub(r"layer\.\d+", "layer.0", name)
                 parameter.copy_(torch.tensor(weights[name], dtype=torch.float64))
-        # There the first half of a batch is forward and the second backward. So that any row may have any direction,
-        # every row goes in twice, once in either half, and only the one is looked at.
+        # There the first half of a batch is forward and the second backward. So that any row may
+        # have any direction, every row goes in twice, once in either half, and only the one is
+        # looked at.
         forward = np.array(case.direction) == 1
         rows = np.arange(len(forward))
         self.fed_rows = np.concatenate([rows, rows]) if not forward.all() else rows
@@ -170,7 +204,9 @@ class Peer:
         results: Arrays = {}
         memory = None
         for segment in range(SEGMENTS):
-            given = self.arguments({name: array[segment] for name, array in fed.items() if name != "direction"})
+            given = self.arguments(
+                {name: array[segment] for name, array in fed.items() if name != "direction"}
+            )
             out = self.model(
                 **given,
                 mems=memory,
@@ -184,11 +220,17 @@ class Peer:
                 kept = np.stack([layer.numpy() for layer in memory])
             results[f"memory_{segment}"] = kept.swapaxes(1, 2)[:, self.kept_rows]
         out.loss.backward()
-        return results | self.outputs(out, fed["target_positions"][-1]) | {"gradient": self.gradient()}
+        return (
+            results | self.outputs(out, fed["target_positions"][-1]) | {"gradient": self.gradient()}
+        )
 
     def arguments(self, fed: Arrays) -> dict[str, torch.Tensor]:
         case, doubled = self.case, {name: array[self.fed_rows] for name, array in fed.items()}
-        T, positions, used = fed["tokens"].shape[1], doubled["target_positions"], doubled["target_weights"] > 0
+        T, positions, used = (
+            fed["tokens"].shape[1],
+            doubled["target_positions"],
+            doubled["target_weights"] > 0,
+        )
         kept = np.isin(np.arange(len(self.fed_rows)), self.kept_rows)
         labels = np.take_along_axis(doubled["tokens"], positions, axis=1)
         labels[~used | ~kept[:, None]] = -100
@@ -227,14 +269,21 @@ class Peer:
             results["logits"] = results["logits"][rows, target_positions]
         results["content"] = np.stack([self.rows(contents[layer]) for layer in layers])
         for name, per_layer in attention.items():
-            by_row = [self.rows(layer).transpose(0, 2, 1, 3)[rows, target_positions] for layer in per_layer]
+            by_row = [
+                self.rows(layer).transpose(0, 2, 1, 3)[rows, target_positions]
+                for layer in per_layer
+            ]
             results[name] = np.stack(by_row).transpose(0, 1, 3, 2, 4)
         return results
 
     def gradient(self) -> np.ndarray:
-        """In the order of the weights. What has no effect there, such as segments that are not given, has none."""
+        """In the order of the weights. What has no effect there, such as segments that are not
+        given, has none.
+        """
         tensors = [self.parameters[name] for name in sorted(self.parameters)]
-        return np.concatenate([np.zeros(t.numel()) if t.grad is None else t.grad.numpy().ravel() for t in tensors])
+        return np.concatenate(
+            [np.zeros(t.numel()) if t.grad is None else t.grad.numpy().ravel() for t in tensors]
+        )
 
 
 def record(case: Case, weights: Arrays, fed: Arrays) -> Arrays:
@@ -254,11 +303,14 @@ def evenness(case: Case, weights: Arrays, recorded: Arrays) -> float:
 def well_conditioned(name: str, case: Case, weights: Arrays) -> Arrays:
     """Of many draws the one whose gradients differ least in size.
 
-    The gradient of a segment term is a sum whose parts all but cancel, in most draws to 1e-3 of the others or less:
-    float32 then has few digits of it, and an error would say something about the draw instead of about the model.
+    The gradient of a segment term is a sum whose parts all but cancel, in most draws to 1e-3 of the
+    others or less: float32 then has few digits of it, and an error would say something about the
+    draw instead of about the model.
     """
     draws = (draw(case, zlib.crc32(name.encode()) + attempt) for attempt in range(DRAWS))
-    recordings = (record(case, weights, {key: small(array) for key, array in fed.items()}) for fed in draws)
+    recordings = (
+        record(case, weights, {key: small(array) for key, array in fed.items()}) for fed in draws
+    )
     return max(recordings, key=lambda recorded: evenness(case, weights, recorded))
 
 

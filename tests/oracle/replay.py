@@ -1,8 +1,10 @@
-"""The cases of the oracle, and our side of them: replays what an independent XLNet was fed, and compares.
+"""The cases of the oracle, and our side of them: replays what an independent XLNet was fed, and
+compares.
 
-`generate.py` writes what that implementation (Hugging Face `transformers`) did with three segments in a row, memory
-carried: one .npz file per case, and one with the weights, which all cases share. Nothing here needs it or torch.
-Arrays of a file, S = 3 segments; outputs and gradients are those of the last segment:
+`generate.py` writes what that implementation (Hugging Face `transformers`) did with three segments
+in a row, memory carried: one .npz file per case, and one with the weights, which all cases share.
+Nothing here needs it or torch. Arrays of a file, S = 3 segments; outputs and gradients are those of
+the last segment:
 
     tokens, segments, rank        [S, B, T]       as our Batch has them
     padding                       [S, B, T]       bool
@@ -38,7 +40,10 @@ from xlnet_jax.train.loss import LanguageModel, mean_loss
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 WEIGHTS = "weights"
 SEGMENTS = 3
-TOLERANCES = {"float64": {"forward": 1e-10, "gradient": 1e-8}, "float32": {"forward": 2e-5, "gradient": 2e-5}}
+TOLERANCES = {
+    "float64": {"forward": 1e-10, "gradient": 1e-8},
+    "float32": {"forward": 2e-5, "gradient": 2e-5},
+}
 """Relative to the largest value of each array."""
 NO_EFFECT = 1e-6
 """A gradient this much smaller than the largest is rounding."""
@@ -67,7 +72,9 @@ class Case:
     """One entry per row: here is where B comes from."""
     left_padding: tuple[int, ...] = (0, 0)
     right_padding: tuple[int, ...] = (0, 0)
-    """Of the last segment only: the other side lets later segments see the padding in their memory, ours too."""
+    """Of the last segment only: the other side lets later segments see the padding in their memory,
+    ours too.
+    """
     targets: tuple[int, ...] = (5, 5)
     segments: bool = True
     """False: the other side is given none, ours a constant."""
@@ -89,10 +96,19 @@ CASES = {
     "relu": Case(activation="relu"),
     "gelu_erf": Case(activation="gelu_erf"),
     "single_stream": Case(two_streams=False, order="everything", reuse_len=None),
-    "left_to_right": Case(two_streams=False, order="left_to_right", reuse_len=None, direction=(1, -1)),
-    "one_token": Case(length=1, memory_len=1, two_streams=False, order="left_to_right", reuse_len=None,
-                      direction=(1, -1), targets=(1, 1)),
-}  # fmt: skip
+    "left_to_right": Case(
+        two_streams=False, order="left_to_right", reuse_len=None, direction=(1, -1)
+    ),
+    "one_token": Case(
+        length=1,
+        memory_len=1,
+        two_streams=False,
+        order="left_to_right",
+        reuse_len=None,
+        direction=(1, -1),
+        targets=(1, 1),
+    ),
+}
 """The tanh form of gelu is the default, so that `plain` and most others are about it."""
 
 
@@ -108,11 +124,21 @@ def load(name: str) -> Arrays:
 
 def model_config(case: Case, dtype: str, attention: str = "auto") -> ModelConfig:
     return ModelConfig(
-        vocab_size=case.vocab_size, layers=case.layers, d_model=case.width, heads=case.heads,
-        head_dim=case.width // case.heads, d_ff=case.ff_width, activation=case.activation,
-        biases_per_layer=not case.tied, memory_len=case.memory_len, clamp_len=case.clamp_len, dropout=0.0,
-        attention_dropout=0.0, compute_dtype=dtype, attention=attention,
-    )  # fmt: skip
+        vocab_size=case.vocab_size,
+        layers=case.layers,
+        d_model=case.width,
+        heads=case.heads,
+        head_dim=case.width // case.heads,
+        d_ff=case.ff_width,
+        activation=case.activation,
+        biases_per_layer=not case.tied,
+        memory_len=case.memory_len,
+        clamp_len=case.clamp_len,
+        dropout=0.0,
+        attention_dropout=0.0,
+        compute_dtype=dtype,
+        attention=attention,
+    )
 
 
 # Their names and ours. Kernels of dense layers are [out, in] there.
@@ -147,7 +173,8 @@ BIASES = {
 def parameters(tensors: Arrays, case: Case, *, gradients: bool = False) -> Arrays:
     """Their tensors under our paths, layers stacked.
 
-    Tied biases are copies in every layer there: as weights any of them will do, as gradients they add up.
+    Tied biases are copies in every layer there: as weights any of them will do, as gradients they
+    add up.
     """
     ours = {mine: tensors[theirs] for theirs, mine in WHOLE.items()}
     ours["mask_embedding"] = ours["mask_embedding"].reshape(-1)
@@ -173,7 +200,7 @@ def split(flat: np.ndarray, weights: Arrays) -> Arrays:
     return {
         name: part.reshape(weights[name].shape)
         for name, part in zip(weights, np.split(flat, ends[:-1]), strict=True)
-    }  # fmt: skip
+    }
 
 
 def batch_of(case: Case, recorded: Arrays, segment: int) -> Batch:
@@ -195,28 +222,50 @@ def batch_of(case: Case, recorded: Arrays, segment: int) -> Batch:
 
 
 class Observed:
-    """The model, but keeps output and intermediates: they are compared from the very pass that the gradient is of."""
+    """The model, but keeps output and intermediates: they are compared from the very pass that the
+    gradient is of.
+    """
 
     def __init__(self, model: XLNet) -> None:
-        self.model, self.config, self.parts, self.out, self.layers = model, model.config, model.parts, None, None
+        self.model, self.config, self.parts, self.out, self.layers = (
+            model,
+            model.config,
+            model.parts,
+            None,
+            None,
+        )
         self.objective = model.objective
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
-        self.out, seen = self.model.apply(variables, *args, mutable=["intermediates", "layer_outputs"], **kwargs)
+        self.out, seen = self.model.apply(
+            variables, *args, mutable=["intermediates", "layer_outputs"], **kwargs
+        )
         self.layers = {**seen["intermediates"]["layers"], **seen["layer_outputs"]["layers"]}
         return self.out
 
 
 @functools.partial(jax.jit, static_argnames=("config", "reuse_len", "two_streams"))
 def measure(
-    config: ModelConfig, reuse_len: int | None, two_streams: bool, params: Any, batch: Batch, memory: Memory
+    config: ModelConfig,
+    reuse_len: int | None,
+    two_streams: bool,
+    params: Any,
+    batch: Batch,
+    memory: Memory,
 ) -> dict[str, Any]:
-    """All that is compared, of one segment. Without a query stream the content stream predicts, at the same places."""
+    """All that is compared, of one segment. Without a query stream the content stream predicts, at
+    the same places.
+    """
     at_targets = jax.vmap(lambda x, at: jnp.take(x, at, axis=-2))
 
     def content_loss(params: Any, model: Any) -> jax.Array:
-        none = {name: getattr(batch, name)[:, :0] for name in ("target_positions", "target_tokens", "target_weights")}
-        out = model.apply({"params": params}, dataclasses.replace(batch, **none), memory, deterministic=True)
+        none = {
+            name: getattr(batch, name)[:, :0]
+            for name in ("target_positions", "target_tokens", "target_weights")
+        }
+        out = model.apply(
+            {"params": params}, dataclasses.replace(batch, **none), memory, deterministic=True
+        )
         vectors_BPD = at_targets(out.hidden_BTD, batch.target_positions)
         nll_BP = LanguageModel(model).nll(params, vectors_BPD, batch.target_tokens)
         return jnp.sum(nll_BP * batch.target_weights) / jnp.sum(batch.target_weights)
@@ -243,7 +292,9 @@ def measure(
         found["query"] = layers["query_stream"][0]
     # The fused kernels have no probabilities.
     if config.attention != "fused":
-        found["attention_content"] = jax.vmap(lambda x: at_targets(x, positions))(attention["probability_content"][0])
+        found["attention_content"] = jax.vmap(lambda x: at_targets(x, positions))(
+            attention["probability_content"][0]
+        )
         if two_streams:
             found["attention_query"] = attention["probability_query"][0]
     return found
@@ -255,15 +306,25 @@ def our_parameters(case: Case, weights: Arrays, dtype: str) -> Any:
 
 
 def named_gradient(gradient: Any) -> Arrays:
-    return {f"gradient/{name}": np.asarray(x) for name, x in traverse_util.flatten_dict(gradient, sep="/").items()}
+    return {
+        f"gradient/{name}": np.asarray(x)
+        for name, x in traverse_util.flatten_dict(gradient, sep="/").items()
+    }
 
 
 def run(
-    case: Case, weights: Arrays, recorded: Arrays, dtype: str, attention: str = "auto", **changes: np.ndarray
+    case: Case,
+    weights: Arrays,
+    recorded: Arrays,
+    dtype: str,
+    attention: str = "auto",
+    **changes: np.ndarray,
 ) -> Arrays:
-    """Our results for the segments of a file, in its layout; `changes` replace arrays of the last segment's Batch.
+    """Our results for the segments of a file, in its layout; `changes` replace arrays of the last
+    segment's Batch.
 
-    The caller has x64 enabled if `dtype` is float64. `attention` is the implementation, as in `model.attention`.
+    The caller has x64 enabled if `dtype` is float64. `attention` is the implementation, as in
+    `model.attention`.
     """
     config, params = model_config(case, dtype, attention), our_parameters(case, weights, dtype)
     memory = empty_memory(config, len(case.direction))
@@ -282,7 +343,11 @@ def run(
             probability = np.asarray(found[name])
             assert not probability[..., :empty].any(), "an empty memory slot is attended to"
             results[name] = probability[..., empty:]
-    results |= {name: np.asarray(found[name]) for name in ("content", "query", "logits", "loss") if name in found}
+    results |= {
+        name: np.asarray(found[name])
+        for name in ("content", "query", "logits", "loss")
+        if name in found
+    }
     return results | named_gradient(found["gradient"])
 
 
@@ -309,10 +374,11 @@ def chained_gradient(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
 
 
 def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict[str, float]:
-    """The largest error of every array compared, relative to the largest value the other side has there.
+    """The largest error of every array compared, relative to the largest value the other side has
+    there.
 
-    Left out is what means nothing: unused target slots, and the content stream at padding, which nobody looks at and
-    which differs by intent: over there padding sees itself, here not even that.
+    Left out is what means nothing: unused target slots, and the content stream at padding, which
+    nobody looks at and which differs by intent: over there padding sees itself, here not even that.
     """
     text_SBT, used_BP = ~recorded["padding"], recorded["target_weights"][-1] > 0
     compared: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -321,7 +387,10 @@ def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict
         """Of an array [L, B, ..] those rows of the batch and of the axis `rows` that count."""
         ours, theirs = found[name], recorded[name]
         assert ours.shape == theirs.shape, (name, ours.shape, theirs.shape)
-        compared[name] = np.moveaxis(ours, rows, 2)[:, keep_BX], np.moveaxis(theirs, rows, 2)[:, keep_BX]
+        compared[name] = (
+            np.moveaxis(ours, rows, 2)[:, keep_BX],
+            np.moveaxis(theirs, rows, 2)[:, keep_BX],
+        )
 
     compare("content", text_SBT[-1])
     if case.two_streams:
@@ -345,7 +414,9 @@ def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict
     def error(ours: np.ndarray, theirs: np.ndarray) -> float:
         scale = np.abs(theirs).max()
         # What is nothing but rounding (the gradient of what has no effect) has no scale of its own.
-        return float(np.abs(ours - theirs).max() / (scale if scale > NO_EFFECT * largest else largest))
+        return float(
+            np.abs(ours - theirs).max() / (scale if scale > NO_EFFECT * largest else largest)
+        )
 
     return {name: error(*pair) for name, pair in compared.items() if pair[1].size}
 
@@ -357,14 +428,23 @@ def gradients(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
 
 def by_layer(arrays: Arrays) -> Arrays:
     """Stacked arrays taken apart: an array over there is one layer here."""
-    parts = {f"{name}[{i}]": x for name, xs in arrays.items() if name.startswith("layers/") for i, x in enumerate(xs)}
+    parts = {
+        f"{name}[{i}]": x
+        for name, xs in arrays.items()
+        if name.startswith("layers/")
+        for i, x in enumerate(xs)
+    }
     return parts | {name: array for name, array in arrays.items() if not name.startswith("layers/")}
 
 
 def too_large(errors: dict[str, float], dtype: str) -> dict[str, float]:
     """What differs; a NaN does."""
     limits = TOLERANCES[dtype]
-    return {name: x for name, x in errors.items() if not x <= limits["gradient" if "gradient" in name else "forward"]}
+    return {
+        name: x
+        for name, x in errors.items()
+        if not x <= limits["gradient" if "gradient" in name else "forward"]
+    }
 
 
 def summary(errors: dict[str, float]) -> dict[str, float]:

@@ -1,7 +1,9 @@
-"""The models against an independent implementation, recorded: streams, attention, memory, loss and every gradient.
+"""The models against an independent implementation, recorded: streams, attention, memory, loss and
+every gradient.
 
-`replay.py` says what is compared and how, `generate.py` made the recordings; of Transformer-XL `xl_replay.py` and
-`xl_generate.py`, of the other families `families.py` and `families_generate.py`. The run ends with a table of errors.
+`replay.py` says what is compared and how, `generate.py` made the recordings; of Transformer-XL
+`xl_replay.py` and `xl_generate.py`, of the other families `families.py` and `families_generate.py`.
+The run ends with a table of errors.
 """
 
 import jax
@@ -30,7 +32,10 @@ def test_equals_the_recording(name, dtype, attention, weights, record_property):
         found = replay.run(case, weights, recorded, dtype, attention)
     assert found["logits"].dtype == found["content"].dtype == dtype
     errors = replay.errors(case, weights, recorded, found)
-    record_property("oracle", {"case": name, "dtype": dtype, "implementation": attention} | replay.summary(errors))
+    record_property(
+        "oracle",
+        {"case": name, "dtype": dtype, "implementation": attention} | replay.summary(errors),
+    )
     assert not replay.too_large(errors, dtype)
 
 
@@ -47,7 +52,9 @@ def test_transformer_xl_equals_the_recording(name, x64):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_family_equals_the_recording(family, x64):
-    """One configuration of each, of which `peers/test_live_families.py` draws more: logits, losses, gradients."""
+    """One configuration of each, of which `peers/test_live_families.py` draws more: logits, losses,
+    gradients.
+    """
     config, recorded = families.draw(family, 0), families.load()[family]
     fed = families.draw_inputs(config, 0)
     found = families.run(config, families.draw_weights(config, 0), fed)
@@ -60,19 +67,32 @@ def test_a_family_equals_the_recording(family, x64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_the_fused_kernel_in_float32_equals_the_recording(name, weights, monkeypatch, record_property):
-    """Catches a model that feeds the kernel otherwise than `xla`: shared tables, directions, memory, gradients."""
+def test_the_fused_kernel_in_float32_equals_the_recording(
+    name, weights, monkeypatch, record_property
+):
+    """Catches a model that feeds the kernel otherwise than `xla`: shared tables, directions,
+    memory, gradients.
+    """
     # Heads of 4 padded to 128, not to 32, are fewer and compile in half of the time.
     monkeypatch.setattr(tpu, "HEAD_DIMS", (128,))
     monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
     case, recorded = CASES[name], replay.load(name)
-    errors = replay.errors(case, weights, recorded, replay.run(case, weights, recorded, "float32", "fused"))
-    record_property("oracle", {"case": name, "dtype": "float32", "implementation": "fused"} | replay.summary(errors))
-    assert "content" in errors and not {array: error for array, error in errors.items() if not error <= 2e-5}
+    errors = replay.errors(
+        case, weights, recorded, replay.run(case, weights, recorded, "float32", "fused")
+    )
+    record_property(
+        "oracle",
+        {"case": name, "dtype": "float32", "implementation": "fused"} | replay.summary(errors),
+    )
+    assert "content" in errors and not {
+        array: error for array, error in errors.items() if not error <= 2e-5
+    }
 
 
 def test_no_gradient_reaches_back_through_the_memory(weights, x64):
-    """The loss of the last segment as a function of all three still has the gradient of the last alone."""
+    """The loss of the last segment as a function of all three still has the gradient of the last
+    alone.
+    """
     case, recorded = CASES["plain"], replay.load("plain")
     found = replay.run(case, weights, recorded, "float64")
     chained = replay.chained_gradient(case, weights, recorded)
@@ -87,7 +107,9 @@ def test_one_direction_rank_or_segment_moves_the_logits(name, weights, x64):
     batch = replay.batch_of(case, recorded, replay.SEGMENTS - 1)
     logits = replay.run(case, weights, recorded, "float64")["logits"]
     used = batch.target_weights > 0
-    ranked = [i for i in np.flatnonzero(batch.rank[0] < NEVER) if i not in batch.target_positions[0]]
+    ranked = [
+        i for i in np.flatnonzero(batch.rank[0] < NEVER) if i not in batch.target_positions[0]
+    ]
     seen = min(ranked or [0], key=lambda i: batch.rank[0, i])
 
     def flipped(field, index, value):

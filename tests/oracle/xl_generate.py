@@ -1,10 +1,12 @@
-"""Writes the .npz files that `test_oracle.py` replays: Transformer-XL as `transformers` computes it, in float64.
+"""Writes the .npz files that `test_oracle.py` replays: Transformer-XL as `transformers` computes
+it, in float64.
 
     python tests/oracle/xl_generate.py
 
-Needs torch and transformers 4.57 (the extra `peers4`), the last version that has this model. It does not run there as
-it is: it calls `Tensor.type_as` with a dtype. It rounds to float32 in two places, which are kept from that here. Its
-memory begins as zeros that are seen; here it is given an empty one. It keeps what enters each layer, as ours does.
+Needs torch and transformers 4.57 (the extra `peers4`), the last version that has this model. It
+does not run there as it is: it calls `Tensor.type_as` with a dtype. It rounds to float32 in two
+places, which are kept from that here. Its memory begins as zeros that are seen; here it is given an
+empty one. It keeps what enters each layer, as ours does.
 """
 
 from __future__ import annotations
@@ -29,22 +31,43 @@ from xlnet_jax.config import ModelConfig
 type_as = torch.Tensor.type_as
 
 
-def to_dtype(tensor: torch.Tensor, other: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+def to_dtype(
+    tensor: torch.Tensor, other: torch.Tensor | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """`type_as`, which may also be given a dtype."""
     return tensor.to(dtype) if other is None else type_as(tensor, other)
 
 
 def build(model: ModelConfig) -> transformers.TransfoXLLMHeadModel:
     cuts = model.cutoff_list()
-    tied = {"all": [True] * (len(cuts) + 1), "rest": [False, *[True] * len(cuts)], "none": [False] * (len(cuts) + 1)}
+    tied = {
+        "all": [True] * (len(cuts) + 1),
+        "rest": [False, *[True] * len(cuts)],
+        "none": [False] * (len(cuts) + 1),
+    }
     config = transformers.TransfoXLConfig(
-        vocab_size=model.vocab_size, cutoffs=cuts, d_model=model.d_model, d_embed=model.d_embed or model.d_model,
-        n_head=model.heads, d_head=model.head_dim, d_inner=model.d_ff, div_val=model.div_val, n_layer=model.layers,
-        pre_lnorm=model.norm == "pre", mem_len=model.memory_len, clamp_len=model.clamp_len,
-        same_length=model.same_length, tie_projs=tied[model.tie_projections], untie_r=model.biases_per_layer,
-        tie_word_embeddings=model.tie_embedding, layer_norm_epsilon=model.layer_norm_epsilon, dropout=0.0, dropatt=0.0,
-        trainer_compatible=True, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=model.vocab_size,
+        cutoffs=cuts,
+        d_model=model.d_model,
+        d_embed=model.d_embed or model.d_model,
+        n_head=model.heads,
+        d_head=model.head_dim,
+        d_inner=model.d_ff,
+        div_val=model.div_val,
+        n_layer=model.layers,
+        pre_lnorm=model.norm == "pre",
+        mem_len=model.memory_len,
+        clamp_len=model.clamp_len,
+        same_length=model.same_length,
+        tie_projs=tied[model.tie_projections],
+        untie_r=model.biases_per_layer,
+        tie_word_embeddings=model.tie_embedding,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        dropout=0.0,
+        dropatt=0.0,
+        trainer_compatible=True,
+        eos_token_id=0,
+    )
     found = transformers.TransfoXLLMHeadModel(config).to(torch.float64).eval()
     # Its frequencies are float32.
     exponents = torch.arange(0, model.d_model, 2, dtype=torch.float64) / model.d_model
@@ -53,21 +76,31 @@ def build(model: ModelConfig) -> transformers.TransfoXLLMHeadModel:
 
 
 def draw(name: str, model: ModelConfig) -> Arrays:
-    """Weights and text. The weights are large, so that attention is far from uniform; exact in float32.
+    """Weights and text. The weights are large, so that attention is far from uniform; exact in
+    float32.
 
-    In the last segment every cluster has words that are read and words that are predicted: all has a gradient.
+    In the last segment every cluster has words that are read and words that are predicted: all has
+    a gradient.
     """
     rng, ends = np.random.default_rng(zlib.crc32(name.encode())), model.cutoff_list()
 
     def some_of_all(tokens: np.ndarray) -> bool:
-        return all(len(np.unique(np.digitize(x, ends))) > len(ends) for x in (tokens[:, -T - 1 : -1], tokens[:, -T:]))
+        return all(
+            len(np.unique(np.digitize(x, ends))) > len(ends)
+            for x in (tokens[:, -T - 1 : -1], tokens[:, -T:])
+        )
 
-    draws = (rng.integers(0, model.vocab_size, (B, SEGMENTS * T + 1)).astype(np.int32) for _ in range(100))
+    draws = (
+        rng.integers(0, model.vocab_size, (B, SEGMENTS * T + 1)).astype(np.int32)
+        for _ in range(100)
+    )
     drawn: Arrays = {"tokens": next(filter(some_of_all, draws))}
     for weight, tensor in build(model).named_parameters():
         scale = 0.35 if "emb" in weight else 0.5
         around = 1.0 if weight.endswith("layer_norm.weight") else 0.0
-        drawn[f"weight/{weight}"] = (around + scale * rng.standard_normal(tuple(tensor.shape))).astype(np.float32)
+        drawn[f"weight/{weight}"] = (
+            around + scale * rng.standard_normal(tuple(tensor.shape))
+        ).astype(np.float32)
     return drawn
 
 
@@ -86,9 +119,13 @@ def record(model: ModelConfig, drawn: Arrays) -> Arrays:
             out = peer(input_ids=tokens[:, :-1], mems=memory, output_hidden_states=True)
             chosen = -out.logits.gather(2, tokens[:, 1:, None])[..., 0]
             own = peer(input_ids=tokens[:, :-1], labels=tokens[:, :-1], mems=memory).loss
-            assert torch.allclose(own, -out.logits[:, :-1].gather(2, tokens[:, 1:-1, None]).mean(), rtol=1e-12)
+            assert torch.allclose(
+                own, -out.logits[:, :-1].gather(2, tokens[:, 1:-1, None]).mean(), rtol=1e-12
+            )
             memory = out.mems
-            results[f"memory_{segment}"] = np.stack([layer.numpy().swapaxes(0, 1) for layer in memory])
+            results[f"memory_{segment}"] = np.stack(
+                [layer.numpy().swapaxes(0, 1) for layer in memory]
+            )
             hidden.append(np.stack([layer.detach().numpy() for layer in out.hidden_states[1:]]))
             nll.append(chosen.detach().numpy())
     chosen.mean().backward()

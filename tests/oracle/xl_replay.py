@@ -1,14 +1,16 @@
 """Transformer-XL: the cases of its oracle, and our side of them.
 
-`xl_generate.py` writes what Hugging Face `transformers` 4.57 did with three segments of a text in a row, memory
-carried: one .npz file per case in `xl/`. Nothing here needs it or torch. S = 3 segments; a file has
+`xl_generate.py` writes what Hugging Face `transformers` 4.57 did with three segments of a text in a
+row, memory carried: one .npz file per case in `xl/`. Nothing here needs it or torch. S = 3
+segments; a file has
 
     tokens                      [B, S T + 1]
     hidden                      [S, L, B, T, D]        after every layer
     memory_0, .. _2             [L, B, filled slots, D]   after each segment
     nll                         [S, B, T]              of the token after each position
     log_probability             [B, T, V]              of the last segment
-    weight/NAME, gradient/NAME  its parameters; the gradient is that of the mean nll of the last segment
+    weight/NAME, gradient/NAME  its parameters; the gradient is that of the mean nll of the last
+                                segment
 """
 
 from __future__ import annotations
@@ -33,10 +35,21 @@ from xlnet_jax.train.recipe import example_batch, language_model
 SEGMENTS, B, T = 3, 2, 6
 SMALL = ModelConfig(
     architecture="transformer_xl",
-    vocab_size=24, layers=2, d_model=8, heads=2, head_dim=4, d_ff=12, activation="relu", biases_per_layer=False,
-    scale_embedding=True, memory_len=4, dropout=0.0, attention_dropout=0.0, layer_norm_epsilon=1e-5,
+    vocab_size=24,
+    layers=2,
+    d_model=8,
+    heads=2,
+    head_dim=4,
+    d_ff=12,
+    activation="relu",
+    biases_per_layer=False,
+    scale_embedding=True,
+    memory_len=4,
+    dropout=0.0,
+    attention_dropout=0.0,
+    layer_norm_epsilon=1e-5,
     compute_dtype="float64",
-)  # fmt: skip
+)
 _case = functools.partial(dataclasses.replace, SMALL)
 CASES = {
     "plain": SMALL,
@@ -45,10 +58,18 @@ CASES = {
     "adaptive": _case(cutoffs="9,15", same_length=True),
     "projected": _case(cutoffs="9,15", d_embed=6, tie_projections="rest", biases_per_layer=True),
     "div_4": _case(cutoffs="9,15", d_embed=16, div_val=4, memory_len=9, tie_projections="rest"),
-    "untied": _case(cutoffs="9,15", d_embed=16, div_val=4, same_length=True, tie_projections="none",
-                    tie_embedding=False),
-}  # fmt: skip
-"""Memory shorter and longer than a segment of 6; the second and third segment find it partly and all filled."""
+    "untied": _case(
+        cutoffs="9,15",
+        d_embed=16,
+        div_val=4,
+        same_length=True,
+        tie_projections="none",
+        tie_embedding=False,
+    ),
+}
+"""Memory shorter and longer than a segment of 6; the second and third segment find it partly and
+all filled.
+"""
 
 
 def load(name: str) -> Arrays:
@@ -66,7 +87,9 @@ def parameters(theirs: Arrays, model: ModelConfig) -> Arrays:
 
     qkv = stacked("dec_attn.qkv_net.weight").reshape(L, 3, H, E, D).transpose(1, 0, 4, 2, 3)
     attention = dict(zip(("query", "key", "value"), qkv, strict=True))
-    attention["position"] = stacked("dec_attn.r_net.weight").reshape(L, H, E, D).transpose(0, 3, 1, 2)
+    attention["position"] = (
+        stacked("dec_attn.r_net.weight").reshape(L, H, E, D).transpose(0, 3, 1, 2)
+    )
     attention["output"] = stacked("dec_attn.o_net.weight").reshape(L, D, H, E)
     ours |= {f"layers/attention/{name}": array for name, array in attention.items()}
     for mine, name in (("inner", "pos_ff.CoreNet.0"), ("outer", "pos_ff.CoreNet.3")):
@@ -81,7 +104,11 @@ def parameters(theirs: Arrays, model: ModelConfig) -> Arrays:
         else:
             ours[f"biases/{mine}"] = theirs[f"transformer.{name}"]
 
-    biases = [theirs[name] for name in sorted(theirs) if name.startswith("crit.out_layers") and name.endswith("bias")]
+    biases = [
+        theirs[name]
+        for name in sorted(theirs)
+        if name.startswith("crit.out_layers") and name.endswith("bias")
+    ]
     if model.adaptive:
         biases.append(theirs["crit.cluster_bias"])
         ours["lm_head/cluster_table"] = theirs["crit.cluster_weight"]
@@ -105,14 +132,22 @@ def batch_of(recorded: Arrays, segment: int) -> Batch:
     order = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
     empty = example_batch(Config(data=DataConfig(segment_len=T, num_predict=T)), B)
     return dataclasses.replace(
-        empty, tokens=tokens[:, :-1], target_tokens=tokens[:, 1:], rank=order, target_positions=order,
-        target_weights=np.ones((B, T), np.float32), direction=np.ones(B, np.int32), continues=np.ones(B, bool),
-    )  # fmt: skip
+        empty,
+        tokens=tokens[:, :-1],
+        target_tokens=tokens[:, 1:],
+        rank=order,
+        target_positions=order,
+        target_weights=np.ones((B, T), np.float32),
+        direction=np.ones(B, np.int32),
+        continues=np.ones(B, bool),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def measure(model: ModelConfig, params: Any, batch: Batch, memory: Memory) -> dict[str, Any]:
-    whole = language_model(Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T)))
+    whole = language_model(
+        Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T))
+    )
     out: Any
     out, seen = whole.transformer.apply(
         {"params": params}, batch, memory, deterministic=True, mutable=["layer_outputs"]
@@ -128,8 +163,14 @@ def measure(model: ModelConfig, params: Any, batch: Batch, memory: Memory) -> di
 
 
 def run(model: ModelConfig, recorded: Arrays) -> Arrays:
-    """Our results for the segments of a file, in its layout, gradients under our paths; x64 is enabled."""
-    theirs = {name.removeprefix("weight/"): x for name, x in recorded.items() if name.startswith("weight/")}
+    """Our results for the segments of a file, in its layout, gradients under our paths; x64 is
+    enabled.
+    """
+    theirs = {
+        name.removeprefix("weight/"): x
+        for name, x in recorded.items()
+        if name.startswith("weight/")
+    }
     flat = {name: jnp.asarray(x, jnp.float64) for name, x in parameters(theirs, model).items()}
     params, memory = traverse_util.unflatten_dict(flat, sep="/"), empty_memory(model, B)
     found: Arrays = {}
@@ -137,7 +178,9 @@ def run(model: ModelConfig, recorded: Arrays) -> Arrays:
     for segment in range(SEGMENTS):
         each.append(jax.device_get(measure(model, params, batch_of(recorded, segment), memory)))
         memory = each[-1]["memory"]
-        found[f"memory_{segment}"] = memory.hidden_LBMD[:, :, model.memory_len - memory.valid_B[0] :]
+        found[f"memory_{segment}"] = memory.hidden_LBMD[
+            :, :, model.memory_len - memory.valid_B[0] :
+        ]
     found |= {name: np.stack([one[name] for one in each]) for name in ("hidden", "nll")}
     found["log_probability"] = each[-1]["log_probability"]
     flat = traverse_util.flatten_dict(each[-1]["gradient"], sep="/")
@@ -145,10 +188,18 @@ def run(model: ModelConfig, recorded: Arrays) -> Arrays:
 
 
 def errors(model: ModelConfig, recorded: Arrays, found: Arrays) -> dict[str, float]:
-    """The largest error of every array, relative to the largest value that the other side has there."""
-    theirs = {name.removeprefix("gradient/"): x for name, x in recorded.items() if name.startswith("gradient/")}
+    """The largest error of every array, relative to the largest value that the other side has
+    there.
+    """
+    theirs = {
+        name.removeprefix("gradient/"): x
+        for name, x in recorded.items()
+        if name.startswith("gradient/")
+    }
     expected = {f"gradient/{name}": x for name, x in parameters(theirs, model).items()}
     expected |= {name: x for name, x in recorded.items() if name != "tokens" and "/" not in name}
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
     assert all(found[name].shape == x.shape for name, x in expected.items())
-    return {name: float(np.abs(found[name] - x).max() / np.abs(x).max()) for name, x in expected.items()}
+    return {
+        name: float(np.abs(found[name] - x).max() / np.abs(x).max()) for name, x in expected.items()
+    }

@@ -1,6 +1,8 @@
-"""Every field of transformers' own configurations: it comes out again, or is refused by name, or changes no function.
+"""Every field of transformers' own configurations: it comes out again, or is refused by name, or
+changes no function.
 
-A field that a newer version of that library reads fails here until the `Peer` of the member says which of them it is.
+A field that a newer version of that library reads fails here until the `Peer` of the member says
+which of them it is.
 """
 
 import json
@@ -16,23 +18,43 @@ from xlnet_jax.errors import BadInput
 
 transformers = pytest.importorskip("transformers")
 
-TASKS = ("none", "classification", "multi_label_classification", "regression", "token_classification",
-         "multiple_choice", "question_answering", "embeddings")  # fmt: skip
-CASES = [(family, task) for family, row in peers.PEERS.items() for task in TASKS
-         if task == "none" or peers.EXPORTS[task].name in row.heads
-         and (family, task) != ("gpt2", "regression")]  # fmt: skip
+TASKS = (
+    "none",
+    "classification",
+    "multi_label_classification",
+    "regression",
+    "token_classification",
+    "multiple_choice",
+    "question_answering",
+    "embeddings",
+)
+CASES = [
+    (family, task)
+    for family, row in peers.PEERS.items()
+    for task in TASKS
+    if task == "none"
+    or peers.EXPORTS[task].name in row.heads
+    and (family, task) != ("gpt2", "regression")
+]
 IDS = {"bos_token_id", "eos_token_id", "pad_token_id"}
 """They are those of the tokenizer, or are named."""
 
 
 def written(family, task):
     """Our config.json among all fields of theirs, with their defaults."""
-    names = "a,b,c" if task in ("classification", "multi_label_classification", "token_classification") else ""
+    names = (
+        "a,b,c"
+        if task in ("classification", "multi_label_classification", "token_classification")
+        else ""
+    )
     keys = {"task": task, "labels": names}
     if family == "xlnet":
         config, special = tiny.config(finetune=keys), XLNET
     else:
-        config, special = config_of(family, task).changed(finetune=keys), tokenizer_of(family).special
+        config, special = (
+            config_of(family, task).changed(finetune=keys),
+            tokenizer_of(family).special,
+        )
     ours = fields.config_json(config, special, {})
     kind = type(transformers.AutoConfig.for_model(family))
     theirs = json.loads(kind(**ours).to_json_string(use_diff=False))
@@ -82,7 +104,12 @@ def imported(folder, found, special):
 def test_every_field_is_carried_or_refused_or_changes_nothing(family, task, tmp_path):
     special, theirs = written(family, task)
     silent = []
-    for name in theirs.keys() - unread(family, task) - IDS - {"model_type", "architectures", "dtype", "label2id"}:
+    for name in (
+        theirs.keys()
+        - unread(family, task)
+        - IDS
+        - {"model_type", "architectures", "dtype", "label2id"}
+    ):
         changed = theirs | {name: other(name, theirs[name])}
         try:
             again = imported(tmp_path, changed, special)
@@ -97,7 +124,12 @@ def test_every_field_is_carried_or_refused_or_changes_nothing(family, task, tmp_
 @pytest.mark.parametrize("family", peers.PEERS)
 def test_every_field_of_theirs_has_its_place(family):
     row, theirs = peers.PEERS[family], transformers.AutoConfig.for_model(family).to_dict()
-    carried = {name for name, _ in row.named.values()} | row.ids.keys() | row.kept.keys() | row.twins.keys()
+    carried = (
+        {name for name, _ in row.named.values()}
+        | row.ids.keys()
+        | row.kept.keys()
+        | row.twins.keys()
+    )
     one_value = row.required.keys() | peers.SAME.keys() | row.summary.keys()
     read = {*fields._TYPES, "model_type", "dtype", "label2id"}
     assert theirs.keys() - carried - one_value - read - peers.IDLE - row.idle <= IDS

@@ -1,4 +1,6 @@
-"""A fine-tuned model, exported: its head gives the same outputs in transformers as `predict` gives here."""
+"""A fine-tuned model, exported: its head gives the same outputs in transformers as `predict` gives
+here.
+"""
 
 import json
 import os
@@ -28,10 +30,19 @@ T = 32
 EXAMPLES = {
     "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
     "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
-    "multi_label_classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
-    "multiple_choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
+    "multi_label_classification": [
+        ("Bado kilu menora.", "Sidu."),
+        ("Rave tusi.", "Bado bado kilu no."),
+    ],
+    "multiple_choice": [
+        ("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."),
+        ("Kilu.", "Sidu?", "Bado.", "Rave."),
+    ],
     "token_classification": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
-    "question_answering": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
+    "question_answering": [
+        ("Bado kilu menora sidu rave tusi.", "Menora?"),
+        ("Kilu menora rave.", "Bado kilu?"),
+    ],
     "embeddings": [("Bado kilu menora.",), ("Rave tusi veno kilu bado sidu.",)],
 }
 
@@ -45,11 +56,17 @@ def fine_tuned(task, workdir, **keys):
     config = tiny.config(data={"segment_len": T}, finetune=keys)
     tokenizer = data_fixtures.tokenizer()
     made = TASKS[task](config, tokenizer)
-    rows = [row for i, texts in enumerate(EXAMPLES[task]) for row in made.encode(i, Example(texts, None, "test"))]
+    rows = [
+        row
+        for i, texts in enumerate(EXAMPLES[task])
+        for row in made.encode(i, Example(texts, None, "test"))
+    ]
     recipe = task_recipe(made, rows[0], config)
     boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
     generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed))
+    params = jax.tree.map(
+        lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed)
+    )
     tiny.save_run(workdir, config, params)
     return recipe.model, params, made.batch(rows, len(rows))
 
@@ -67,7 +84,11 @@ def test_the_head_gives_the_same(task, tmp_path):
     settings = workdirs.load_config(str(tmp_path / "imported"))
     assert (settings.finetune.task, settings.finetune.label_list()) == (task, labels_of(task))
     theirs, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert (
+        not report["missing_keys"]
+        and not report["unexpected_keys"]
+        and not report["mismatched_keys"]
+    )
     tokens, segments = (torch.tensor(x[:, :, 0]).long() for x in (batch.tokens, batch.segments))
     if task != "multiple_choice":
         tokens, segments = tokens[:, 0], segments[:, 0]
@@ -86,20 +107,26 @@ def test_the_head_gives_the_same(task, tmp_path):
         out = theirs.eval()(**given)
 
     def equal(ours, theirs):
-        np.testing.assert_allclose(np.asarray(ours).reshape(theirs.shape), theirs, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(ours).reshape(theirs.shape), theirs, rtol=0, atol=1e-5
+        )
 
     if task == "question_answering":
         B, K = ours["start"].shape
         np.testing.assert_array_equal(ours["start"] + T, out.start_top_index)
         equal(np.exp(ours["start_score"]), out.start_top_log_probs)
         # There the ends are counted before the starts.
-        np.testing.assert_array_equal(ours["end"] + T, out.end_top_index.reshape(B, K, K).swapaxes(1, 2))
+        np.testing.assert_array_equal(
+            ours["end"] + T, out.end_top_index.reshape(B, K, K).swapaxes(1, 2)
+        )
         ends = out.end_top_log_probs.reshape(B, K, K).swapaxes(1, 2)
         equal(np.exp(ours["end_score"]), ends)
         equal(ours["no_answer"], out.cls_logits)
     elif task == "token_classification":
         real = np.asarray(batch.tokens[:, 0, 0] != 5)
-        np.testing.assert_array_equal(np.asarray(ours["label"])[real], out.logits.argmax(-1).numpy()[real])
+        np.testing.assert_array_equal(
+            np.asarray(ours["label"])[real], out.logits.argmax(-1).numpy()[real]
+        )
     elif task == "embeddings":
         equal(hidden[:, -1], out.last_hidden_state[:, -1])
     else:
@@ -110,7 +137,9 @@ def test_the_head_gives_the_same(task, tmp_path):
         assert theirs.config.problem_type == task
         texts = [dict(zip(("text", "text_pair"), each, strict=True)) for each in EXAMPLES[task]]
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        pipe = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None)
+        pipe = transformers.pipeline(
+            "text-classification", model=theirs, tokenizer=tokenizer, top_k=None
+        )
         lines = predict(str(tmp_path / "run"), texts=["\t".join(each) for each in EXAMPLES[task]])
         for line, found in zip(lines, pipe(texts, truncation=True), strict=True):
             shares = {each["label"]: each["score"] for each in found}
@@ -119,7 +148,9 @@ def test_the_head_gives_the_same(task, tmp_path):
 
 
 def forbidden(batch):
-    """1 for the question, all SEP and padding: an answer is in the paragraph, or CLS if there is none."""
+    """1 for the question, all SEP and padding: an answer is in the paragraph, or CLS if there is
+    none.
+    """
     tokens, segments = batch.tokens[:, 0, 0], batch.segments[:, 0, 0]
     return np.where((segments == 0) & ~np.isin(tokens, [SEP, PAD]) | (tokens == CLS), 0.0, 1.0)
 

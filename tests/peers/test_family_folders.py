@@ -1,4 +1,6 @@
-"""Folders of BERT, RoBERTa, ALBERT and GPT-2: ours load in transformers, and what it writes comes back the same."""
+"""Folders of BERT, RoBERTa, ALBERT and GPT-2: ours load in transformers, and what it writes comes
+back the same.
+"""
 
 import os
 
@@ -35,7 +37,9 @@ def test_a_class_there_loads_our_folder_and_writes_the_same_arrays(family, task,
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_folder_that_they_wrote_goes_in_and_out(family, tmp_path):
-    """With their config.json alone and their files of the tokenizer; a hidden state, and what the card says of MASK."""
+    """With their config.json alone and their files of the tokenizer; a hidden state, and what the
+    card says of MASK.
+    """
     written(family, tmp_path / "first")
     kind = getattr(transformers, peers.class_of(config_of(family)))
     kind.from_pretrained(tmp_path / "first").save_pretrained(tmp_path / "theirs")
@@ -43,14 +47,18 @@ def test_a_folder_that_they_wrote_goes_in_and_out(family, tmp_path):
     tokenizer.save_pretrained(tmp_path / "theirs")
     import_(str(tmp_path / "theirs"), str(tmp_path / "work"))
     export(str(tmp_path / "work"), str(tmp_path / "second"))
-    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    first, second = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")
+    )
     assert all(np.array_equal(first[name], second[name]) for name in first | second)
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "second")
     assert again(TEXT, OTHER) == tokenizer(TEXT, OTHER)
     if family != "gpt2":
         mask = tokenizer.mask_token
         (ours,) = xj.load(str(tmp_path / "work")).logits([f"kilu {mask} sidu"])
-        program = (tmp_path / "second" / "README.md").read_text().split("```python\n")[2].split("```")[0]
+        program = (
+            (tmp_path / "second" / "README.md").read_text().split("```python\n")[2].split("```")[0]
+        )
         found = {}
         program = program.replace("FOLDER", str(tmp_path / "second")).replace(
             f"The {mask} of the union.", f"kilu {mask} sidu"
@@ -62,18 +70,31 @@ def test_a_folder_that_they_wrote_goes_in_and_out(family, tmp_path):
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_the_tokenizer_gives_our_ids(family, tmp_path):
     written(family, tmp_path / "ours")
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours"), tokenizer_of(family)
+    theirs, ours = (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "ours"),
+        tokenizer_of(family),
+    )
     special, of_family = ours.special, config_of(family).model.member
     a, b = (ours.encode(text).tolist() for text in (TEXT, OTHER))
     for text in (TEXT, OTHER, "  Bádo  (12) ½ é ", "日本 kilu"):
-        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text).tolist(), text
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text).tolist(), (
+            text
+        )
     if family == "gpt2":
         assert theirs(TEXT)["input_ids"] == a
         return
     pair = theirs(TEXT, OTHER)
-    assert pair["input_ids"] == [special.cls, *a, *[special.sep] * of_family.separators, *b, special.sep]
+    assert pair["input_ids"] == [
+        special.cls,
+        *a,
+        *[special.sep] * of_family.separators,
+        *b,
+        special.sep,
+    ]
     assert (
-        theirs(f"kilu{' ' * (family == 'bert')}{theirs.mask_token}", add_special_tokens=False)["input_ids"][-1]
+        theirs(f"kilu{' ' * (family == 'bert')}{theirs.mask_token}", add_special_tokens=False)[
+            "input_ids"
+        ][-1]
         == special.mask
     )
     padded = theirs([TEXT, f"{TEXT} {OTHER}"], padding=True)["input_ids"]

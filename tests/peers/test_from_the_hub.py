@@ -1,4 +1,6 @@
-"""The six commands of docs/convert.md: a folder as transformers writes it, trained further, classifying, back there."""
+"""The six commands of docs/convert.md: a folder as transformers writes it, trained further,
+classifying, back there.
+"""
 
 import json
 import os
@@ -15,14 +17,42 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-         "max_position_embeddings": 40}  # fmt: skip
-OURS = ["model.layers=2", "model.d_model=16", "model.heads=2", "model.head_dim=8", "model.d_ff=32",
-        "model.max_positions=40", "model.init_truncated=false", "model.compute_dtype=float32", "model.unroll=off",
-        "data.segment_len=32", "data.reuse_len=29", "data.num_predict=4"]  # fmt: skip
-OFTEN = ["train.batch_size=8", "train.steps_per_dispatch=4", "train.steps=8", "optimizer.warmup_steps=2",
-         "checkpoint.every=4", "evaluation.every=4", "log.tensorboard=false"]  # fmt: skip
-TASK = ["model.compute_dtype=float32", "model.unroll=off", "data.segment_len=16", "optimizer.learning_rate=5e-3"]
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 40,
+}
+OURS = [
+    "model.layers=2",
+    "model.d_model=16",
+    "model.heads=2",
+    "model.head_dim=8",
+    "model.d_ff=32",
+    "model.max_positions=40",
+    "model.init_truncated=false",
+    "model.compute_dtype=float32",
+    "model.unroll=off",
+    "data.segment_len=32",
+    "data.reuse_len=29",
+    "data.num_predict=4",
+]
+OFTEN = [
+    "train.batch_size=8",
+    "train.steps_per_dispatch=4",
+    "train.steps=8",
+    "optimizer.warmup_steps=2",
+    "checkpoint.every=4",
+    "evaluation.every=4",
+    "log.tensorboard=false",
+]
+TASK = [
+    "model.compute_dtype=float32",
+    "model.unroll=off",
+    "data.segment_len=16",
+    "optimizer.learning_rate=5e-3",
+]
 SMALL = {
     "prepare": ["--heldout=0.2", "--workers=1"],
     "train": [*OURS, *OFTEN, "evaluation.blocks=4"],
@@ -33,15 +63,28 @@ SMALL = {
 
 def commands():
     """The words of each command of the page's section, without the program."""
-    section = (tiny.ROOT / "docs" / "convert.md").read_text().split("### From the hub")[1].split("\n###")[0]
-    return [shlex.split(line)[1:] for line in section.splitlines() if line.startswith("    xlnet-jax ")]
+    section = (
+        (tiny.ROOT / "docs" / "convert.md")
+        .read_text()
+        .split("### From the hub")[1]
+        .split("\n###")[0]
+    )
+    return [
+        shlex.split(line)[1:] for line in section.splitlines() if line.startswith("    xlnet-jax ")
+    ]
 
 
 def write_folder(folder):
-    """BERT with random weights and a vocabulary of letters, pieces of words and words, by transformers alone."""
+    """BERT with random weights and a vocabulary of letters, pieces of words and words, by
+    transformers alone.
+    """
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     words = sorted(
-        {word.strip(",.").lower() for word in data_fixtures.synthetic_text(0, 50).split() if word[0].isalpha()}
+        {
+            word.strip(",.").lower()
+            for word in data_fixtures.synthetic_text(0, 50).split()
+            if word[0].isalpha()
+        }
     )
     pieces = [
         "[PAD]",
@@ -76,8 +119,11 @@ def test_six_commands_from_there_and_back(tmp_path, monkeypatch, capsys):
         own += [f"--config.model.vocab_size={size}"] if verb == "train" else []
         words = [word.replace("=configs/", f"={tiny.ROOT}/configs/") for word in words]
         assert main([verb, *words, *own, "--json"]) == 0, verb
-        done[verb] = json.loads(capsys.readouterr().out) if verb != "predict" else [
-            json.loads(line) for line in capsys.readouterr().out.splitlines()]  # fmt: skip
+        done[verb] = (
+            json.loads(capsys.readouterr().out)
+            if verb != "predict"
+            else [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        )
     assert list(done) == ["prepare", "import", "train", "finetune", "predict", "export"]
     assert done["train"]["step"] == 8 and done["finetune"]["score"] is not None
     texts = commands()[4][2:]
@@ -88,11 +134,17 @@ def test_six_commands_from_there_and_back(tmp_path, monkeypatch, capsys):
     assert type(model) is transformers.BertForSequenceClassification
     with torch.no_grad():
         theirs = torch.softmax(model(**given).logits, -1).numpy()
-    ours = np.array([[line["scores"][name] for name in model.config.label2id] for line in done["predict"]])
+    ours = np.array(
+        [[line["scores"][name] for name in model.config.label2id] for line in done["predict"]]
+    )
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert [line["label"] for line in done["predict"]] == [model.config.id2label[at] for at in theirs.argmax(1)]
+    assert [line["label"] for line in done["predict"]] == [
+        model.config.id2label[at] for at in theirs.argmax(1)
+    ]
     assert abs(theirs[0] - theirs[1]).max() > 1e-3, "the texts make no difference"
 
 
 def sentences(seed):
-    return [line.split(",")[0] for line in data_fixtures.synthetic_text(seed, 8).split("\n") if line]
+    return [
+        line.split(",")[0] for line in data_fixtures.synthetic_text(seed, 8).split("\n") if line
+    ]

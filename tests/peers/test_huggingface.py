@@ -1,4 +1,5 @@
-"""An exported folder, loaded by Hugging Face `transformers`, is the same model and the same tokenizer.
+"""An exported folder, loaded by Hugging Face `transformers`, is the same model and the same
+tokenizer.
 
 Needs torch and transformers, which nothing else does; without them this file is skipped.
 """
@@ -49,7 +50,9 @@ def model_config(**changes) -> ModelConfig:
 
 
 def random_params(model: ModelConfig) -> dict:
-    """Far from the initialisation, whose attention is so flat that a wrong mask would hardly show."""
+    """Far from the initialisation, whose attention is so flat that a wrong mask would hardly
+    show.
+    """
     params = tiny.random_params(Config(model=model), 0.25)
     moved = {"word": lambda x: 4 * x, "scale": lambda x: 1 + x}
 
@@ -61,7 +64,9 @@ def random_params(model: ModelConfig) -> dict:
 
 
 def permuted_ranks() -> tuple[np.ndarray, np.ndarray]:
-    """Ranks as the objective draws them, and the targets: context -1, targets and CLS their place in the order."""
+    """Ranks as the objective draws them, and the targets: context -1, targets and CLS their place
+    in the order.
+    """
     generator = np.random.default_rng(1)
     rank, targets = np.full((B, T), -1, np.int32), np.zeros((B, P), np.int32)
     for row in range(B):
@@ -75,16 +80,24 @@ def batch_of(rank: np.ndarray, targets: np.ndarray | None = None) -> Batch:
     targets = np.zeros((B, 0), np.int32) if targets is None else targets
     segments = np.repeat(np.array([[0] * 12 + [1] * (T - 13) + [2]], np.int32), B, axis=0)
     return Batch(
-        tokens=generator.integers(9, VOCAB, (B, T)).astype(np.int32), segments=segments, rank=rank,
-        direction=np.ones(B, np.int32), continues=np.ones(B, bool), target_positions=targets,
-        target_tokens=np.zeros_like(targets), target_weights=np.ones(targets.shape, np.float32),
-        summary_position=np.full(B, T - 1, np.int32), label=np.zeros(B, np.int32),
+        tokens=generator.integers(9, VOCAB, (B, T)).astype(np.int32),
+        segments=segments,
+        rank=rank,
+        direction=np.ones(B, np.int32),
+        continues=np.ones(B, bool),
+        target_positions=targets,
+        target_tokens=np.zeros_like(targets),
+        target_weights=np.ones(targets.shape, np.float32),
+        summary_position=np.full(B, T - 1, np.int32),
+        label=np.zeros(B, np.int32),
         label_weight=np.zeros(B, np.float32),
-    )  # fmt: skip
+    )
 
 
 def memory_of(model: ModelConfig, valid: int) -> Memory:
-    hidden = np.random.default_rng(3).normal(size=(model.layers, B, M, model.d_model)).astype(np.float32)
+    hidden = (
+        np.random.default_rng(3).normal(size=(model.layers, B, M, model.d_model)).astype(np.float32)
+    )
     return Memory(hidden * (valid > 0), np.full(B, valid, np.int32))
 
 
@@ -95,9 +108,14 @@ def two_stream_arguments(batch: Batch) -> dict:
 
 
 def inputs(batch: Batch, memory: Memory | None = None) -> dict:
-    given = dict(input_ids=torch.tensor(batch.tokens).long(), token_type_ids=torch.tensor(batch.segments).long())
+    given = dict(
+        input_ids=torch.tensor(batch.tokens).long(),
+        token_type_ids=torch.tensor(batch.segments).long(),
+    )
     if memory is not None:
-        given["mems"] = [torch.tensor(hidden).transpose(0, 1) for hidden in np.asarray(memory.hidden_LBMD)]
+        given["mems"] = [
+            torch.tensor(hidden).transpose(0, 1) for hidden in np.asarray(memory.hidden_LBMD)
+        ]
     return given
 
 
@@ -110,7 +128,7 @@ SCRIPTS = {
     "devanagari": "तेज़ लोमड़ी आलसी कुत्ते के ऊपर कूदती है नमस्ते दुनिया यह एक परीक्षण है हिन्दी",
     "thai": "สุนัขจิ้งจอกสีน้ำตาล กระโดดข้าม สุนัขขี้เกียจ ภาษาไทย สวยงาม น้ำ",
     "hangul": "빠른 갈색 여우가 게으른 개를 뛰어넘는다 한국어 텍스트 문장입니다 서울",
-    "japanese": "素早い茶色の狐は のろまな犬を 飛び越える 日本語 テキスト がぎぐげご プログラム 東京",
+    "japanese": "素早い茶色の狐は のろまな犬を 飛び越える 日本語 テキスト がぎぐげご プログラム 東京",  # noqa: E501
 }
 
 
@@ -122,7 +140,8 @@ def lines_in_scripts(number: int) -> list[str]:
         words = list(SCRIPTS.values())[index % len(SCRIPTS)].split()
         chosen = generator.choice(words, generator.integers(3, 12)).tolist()
         chosen += [
-            f"{n:,}" if n % 2 else str(n) for n in generator.integers(0, 40_000, generator.integers(0, 3)).tolist()
+            f"{n:,}" if n % 2 else str(n)
+            for n in generator.integers(0, 40_000, generator.integers(0, 3)).tolist()
         ]
         generator.shuffle(chosen)
         found.append(" ".join(generator.choice(marks).format(word) for word in chosen))
@@ -134,7 +153,9 @@ def lines() -> list[str]:
     prose = [line.strip() for line in "\n".join(topics.topics.values()).split("\n") if line.strip()]
     numbers = [
         f'In {year}, some {people} people -- {share}% of "all" -- left (of {people * 3:,}).'
-        for year, people, share in np.random.default_rng(4).integers((1000, 100, 1), (2900, 999, 99), (300, 3)).tolist()
+        for year, people, share in np.random.default_rng(4)
+        .integers((1000, 100, 1), (2900, 999, 99), (300, 3))
+        .tolist()
     ]
     return prose[:4000] + numbers + MANY_SCRIPTS * 20 + lines_in_scripts(2500)
 
@@ -146,10 +167,14 @@ def spiece(lines, tmp_path_factory) -> str:
     return path
 
 
-def export(model: ModelConfig, spiece: str, folder, normalization=PLAIN, **options) -> tuple[dict, str]:
+def export(
+    model: ModelConfig, spiece: str, folder, normalization=PLAIN, **options
+) -> tuple[dict, str]:
     params = random_params(model)
     config = Config(model=model, data=DataConfig(segment_len=T))
-    huggingface.write(Trained(config, Tokenizer(spiece, normalization), params), str(folder), **options)
+    huggingface.write(
+        Trained(config, Tokenizer(spiece, normalization), params), str(folder), **options
+    )
     return params, str(folder)
 
 
@@ -166,7 +191,9 @@ def run(params: dict, model: ModelConfig, batch: Batch, memory: Memory):
 
 
 def difference(ours, theirs) -> float:
-    """The largest, as a share of the largest value: these vectors and logits reach several units."""
+    """The largest, as a share of the largest value: these vectors and logits reach several
+    units.
+    """
     ours, theirs = np.asarray(ours), theirs.detach().numpy()
     assert ours.shape == theirs.shape
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
@@ -174,10 +201,16 @@ def difference(ours, theirs) -> float:
 
 @pytest.mark.parametrize(
     ("changes", "shard_bytes"),
-    [({}, 2**40), ({}, 50_000), (dict(biases_per_layer=False), 2**40), (dict(activation="gelu_erf"), 2**40),
-     (dict(activation="relu"), 2**40), (dict(clamp_len=6), 2**40)],
+    [
+        ({}, 2**40),
+        ({}, 50_000),
+        (dict(biases_per_layer=False), 2**40),
+        (dict(activation="gelu_erf"), 2**40),
+        (dict(activation="relu"), 2**40),
+        (dict(clamp_len=6), 2**40),
+    ],
     ids=["default", "shards", "tied", "gelu_erf", "relu", "clamp"],
-)  # fmt: skip
+)
 def test_one_stream_without_memory(changes, shard_bytes, spiece, tmp_path):
     """In shards the index and the names of the files are those the library expects."""
     model = model_config(**changes)
@@ -210,7 +243,9 @@ def test_two_streams(remembered, spiece, tmp_path):
     found = dict(
         content=difference(ours.hidden_BTD, content),
         query=difference(ours.target_vectors_BPD, query),
-        logits=difference(LanguageModel(XLNet(model)).logits(params, ours.target_vectors_BPD), out.logits),
+        logits=difference(
+            LanguageModel(XLNet(model)).logits(params, ours.target_vectors_BPD), out.logits
+        ),
     )
     assert max(found.values()) < TOLERANCE, found
 
@@ -218,7 +253,9 @@ def test_two_streams(remembered, spiece, tmp_path):
 def differences(lines: list[str], ours: Tokenizer, folder: str) -> dict[str, list[str]]:
     """The lines that have other ids in the exported tokenizer, by the reason; there are two."""
     found = {"digit and comma": [], "equal scores": []}
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)(lines, add_special_tokens=False)["input_ids"]
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)(lines, add_special_tokens=False)[
+        "input_ids"
+    ]
     for line, a, b in zip(lines, data_fixtures.encode(lines, ours), theirs, strict=True):
         plain = ours.processor.encode(ours.normalization(line))
         if a.tolist() == b:
@@ -233,8 +270,12 @@ def differences(lines: list[str], ours: Tokenizer, folder: str) -> dict[str, lis
     return found
 
 
-RULES = [Normalization(), Normalization(lower=True), Normalization(keep_accents=True, remove_space=False),
-         Normalization(keep_accents=True, nfkc=True)]  # fmt: skip
+RULES = [
+    Normalization(),
+    Normalization(lower=True),
+    Normalization(keep_accents=True, remove_space=False),
+    Normalization(keep_accents=True, nfkc=True),
+]
 
 
 @pytest.mark.parametrize("rules", RULES, ids=["default", "lower", "keep_accents", "nfkc"])
@@ -242,7 +283,9 @@ def test_tokenizer_gives_the_same_ids(rules, lines, spiece, tmp_path):
     """Every difference is one of the two that docs/convert.md lists; there are few."""
     _, folder = export(model_config(), spiece, tmp_path / "model", rules)
     found = differences(lines, Tokenizer(spiece, rules), folder)
-    assert len(found["digit and comma"]) < 0.02 * len(lines) and len(found["equal scores"]) < 0.01 * len(lines)
+    assert len(found["digit and comma"]) < 0.02 * len(lines) and len(
+        found["equal scores"]
+    ) < 0.01 * len(lines)
     assert not set(sum(found.values(), [])) & set(MANY_SCRIPTS)
 
 
@@ -264,7 +307,9 @@ def test_special_tokens(spiece, tmp_path):
     assert set(tokenizer.all_special_tokens) == set(SPECIAL_PIECES)
     assert tokenizer.convert_tokens_to_ids(list(SPECIAL_PIECES)) == list(range(9))
     pair = tokenizer("One (1).", "Two.")
-    first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("One (1).", "Two."))
+    first, second = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("One (1).", "Two.")
+    )
     assert pair["input_ids"] == [*first, 4, *second, 4, 3]
     assert pair["token_type_ids"] == [0] * (len(first) + 1) + [1] * (len(second) + 1) + [2]
     padded = tokenizer(["One (1).", "One (1). Two."], padding=True)
@@ -275,17 +320,35 @@ def test_special_tokens(spiece, tmp_path):
 
 
 CLASSES = ["AutoModel", "XLNetLMHeadModel", "AutoModelForCausalLM", "AutoModelForPreTraining"]
-CLASSES += [f"XLNetFor{task}" for task in ("SequenceClassification", "TokenClassification", "MultipleChoice",
-                                           "QuestionAnsweringSimple", "QuestionAnswering")]  # fmt: skip
-HEADS = ("sequence_summary.", "logits_proj.", "classifier.", "qa_outputs.", "start_logits.", "end_logits.",
-         "answer_class.")  # fmt: skip
+CLASSES += [
+    f"XLNetFor{task}"
+    for task in (
+        "SequenceClassification",
+        "TokenClassification",
+        "MultipleChoice",
+        "QuestionAnsweringSimple",
+        "QuestionAnswering",
+    )
+]
+HEADS = (
+    "sequence_summary.",
+    "logits_proj.",
+    "classifier.",
+    "qa_outputs.",
+    "start_logits.",
+    "end_logits.",
+    "answer_class.",
+)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_class_loads_it(name, loaded_folder):
     """Only the head of a task is new, and only the head of pretraining is left over."""
     _, report = getattr(transformers, name).from_pretrained(loaded_folder, output_loading_info=True)
-    assert all(key.startswith(HEADS) for key in report["missing_keys"]) and not report["mismatched_keys"]
+    assert (
+        all(key.startswith(HEADS) for key in report["missing_keys"])
+        and not report["mismatched_keys"]
+    )
     assert set(report["unexpected_keys"]) == (set() if name in CLASSES[1:4] else {"lm_loss.bias"})
 
 
@@ -294,37 +357,62 @@ def loaded_folder(spiece, tmp_path_factory) -> str:
     return export(model_config(), spiece, tmp_path_factory.mktemp("all") / "model")[1]
 
 
-@pytest.mark.parametrize("task", ["feature-extraction", "text-classification", "token-classification"])
+@pytest.mark.parametrize(
+    "task", ["feature-extraction", "text-classification", "token-classification"]
+)
 def test_pipelines(task, loaded_folder):
     """Model and tokenizer are found from the folder alone."""
     assert transformers.pipeline(task, model=loaded_folder)("One (1), or two.")
 
 
 def test_generate_needs_no_segments(loaded_folder):
-    """The command of docs/convert.md: each step their `generate` appends to `input_ids`, not to `token_type_ids`."""
+    """The command of docs/convert.md: each step their `generate` appends to `input_ids`, not to
+    `token_type_ids`.
+    """
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded_folder)
     assert tokenizer.model_max_length == T
     model = transformers.XLNetLMHeadModel.from_pretrained(loaded_folder).eval()
-    given = tokenizer("One (1), or", add_special_tokens=False, return_token_type_ids=False, return_tensors="pt")
+    given = tokenizer(
+        "One (1), or", add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"
+    )
     out = model.generate(**given, max_new_tokens=4, do_sample=False)
     assert out.shape[1] == given["input_ids"].shape[1] + 4
     with pytest.raises(RuntimeError, match="does not broadcast"):
-        model.generate(**tokenizer("One (1), or", return_tensors="pt"), max_new_tokens=4, do_sample=False)
+        model.generate(
+            **tokenizer("One (1), or", return_tensors="pt"), max_new_tokens=4, do_sample=False
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_their_trainer_fine_tunes_it(loaded_folder, tmp_path):
-    """20 steps of the library's own Trainer, and the loss falls: gradients flow, CLS and segments are in place."""
+    """20 steps of the library's own Trainer, and the loss falls: gradients flow, CLS and segments
+    are in place.
+    """
     pytest.importorskip("accelerate")
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded_folder)
     torch.manual_seed(0)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(loaded_folder, num_labels=2)
-    texts = [f"{word} {other}" for word in ("good", "bad") for other in ("one", "two", "three", "four")]
-    rows = [tokenizer(text, padding="max_length", max_length=12) | {"labels": i // 4} for i, text in enumerate(texts)]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        loaded_folder, num_labels=2
+    )
+    texts = [
+        f"{word} {other}" for word in ("good", "bad") for other in ("one", "two", "three", "four")
+    ]
+    rows = [
+        tokenizer(text, padding="max_length", max_length=12) | {"labels": i // 4}
+        for i, text in enumerate(texts)
+    ]
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-2, logging_steps=1,
-        report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True, seed=0,
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        max_steps=20,
+        per_device_train_batch_size=8,
+        learning_rate=1e-2,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=0,
+    )
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -341,5 +429,7 @@ def test_loads_without_protobuf_and_sentencepiece(spiece, tmp_path):
         f"assert len(transformers.AutoTokenizer.from_pretrained({folder!r})) == {VOCAB}\n"
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

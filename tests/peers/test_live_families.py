@@ -1,7 +1,8 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 against Hugging Face `transformers` itself, on configurations that nobody chose.
+"""BERT, RoBERTa, ALBERT and GPT-2 against Hugging Face `transformers` itself, on configurations
+that nobody chose.
 
-Logits of every head, each loss and every gradient, in float64, with padding, all activations and dropout 0. Needs torch
-and transformers; without them this file is skipped.
+Logits of every head, each loss and every gradient, in float64, with padding, all activations and
+dropout 0. Needs torch and transformers; without them this file is skipped.
 """
 
 import pytest
@@ -24,4 +25,7 @@ def test_equals_the_other_side(family, seed, x64):
         theirs = families_generate.run(config, weights, fed)
         ours = families.run(config, weights, fed)
         errors = families.error(ours, theirs, fed["real"])
-        assert not {name: error for name, error in errors.items() if not error < 1e-9}, (config.model, task)
+        assert not {name: error for name, error in errors.items() if not error < 1e-9}, (
+            config.model,
+            task,
+        )

@@ -1,7 +1,8 @@
-"""The model against Hugging Face `transformers` itself, on shapes, ranks, lengths and directions that nobody chose.
+"""The model against Hugging Face `transformers` itself, on shapes, ranks, lengths and directions
+that nobody chose.
 
-The recordings of `tests/oracle` are the same comparison on chosen cases, without that library. Needs torch and
-transformers; without them this file is skipped.
+The recordings of `tests/oracle` are the same comparison on chosen cases, without that library.
+Needs torch and transformers; without them this file is skipped.
 """
 
 import dataclasses
@@ -31,9 +32,10 @@ VOCABULARY = 20
 def row(rng: np.random.Generator, length: int, slots: int) -> Arrays:
     """One row of one segment, with ranks of no particular kind.
 
-    Context and targets mix freely, ties among the context included. The other side has one mask for both streams, so no
-    target shares its rank, and a target that sees nothing at all would see everything: one position is context of the
-    lowest rank. A single position is a target that sees the memory alone.
+    Context and targets mix freely, ties among the context included. The other side has one mask for
+    both streams, so no target shares its rank, and a target that sees nothing at all would see
+    everything: one position is context of the lowest rank. A single position is a target that sees
+    the memory alone.
     """
     lowest, *others = rng.permutation(length)
     positions = np.sort(others[:slots] or [lowest])
@@ -54,8 +56,8 @@ def row(rng: np.random.Generator, length: int, slots: int) -> Arrays:
     )
 
 
-# Few choices and a seed, not the arrays themselves: hypothesis makes examples out of earlier ones, and out of long ones
-# makes copies that differ in a token.
+# Few choices and a seed, not the arrays themselves: hypothesis makes examples out of earlier ones,
+# and out of long ones makes copies that differ in a token.
 CASES = st.builds(
     Case,
     vocab_size=st.just(VOCABULARY),
@@ -68,7 +70,9 @@ CASES = st.builds(
     clamp_len=st.sampled_from([-1, 2, 5, 9]),
     memory_len=st.integers(0, 20),
     reuse_len=st.sampled_from([None, *range(1, 12)]),
-    direction=st.sampled_from([(1,), (-1,), (1, 1), (1, -1), (-1, 1), (-1, -1), (-1, 1, -1), (1, -1, -1)]),
+    direction=st.sampled_from(
+        [(1,), (-1,), (1, 1), (1, -1), (-1, 1), (-1, -1), (-1, 1, -1), (1, -1, -1)]
+    ),
     segments=st.sampled_from([True, True, False]),
     two_streams=st.sampled_from([True, True, False]),
 )
@@ -76,19 +80,31 @@ CASES = st.builds(
 
 def draw_inputs(case: Case, rng: np.random.Generator, length: int, slots: int) -> Arrays:
     drawn = [[row(rng, length, slots) for _ in case.direction] for _ in range(SEGMENTS)]
-    fed = {name: np.stack([[row[name] for row in segment] for segment in drawn]) for name in drawn[0][0]}
+    fed = {
+        name: np.stack([[row[name] for row in segment] for segment in drawn])
+        for name in drawn[0][0]
+    }
     if not case.segments:
         fed["segments"][:] = 0
     fed["target_weights"][:, 0, 0] = 1  # no target at all: the other side's loss is a NaN
     return fed | {"direction": np.array(case.direction)}
 
 
-# Every example compiles a program of its own, so there are few, and a failure is not shrunk but shown.
+# Every example compiles a program of its own, so there are few, and a failure is not shrunk but
+# shown.
 @settings(
-    max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
-)  # fmt: skip
-@given(case=CASES, length=st.just(1) | st.integers(5, 11), slots=st.integers(1, 4), seed=st.integers(0, 999))
+)
+@given(
+    case=CASES,
+    length=st.just(1) | st.integers(5, 11),
+    slots=st.integers(1, 4),
+    seed=st.integers(0, 999),
+)
 def test_equals_the_other_side(case, length, slots, seed):
     if length == 1:
         case = dataclasses.replace(case, memory_len=max(case.memory_len, 1))
@@ -101,15 +117,19 @@ def test_equals_the_other_side(case, length, slots, seed):
 
 
 def test_the_likelihood_of_a_single_unknown_token():
-    """`perm_mask` hides one position of the text from all, `target_mapping` asks for it: `Scorer` gives the same."""
+    """`perm_mask` hides one position of the text from all, `target_mapping` asks for it: `Scorer`
+    gives the same.
+    """
     case, rng = Case(vocab_size=VOCABULARY, memory_len=0), np.random.default_rng(5)
     weights = generate.draw_weights(case, 1)
     peer, n = generate.Peer(case, weights), 9
     tokens = rng.integers(0, VOCABULARY, n)
     arguments = dict(
-        input_ids=torch.tensor(tokens).repeat(n, 1), token_type_ids=torch.zeros(n, n).long(),
-        perm_mask=torch.eye(n).double()[:, None, :].repeat(1, n, 1), target_mapping=torch.eye(n).double()[:, None, :],
-    )  # fmt: skip
+        input_ids=torch.tensor(tokens).repeat(n, 1),
+        token_type_ids=torch.zeros(n, n).long(),
+        perm_mask=torch.eye(n).double()[:, None, :].repeat(1, n, 1),
+        target_mapping=torch.eye(n).double()[:, None, :],
+    )
     with torch.no_grad():
         logits_NV = peer.model(**arguments, use_mems=False).logits[:, 0]
     expected = torch.log_softmax(logits_NV, dim=1)[torch.arange(n), torch.tensor(tokens)].numpy()

@@ -1,4 +1,6 @@
-"""The Transformer of 2017 from left to right against `torch.nn.TransformerEncoder`: vectors, loss, every gradient."""
+"""The Transformer of 2017 from left to right against `torch.nn.TransformerEncoder`: vectors, loss,
+every gradient.
+"""
 
 import dataclasses
 
@@ -31,17 +33,32 @@ def _theirs(config, params, tokens_BT, real_BT):
     layers, D = [], model.d_model
     for number in range(model.layers):
         layer = torch.nn.TransformerEncoderLayer(
-            D, model.heads, model.d_ff, dropout=0.0, activation="relu", norm_first=False, batch_first=True,
-            layer_norm_eps=model.layer_norm_epsilon, dtype=torch.float64,
-        )  # fmt: skip
+            D,
+            model.heads,
+            model.d_ff,
+            dropout=0.0,
+            activation="relu",
+            norm_first=False,
+            batch_first=True,
+            layer_norm_eps=model.layer_norm_epsilon,
+            dtype=torch.float64,
+        )
         of = {
             "self_attn.in_proj_weight": np.concatenate(
-                [np.asarray(ours["attention"][name][number]).reshape(D, D).T for name in ("query", "key", "value")]
+                [
+                    np.asarray(ours["attention"][name][number]).reshape(D, D).T
+                    for name in ("query", "key", "value")
+                ]
             ),
             "self_attn.in_proj_bias": np.concatenate(
-                [np.asarray(ours["attention"][f"{name}_bias"][number]).ravel() for name in ("query", "key", "value")]
+                [
+                    np.asarray(ours["attention"][f"{name}_bias"][number]).ravel()
+                    for name in ("query", "key", "value")
+                ]
             ),
-            "self_attn.out_proj.weight": np.asarray(ours["attention"]["output"][number]).reshape(D, D),
+            "self_attn.out_proj.weight": np.asarray(ours["attention"]["output"][number]).reshape(
+                D, D
+            ),
             "self_attn.out_proj.bias": ours["attention"]["output_bias"][number],
             "norm1.weight": ours["attention"]["norm"]["scale"][number],
             "norm1.bias": ours["attention"]["norm"]["bias"][number],
@@ -69,8 +86,10 @@ def _theirs(config, params, tokens_BT, real_BT):
     target = torch.tensor(np.where(real_BT[:, 1:], tokens_BT[:, 1:], -100)).long().reshape(-1)
     loss = torch.nn.functional.cross_entropy(logits, target, label_smoothing=SMOOTHING)
     loss.backward()
-    grads = {name: [dict(layer.named_parameters())[name].grad.numpy() for layer in layers]
-             for name, _ in layers[0].named_parameters()}  # fmt: skip
+    grads = {
+        name: [dict(layer.named_parameters())[name].grad.numpy() for layer in layers]
+        for name, _ in layers[0].named_parameters()
+    }
     return h.detach().numpy(), loss.item(), grads, leaves["word_embedding"].grad.numpy()
 
 
@@ -84,28 +103,41 @@ def _as_theirs(grads, layers, D):
             np.concatenate([np.asarray(attention[name][number]).reshape(D, D).T for name in three])
         )
         by_name["self_attn.in_proj_bias"].append(
-            np.concatenate([np.asarray(attention[f"{name}_bias"][number]).ravel() for name in three])
+            np.concatenate(
+                [np.asarray(attention[f"{name}_bias"][number]).ravel() for name in three]
+            )
         )
     swap = lambda x: np.swapaxes(np.asarray(x), 1, 2)  # noqa: E731
     return by_name | {
         "self_attn.out_proj.weight": np.asarray(attention["output"]).reshape(layers, D, D),
         "self_attn.out_proj.bias": attention["output_bias"],
-        "norm1.weight": attention["norm"]["scale"], "norm1.bias": attention["norm"]["bias"],
-        "linear1.weight": swap(inner["inner"]["kernel"]), "linear1.bias": inner["inner"]["bias"],
-        "linear2.weight": swap(inner["outer"]["kernel"]), "linear2.bias": inner["outer"]["bias"],
-        "norm2.weight": inner["norm"]["scale"], "norm2.bias": inner["norm"]["bias"],
-    }  # fmt: skip
+        "norm1.weight": attention["norm"]["scale"],
+        "norm1.bias": attention["norm"]["bias"],
+        "linear1.weight": swap(inner["inner"]["kernel"]),
+        "linear1.bias": inner["inner"]["bias"],
+        "linear2.weight": swap(inner["outer"]["kernel"]),
+        "linear2.bias": inner["outer"]["bias"],
+        "norm2.weight": inner["norm"]["scale"],
+        "norm2.bias": inner["norm"]["bias"],
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_torch(seed, x64):
     draw = np.random.default_rng(seed)
     heads = int(draw.integers(1, 4))
-    size = {"layers": int(draw.integers(1, 4)), "heads": heads, "head_dim": 4, "d_model": 4 * heads, "d_ff": 20}
+    size = {
+        "layers": int(draw.integers(1, 4)),
+        "heads": heads,
+        "head_dim": 4,
+        "d_model": 4 * heads,
+        "d_ff": 20,
+    }
     config = tiny.family(
-        "transformer", model={**size, "vocab_size": 30, "compute_dtype": "float64"},
-        train={"label_smoothing": SMOOTHING}
-    )  # fmt: skip
+        "transformer",
+        model={**size, "vocab_size": 30, "compute_dtype": "float64"},
+        train={"label_smoothing": SMOOTHING},
+    )
     config = config.changed(model={"dropout": 0.0, "attention_dropout": 0.0})
     model = make_recipe(config).model
     shapes = tiny.random_params(config)
@@ -116,21 +148,31 @@ def test_equals_torch(seed, x64):
     tokens_BT = draw.integers(9, 30, (B, T)).astype(np.int32)
     batch = tiny.batch(config, rows=B)
     batch = dataclasses.replace(
-        batch, tokens=tokens_BT, rank=np.where(real_BT, np.arange(T), NEVER).astype(np.int32),
+        batch,
+        tokens=tokens_BT,
+        rank=np.where(real_BT, np.arange(T), NEVER).astype(np.int32),
         target_positions=np.broadcast_to(np.arange(T, dtype=np.int32), (B, T)),
         target_tokens=np.roll(tokens_BT, -1, axis=1),
-        target_weights=np.where(np.arange(T)[None] < length_B[:, None] - 1, 1, 0).astype(np.float32),
-    )  # fmt: skip
+        target_weights=np.where(np.arange(T)[None] < length_B[:, None] - 1, 1, 0).astype(
+            np.float32
+        ),
+    )
     memory = empty_memory(config.model, B)
     hidden, loss, grads, of_table = _theirs(config, params, tokens_BT, real_BT)
     ours = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
-    np.testing.assert_allclose(np.asarray(ours.hidden_BTD)[real_BT], hidden[real_BT], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        np.asarray(ours.hidden_BTD)[real_BT], hidden[real_BT], rtol=0, atol=1e-9
+    )
     # A key switches the smoothing on: all dropout is 0.
-    (found, _), gradient = jax.jit(jax.value_and_grad(
-        lambda params: mean_loss(params, model, batch, memory, jax.random.key(0)), has_aux=True
-    ))(params)  # fmt: skip
+    (found, _), gradient = jax.jit(
+        jax.value_and_grad(
+            lambda params: mean_loss(params, model, batch, memory, jax.random.key(0)), has_aux=True
+        )
+    )(params)
     plain, _ = mean_loss(params, model, batch, memory)
     assert abs(float(found) - loss) < 1e-9 < abs(float(plain) - loss)
     np.testing.assert_allclose(gradient["word_embedding"], of_table, rtol=0, atol=1e-9)
     for name, mine in _as_theirs(gradient, size["layers"], size["d_model"]).items():
-        np.testing.assert_allclose(np.asarray(mine), np.asarray(grads[name]), rtol=0, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(
+            np.asarray(mine), np.asarray(grads[name]), rtol=0, atol=1e-9, err_msg=name
+        )

@@ -1,4 +1,6 @@
-"""The program of the model card, as it is written there, gives our logits at `<mask>`; a plain call does not."""
+"""The program of the model card, as it is written there, gives our logits at `<mask>`; a plain call
+does not.
+"""
 
 import os
 
@@ -43,31 +45,52 @@ def test_the_program_of_the_card_gives_our_logits(changes, differs, tmp_path):
     with torch.no_grad():
         plain = found["model"](**found["given"]).logits[0, found["masked"]].numpy()
     assert (np.abs(plain - ours).max() > 0.01) == differs
-    fill = transformers.pipeline("fill-mask", model=found["model"], tokenizer=found["tokenizer"], top_k=tiny.VOCAB)
+    fill = transformers.pipeline(
+        "fill-mask", model=found["model"], tokenizer=found["tokenizer"], top_k=tiny.VOCAB
+    )
     scores = np.zeros(tiny.VOCAB)
     for answer in fill(TEXT):
         scores[answer["token"]] = answer["score"]
-    np.testing.assert_allclose(scores, np.exp(plain[0] - plain.max()) / np.exp(plain - plain.max()).sum(), atol=1e-5)
+    np.testing.assert_allclose(
+        scores, np.exp(plain[0] - plain.max()) / np.exp(plain - plain.max()).sum(), atol=1e-5
+    )
 
 
 TAGS = {
-    "classification": "text-classification", "multi_label_classification": "text-classification",
-    "regression": "text-classification", "multiple_choice": "multiple-choice",
-    "question_answering": "question-answering", "token_classification": "token-classification",
+    "classification": "text-classification",
+    "multi_label_classification": "text-classification",
+    "regression": "text-classification",
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+    "token_classification": "token-classification",
     "embeddings": "sentence-similarity",
-}  # fmt: skip
-CASES = [(family, task) for family, row in PEERS.items() for task in ("none", *EXPORTS)
-         if task == "none" or (EXPORTS[task].name in row.heads and (family, task) != ("gpt2", "regression"))
-         ]  # fmt: skip
-QUESTION, CONTEXT, CHOICES = "Who wrote it?", "The book is by a woman of Leeds.", ["One.", "Two.", "Three."]
+}
+CASES = [
+    (family, task)
+    for family, row in PEERS.items()
+    for task in ("none", *EXPORTS)
+    if task == "none"
+    or (EXPORTS[task].name in row.heads and (family, task) != ("gpt2", "regression"))
+]
+QUESTION, CONTEXT, CHOICES = (
+    "Who wrote it?",
+    "The book is by a woman of Leeds.",
+    ["One.", "Two.", "Three."],
+)
 ASKED = {
-    "classification": "A sentence.", "multi_label_classification": "A sentence.", "regression": "A sentence.",
-    "token_classification": "A sentence in words .", "question_answering": f"{CONTEXT}\t{QUESTION}",
-    "embeddings": "A sentence.", "multiple_choice": "\t".join(["A context.", "A question?", *CHOICES]),
-}  # fmt: skip
+    "classification": "A sentence.",
+    "multi_label_classification": "A sentence.",
+    "regression": "A sentence.",
+    "token_classification": "A sentence in words .",
+    "question_answering": f"{CONTEXT}\t{QUESTION}",
+    "embeddings": "A sentence.",
+    "multiple_choice": "\t".join(["A context.", "A question?", *CHOICES]),
+}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 @pytest.mark.parametrize(("family", "task"), CASES)
 def test_every_program_of_every_card_runs_as_it_stands(family, task, tmp_path, capsys):
     """Those of BERT and XLNet also say what `predict` says."""
@@ -77,25 +100,41 @@ def test_every_program_of_every_card_runs_as_it_stands(family, task, tmp_path, c
     if family != "xlnet":
         tokenizer, config = tokenizer_of(family), config_of(family)
         model = vars(config.model) | {"max_positions": 128}
-        data = {name: getattr(config.data, name) for name in ("objective", "pairs", "bidirectional", "sentence_loss")}
+        data = {
+            name: getattr(config.data, name)
+            for name in ("objective", "pairs", "bidirectional", "sentence_loss")
+        }
     extra = {"gpt2": 0, "roberta": 2, "xlnet": 48}.get(family, 3)
-    data |= {"segment_len": 96, "reuse_len": 96 - extra, "num_predict": 96 if family == "gpt2" else 6}
+    data |= {
+        "segment_len": 96,
+        "reuse_len": 96 - extra,
+        "num_predict": 96 if family == "gpt2" else 6,
+    }
     named = ["no", "some|thing", "yes"] if task.endswith("classification") else []
     tuned = {"task": task, "labels": ",".join(named)}
     data |= {"sentence_loss": False} if task != "none" else {}
     config, folder = tiny.config(model=model, data=data, finetune=tuned), str(tmp_path / "model")
-    huggingface.write(Trained(config, tokenizer, tiny.random_params(config, 0.5, tokenizer), step=3), folder)
+    huggingface.write(
+        Trained(config, tokenizer, tiny.random_params(config, 0.5, tokenizer), step=3), folder
+    )
     card = (tmp_path / "model" / "README.md").read_text()
-    tag = TAGS.get(task, {"xlnet": "text-generation", "gpt2": "text-generation"}.get(family, "fill-mask"))
+    tag = TAGS.get(
+        task, {"xlnet": "text-generation", "gpt2": "text-generation"}.get(family, "fill-mask")
+    )
     assert f"\npipeline_tag: {tag}\n" in card
     assert ("max_new_tokens=20" in card) == (tag == "text-generation")
-    assert ("its head is untrained" in card, "\n- pretraining\n" in card) == (task == "none", task == "none")
+    assert ("its head is untrained" in card, "\n- pretraining\n" in card) == (
+        task == "none",
+        task == "none",
+    )
     if task != "none":
         assert f"| task | {task} |" in card
         assert ("| labels | no, some\\|thing, yes |" in card) == bool(named)
     found: dict = {}
     programs = card.split("```python\n")[1:]
-    assert len(programs) == {"xlnet": 3, "gpt2": 2}.get(family, 2) - (task != "none") * {"xlnet": 2}.get(family, 1)
+    assert len(programs) == {"xlnet": 3, "gpt2": 2}.get(family, 2) - (task != "none") * {
+        "xlnet": 2
+    }.get(family, 1)
     for program in programs:
         exec(program.split("```")[0].replace("FOLDER", folder), found)  # our own model card
     if family not in ("bert", "xlnet") or task == "none":

@@ -1,6 +1,8 @@
-"""A checkpoint with the names and shapes of the released models comes in whole, and training continues from it.
+"""A checkpoint with the names and shapes of the released models comes in whole, and training
+continues from it.
 
-The first loss of `train` is compared with that of transformers, with the same parameters, on the same batch.
+The first loss of `train` is compared with that of transformers, with the same parameters, on the
+same batch.
 """
 
 import json
@@ -28,7 +30,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-TEXT = "The first sentence is here, and it has nine or ten words in it.\nA second one (shorter) follows.\n\n" * 400
+TEXT = (
+    "The first sentence is here, and it has nine or ten words in it.\n"
+    "A second one (shorter) follows.\n\n"
+) * 400
 SIZES = [
     pytest.param("tiny", "gelu"),
     pytest.param("base", "gelu_new", marks=pytest.mark.slow),
@@ -40,7 +45,9 @@ def loss_there(folder: str, config: configs.Config) -> float:
     """transformers' mean negative log-likelihood of the targets of our first batch, nats."""
     mixture = open_mixture(config)
     B, W = config.train.batch_size, config.data.windows_per_block
-    batch = loader.TrainDispatches(mixture, config, extend_plan((), 0, B, W), np.arange(B), 0, 1).batch(0)
+    batch = loader.TrainDispatches(
+        mixture, config, extend_plan((), 0, B, W), np.arange(B), 0, 1
+    ).batch(0)
     assert (batch.direction == 1).all() and batch.target_weights.all()
     model = transformers.XLNetLMHeadModel.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -57,25 +64,54 @@ def test_it_comes_in_whole_and_trains_on(size, activation, tmp_path, capsys):
     arrays = released.huggingface_arrays(variables)
     save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
     lengths_there = {"mem_len": 7, "reuse_len": 5, "bi_data": False}
-    (folder / "config.json").write_text(released.config_json(size, ff_activation=activation, **lengths_there))
+    (folder / "config.json").write_text(
+        released.config_json(size, ff_activation=activation, **lengths_there)
+    )
     tokenizer = released.write_tokenizer(folder, released.SIZES[size]["n_token"])
     lengths = ["--config.model.memory_len=8", "--config.model.compute_dtype=float32"]
     assert main(["import", str(folder), f"--workdir={work}", "--json", *lengths]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == {"arrays": 3 + 17 * released.SIZES[size]["n_layer"], "workdir": str(work)} != {"arrays": 0}
+    assert (
+        found
+        == {"arrays": 3 + 17 * released.SIZES[size]["n_layer"], "workdir": str(work)}
+        != {"arrays": 0}
+    )
     assert found["arrays"] == len(arrays)
 
     (tmp_path / "text.txt").write_text(TEXT)
     corpus = str(tmp_path / "corpus")
-    prepare = ["prepare", f"--input={tmp_path}/text.txt", f"--output={corpus}", f"--tokenizer={tokenizer}"]
+    prepare = [
+        "prepare",
+        f"--input={tmp_path}/text.txt",
+        f"--output={corpus}",
+        f"--tokenizer={tokenizer}",
+    ]
     assert main([*prepare, "--workers=1", "--heldout=0"]) == 0
     model = workdirs.load_config(str(work)).model
-    words = [f"--config.model.{key}={value}" for key, value in vars(model).items() if key != "unroll"]
-    words += ["--config.model.unroll=off", "--config.model.attention_dropout=0.0", f"--config.data.corpus={corpus}",
-              "--config.data.bidirectional=false", "--config.train.batch_size=2", "--config.checkpoint.every=4",
-              "--config.train.steps_per_dispatch=1", f"--config.checkpoint.init_from={work}"]  # fmt: skip
+    words = [
+        f"--config.model.{key}={value}" for key, value in vars(model).items() if key != "unroll"
+    ]
+    words += [
+        "--config.model.unroll=off",
+        "--config.model.attention_dropout=0.0",
+        f"--config.data.corpus={corpus}",
+        "--config.data.bidirectional=false",
+        "--config.train.batch_size=2",
+        "--config.checkpoint.every=4",
+        "--config.train.steps_per_dispatch=1",
+        f"--config.checkpoint.init_from={work}",
+    ]
     run, path = str(tmp_path / "run"), f"{tiny.TESTS}/tiny_config.py"
-    train = [sys.executable, "-m", "xlnet_jax", "train", f"--config={path}", *words, f"--workdir={run}", "--stop_at=1"]
+    train = [
+        sys.executable,
+        "-m",
+        "xlnet_jax",
+        "train",
+        f"--config={path}",
+        *words,
+        f"--workdir={run}",
+        "--stop_at=1",
+    ]
     subprocess.run(train, env=shared.environment(), check=True)
     ours = read_jsonl(f"{run}/metrics.jsonl")[0]["loss"]
     theirs = loss_there(str(folder), configs.load(path, words))

@@ -1,4 +1,6 @@
-"""Folders of sentence-transformers: their vectors are ours, in and out, or the folder is refused by name."""
+"""Folders of sentence-transformers: their vectors are ours, in and out, or the folder is refused by
+name.
+"""
 
 import json
 import os
@@ -24,7 +26,11 @@ torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-TEXTS = ["Bado kilu menora.", "Rave.", "Bado kilu menora sidu rave tusi, veno kilu bado sidu menora rave tusi bado."]
+TEXTS = [
+    "Bado kilu menora.",
+    "Rave.",
+    "Bado kilu menora sidu rave tusi, veno kilu bado sidu menora rave tusi bado.",
+]
 POSITIONS = 24
 FLOAT32 = ["--config.model.compute_dtype=float32"]
 
@@ -36,7 +42,10 @@ def folders(tmp_path_factory):
     for family in ("bert", "roberta", "albert", "xlnet"):
         tokenizer, sizes = data_fixtures.tokenizer(), {}
         if family != "xlnet":
-            tokenizer, sizes = tokenizer_of(family), vars(config_of(family).model) | {"max_positions": POSITIONS}
+            tokenizer, sizes = (
+                tokenizer_of(family),
+                vars(config_of(family).model) | {"max_positions": POSITIONS},
+            )
         task, data = {"task": "embeddings"}, {"segment_len": POSITIONS}
         config = tiny.config(model=sizes, finetune=task, data=data)
         params = tiny.random_params(config, 0.5, tokenizer)
@@ -54,7 +63,9 @@ def saved(transformer, folder, pooling, *others, length=None):
 
     first = Transformer(transformer, max_seq_length=length)
     pool = Pooling(first.get_word_embedding_dimension(), pooling_mode=pooling)
-    sentence_transformers.SentenceTransformer(modules=[first, pool, *others], device="cpu").save(folder)
+    sentence_transformers.SentenceTransformer(modules=[first, pool, *others], device="cpu").save(
+        folder
+    )
     return folder
 
 
@@ -73,19 +84,33 @@ def close(a, b):
 
 
 DONE = [
-    ("bert", "mean", None, False), ("bert", "cls", 10, True), ("bert", "max", 12, False),
+    ("bert", "mean", None, False),
+    ("bert", "cls", 10, True),
+    ("bert", "max", 12, False),
     ("bert", "lasttoken", 9, False),
-    ("roberta", "cls", None, False), ("roberta", "max", 9, True), ("albert", "lasttoken", None, True),
-    ("xlnet", "lasttoken", 12, False), ("xlnet", "max", None, True), ("xlnet", "mean", 9, True),
-]  # fmt: skip
+    ("roberta", "cls", None, False),
+    ("roberta", "max", 9, True),
+    ("albert", "lasttoken", None, True),
+    ("xlnet", "lasttoken", 12, False),
+    ("xlnet", "max", None, True),
+    ("xlnet", "mean", 9, True),
+]
 
 
 @pytest.mark.parametrize(("family", "pooling", "length", "normalize"), DONE)
-def test_vectors_are_the_same_on_the_way_in_and_out(family, pooling, length, normalize, folders, tmp_path):
+def test_vectors_are_the_same_on_the_way_in_and_out(
+    family, pooling, length, normalize, folders, tmp_path
+):
     """The fault: another pooling, a text that is cut elsewhere, vectors of another length."""
     from sentence_transformers.models import Normalize
 
-    source = saved(folders[family], str(tmp_path / "source"), pooling, *[Normalize()] * normalize, length=length)
+    source = saved(
+        folders[family],
+        str(tmp_path / "source"),
+        pooling,
+        *[Normalize()] * normalize,
+        length=length,
+    )
     wanted = theirs(source)
     assert (np.abs(np.linalg.norm(wanted, axis=1) - 1).max() < 1e-5) == normalize
     work, back = str(tmp_path / "work"), str(tmp_path / "back")
@@ -107,8 +132,16 @@ def edit(path, **changes):
     ("file", "changes", "pooling"),
     [
         ("1_Pooling/config.json", {"pooling_mode": ..., "pooling_mode_cls_token": True}, "cls"),
-        ("1_Pooling/config.json", {"pooling_mode": ..., "pooling_mode_max_tokens": True,
-                                   "pooling_mode_mean_tokens": False, "word_embedding_dimension": 9}, "max"),
+        (
+            "1_Pooling/config.json",
+            {
+                "pooling_mode": ...,
+                "pooling_mode_max_tokens": True,
+                "pooling_mode_mean_tokens": False,
+                "word_embedding_dimension": 9,
+            },
+            "max",
+        ),
         ("1_Pooling/config.json", {"pooling_mode": ["lasttoken"]}, "last"),
         ("1_Pooling/config.json", {"pooling_mode": ...}, "mean"),
         ("sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False}, "mean"),
@@ -116,7 +149,7 @@ def edit(path, **changes):
         ("tokenizer_config.json", {"model_max_length": 10**30}, "mean"),
         ("config.json", {"architectures": None}, "mean"),
     ],
-)  # fmt: skip
+)
 def test_other_ways_of_writing_it(file, changes, pooling, folders, tmp_path):
     source = saved(folders["bert"], str(tmp_path / "source"), "mean")
     edit(f"{source}/{file}", **changes)
@@ -125,29 +158,93 @@ def test_other_ways_of_writing_it(file, changes, pooling, folders, tmp_path):
     close(ours(str(tmp_path / "work")), theirs(source))
 
 
-POOLING, TEXT, PROMPTS = "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+POOLING, TEXT, PROMPTS = (
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
 REFUSED = [
-    ("bert", "weightedmean", None, {}, "pooling_mode is weightedmean; only one of mean, cls, max, lasttoken can be"),
+    (
+        "bert",
+        "weightedmean",
+        None,
+        {},
+        "pooling_mode is weightedmean; only one of mean, cls, max, lasttoken can be",
+    ),
     ("bert", "mean_sqrt_len_tokens", None, {}, "pooling_mode is mean_sqrt_len_tokens"),
     ("bert", ("cls", "mean"), None, {}, "pooling_mode is ['cls', 'mean']"),
-    ("xlnet", "cls", None, {}, "pooling_mode is cls; only one of mean, lasttoken, max can be imported"),
-    ("bert", "mean", POOLING, {"pooling_mode": ..., "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-     "pooling_mode is ['cls', 'mean']"),
-    ("bert", "mean", POOLING, {"include_prompt": False}, "include_prompt=false may make other vectors; only true"),
-    ("bert", "mean", POOLING, {"pooling_mod": "cls"}, 'pooling_mod="cls" may make other vectors; only null'),
-    ("bert", "mean", TEXT, {"do_lower_case": True}, "do_lower_case=true may make other vectors; only false"),
-    ("bert", "mean", TEXT, {"transformer_task": "fill-mask"}, 'transformer_task="fill-mask" may make other vectors'),
-    ("bert", "mean", TEXT, {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
-     "modality_config="),
+    (
+        "xlnet",
+        "cls",
+        None,
+        {},
+        "pooling_mode is cls; only one of mean, lasttoken, max can be imported",
+    ),
+    (
+        "bert",
+        "mean",
+        POOLING,
+        {"pooling_mode": ..., "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        "pooling_mode is ['cls', 'mean']",
+    ),
+    (
+        "bert",
+        "mean",
+        POOLING,
+        {"include_prompt": False},
+        "include_prompt=false may make other vectors; only true",
+    ),
+    (
+        "bert",
+        "mean",
+        POOLING,
+        {"pooling_mod": "cls"},
+        'pooling_mod="cls" may make other vectors; only null',
+    ),
+    (
+        "bert",
+        "mean",
+        TEXT,
+        {"do_lower_case": True},
+        "do_lower_case=true may make other vectors; only false",
+    ),
+    (
+        "bert",
+        "mean",
+        TEXT,
+        {"transformer_task": "fill-mask"},
+        'transformer_task="fill-mask" may make other vectors',
+    ),
+    (
+        "bert",
+        "mean",
+        TEXT,
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+        "modality_config=",
+    ),
     ("bert", "mean", TEXT, {"max_seq_length": "9"}, "data.segment_len="),
     ("bert", "mean", TEXT, {"query_expansion": {"length": 4}}, "query_expansion="),
-    ("bert", "mean", PROMPTS, {"default_prompt_name": "query"}, 'default_prompt_name="query" may make other'),
-    ("bert", "mean", PROMPTS, {"model_type": "SparseEncoder"}, 'model_type="SparseEncoder" may make'),
-]  # fmt: skip
+    (
+        "bert",
+        "mean",
+        PROMPTS,
+        {"default_prompt_name": "query"},
+        'default_prompt_name="query" may make other',
+    ),
+    (
+        "bert",
+        "mean",
+        PROMPTS,
+        {"model_type": "SparseEncoder"},
+        'model_type="SparseEncoder" may make',
+    ),
+]
 
 
 @pytest.mark.parametrize(("family", "pooling", "file", "changes", "said"), REFUSED)
-def test_what_makes_other_vectors_is_refused_by_name(family, pooling, file, changes, said, folders, tmp_path, capsys):
+def test_what_makes_other_vectors_is_refused_by_name(
+    family, pooling, file, changes, said, folders, tmp_path, capsys
+):
     source = saved(folders[family], str(tmp_path / "source"), pooling)
     if file:
         edit(f"{source}/{file}", **changes)
@@ -159,19 +256,32 @@ def test_what_makes_other_vectors_is_refused_by_name(family, pooling, file, chan
 def test_further_modules_are_refused_by_name(module, folders, tmp_path, capsys):
     from sentence_transformers import models
 
-    made = {"Dense": lambda: models.Dense(9, 9), "Dropout": models.Dropout, "LayerNorm": lambda: models.LayerNorm(9)}
+    made = {
+        "Dense": lambda: models.Dense(9, 9),
+        "Dropout": models.Dropout,
+        "LayerNorm": lambda: models.LayerNorm(9),
+    }
     source = saved(folders["bert"], str(tmp_path / "source"), "mean", made[module]())
     assert main(["import", source, f"--workdir={tmp_path}/work", "--json"]) == 2
     assert f"the modules are Transformer, Pooling, {module}; only" in capsys.readouterr().err
 
 
 def test_prompts_are_named(folders, tmp_path, caplog):
-    """They are put before a text if a caller asks for them: the vectors of a text alone are the same."""
+    """They are put before a text if a caller asks for them: the vectors of a text alone are the
+    same.
+    """
     caplog.set_level("INFO")
     source = saved(folders["bert"], str(tmp_path / "source"), "mean")
-    edit(f"{source}/{PROMPTS}", prompts={"query": "query: ", "document": ""}, similarity_fn_name="dot")
+    edit(
+        f"{source}/{PROMPTS}",
+        prompts={"query": "query: ", "document": ""},
+        similarity_fn_name="dot",
+    )
     import_(source, str(tmp_path / "work"), overrides=FLOAT32)
-    assert "will lack it: prompts={'query': 'query: ', 'document': ''}, similarity_fn_name='dot'" in caplog.text
+    assert (
+        "will lack it: prompts={'query': 'query: ', 'document': ''}, similarity_fn_name='dot'"
+        in caplog.text
+    )
 
 
 def test_all_fields_of_that_library_are_in_a_table():

@@ -1,4 +1,5 @@
-"""`benchmarks/step.py` compares two sides that do the same work, and its ratios are the right way up.
+"""`benchmarks/step.py` compares two sides that do the same work, and its ratios are the right way
+up.
 
 The run needs torch and transformers; without them it is skipped.
 """
@@ -34,8 +35,13 @@ def test_ratios_are_ours_over_the_peers_round_by_round():
         return [benchmark.Turn(s, 2 * s, 1.0) for s in seconds]
 
     # The second round was slowed down for both sides: its ratio is still 4.
-    measured = dict(ours=turns(1, 10, 1), peer=turns(4, 40, 2), ours_no_dropout=turns(1), peer_no_dropout=turns(3),
-                    ours_xla=turns(2, 20, 4))  # fmt: skip
+    measured = dict(
+        ours=turns(1, 10, 1),
+        peer=turns(4, 40, 2),
+        ours_no_dropout=turns(1),
+        peer_no_dropout=turns(3),
+        ours_xla=turns(2, 20, 4),
+    )
     result = benchmark.report(measured, tokens=120)
     assert (result["ratio"], result["ratio_no_dropout"], result["ratio_xla"]) == (4, 3, 2)
     assert (result["ours_tokens_per_second"], result["peer_tokens_per_second"]) == (120, 30)
@@ -46,27 +52,62 @@ def test_ratios_are_ours_over_the_peers_round_by_round():
 
 
 def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
-    """Another model on one side (the script compares the parameters), a loss over other targets, no finite loss."""
+    """Another model on one side (the script compares the parameters), a loss over other targets, no
+    finite loss.
+    """
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     environment = os.environ | {
         "PYTHONPATH": str(tiny.ROOT),
         "CXX": str(tmp_path / "none"),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),  # else a program compiled before would do
+        # Else a program compiled before would do.
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
         "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in compiling.FAST_FLAGS.items()),
     }
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--tiny", "--rounds=1", "--json", "--figures", "ours", "ours_with_loader", "peer",
-         "peer_compiled", "ours_no_dropout", "peer_no_dropout"], env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            SCRIPT,
+            "--tiny",
+            "--rounds=1",
+            "--json",
+            "--figures",
+            "ours",
+            "ours_with_loader",
+            "peer",
+            "peer_compiled",
+            "ours_no_dropout",
+            "peer_no_dropout",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    wanted = {"ours_tokens_per_second", "peer_tokens_per_second", "peer_compiled_tokens_per_second", "ratio",
-              "ours_with_loader_tokens_per_second", "mfu", "compile_cpu_seconds",
-              "ratio_compiled", "ratio_no_dropout", "dropout", "device", "cpu_per_wall"}  # fmt: skip
+    wanted = {
+        "ours_tokens_per_second",
+        "peer_tokens_per_second",
+        "peer_compiled_tokens_per_second",
+        "ratio",
+        "ours_with_loader_tokens_per_second",
+        "mfu",
+        "compile_cpu_seconds",
+        "ratio_compiled",
+        "ratio_no_dropout",
+        "dropout",
+        "device",
+        "cpu_per_wall",
+    }
     assert wanted <= set(result)
     # Before much is learnt, all pieces are as likely.
-    assert result["loss"].keys() == {"ours", "ours_with_loader", "peer", "ours_no_dropout", "peer_no_dropout"}
+    assert result["loss"].keys() == {
+        "ours",
+        "ours_with_loader",
+        "peer",
+        "ours_no_dropout",
+        "peer_no_dropout",
+    }
     assert all(abs(loss - math.log(400)) < 0.15 for loss in result["loss"].values())
     assert result["ratio"] > 0 and result["ratio_no_dropout"] > 0 and result["dropout"] == 0.1
     assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None

@@ -1,4 +1,5 @@
-"""TensorFlow checkpoints of XLNet and Transformer-XL, written here with their names and shapes, come in bit for bit.
+"""TensorFlow checkpoints of XLNet and Transformer-XL, written here with their names and shapes,
+come in bit for bit.
 
 Needs TensorFlow, which `.venv-peers4` has; without it the file is skipped.
 """
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def write(folder, size, variables, **changes):
-    """As the released archives have it: three files of the checkpoint, the configuration and the tokenizer."""
+    """As the released archives have it: three files of the checkpoint, the configuration and the
+    tokenizer.
+    """
     folder.mkdir()
     config = released.SIZES[size] | {"ff_activation": "gelu", "untie_r": True} | changes
     (folder / "xlnet_config.json").write_text(json.dumps(config))
@@ -35,9 +38,11 @@ def write(folder, size, variables, **changes):
 
 def save(prefix, variables):
     tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables),
+        prefix=prefix,
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
         tensors=[tf.constant(array) for array in variables.values()],
-    )  # fmt: skip
+    )
     return prefix
 
 
@@ -45,8 +50,12 @@ def save(prefix, variables):
 def test_every_variable_comes_in(size, tmp_path, caplog):
     caplog.set_level("INFO")
     variables = released.tensorflow_arrays(size)
-    slots = {f"{name}/adam_{kind}": array for name, array in list(variables.items())[:2] for kind in "mv"}
-    prefix = write(tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)})
+    slots = {
+        f"{name}/adam_{kind}": array for name, array in list(variables.items())[:2] for kind in "mv"
+    }
+    prefix = write(
+        tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)}
+    )
     workdir = str(tmp_path / "work")
     found = import_(str(tmp_path / "released"), workdir, overrides=["--config.model.memory_len=8"])
     assert found == {"arrays": len(variables), "workdir": workdir}
@@ -54,8 +63,11 @@ def test_every_variable_comes_in(size, tmp_path, caplog):
     assert "model.activation=gelu" in caplog.text
     model = workdirs.load_config(workdir).model
     assert (model.layers, model.d_ff, model.activation, model.memory_len) == (
-        released.SIZES[size]["n_layer"], released.SIZES[size]["d_inner"], "gelu", 8,
-    )  # fmt: skip
+        released.SIZES[size]["n_layer"],
+        released.SIZES[size]["d_inner"],
+        "gelu",
+        8,
+    )
     params = parameters(workdir)
     back = names.to_foreign(TENSORFLOW, params)
     assert back.keys() == variables.keys()
@@ -77,12 +89,15 @@ def parameters(workdir):
 
 def test_shared_biases_and_what_does_not_fit(tmp_path):
     variables = released.tensorflow_arrays("tiny")
-    tied = {f"model/transformer/{name}": variables[f"model/transformer/{name}"][0]
-            for name in ("r_w_bias", "r_r_bias", "r_s_bias")}  # fmt: skip
+    tied = {
+        f"model/transformer/{name}": variables[f"model/transformer/{name}"][0]
+        for name in ("r_w_bias", "r_r_bias", "r_s_bias")
+    }
     source = write(tmp_path / "tied", "tiny", variables | tied, untie_r=False)
     import_(source, str(tmp_path / "work"))
     np.testing.assert_array_equal(
-        parameters(str(tmp_path / "work"))["biases"]["segment_bias"], tied["model/transformer/r_s_bias"]
+        parameters(str(tmp_path / "work"))["biases"]["segment_bias"],
+        tied["model/transformer/r_s_bias"],
     )
     extra = {"model/lm_loss/weight": np.zeros((300, 32), np.float32)}
     with pytest.raises(BadInput, match=r"left over \(1\): model/lm_loss/weight"):
@@ -96,13 +111,23 @@ def test_shared_biases_and_what_does_not_fit(tmp_path):
 def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     """A checkpoint with Adam's slots, and no configuration beside it."""
     variables = xl_variables_of(xl_replay.load(name), xl_replay.CASES[name])
-    slots = {f"{each}/{slot}": array for each, array in variables.items() for slot in ("Adam", "Adam_1")}
-    counters = {"beta1_power": np.float32(0.1), "beta2_power": np.float32(0.9), "global_step": np.int64(9)}
+    slots = {
+        f"{each}/{slot}": array for each, array in variables.items() for slot in ("Adam", "Adam_1")
+    }
+    counters = {
+        "beta1_power": np.float32(0.1),
+        "beta2_power": np.float32(0.9),
+        "global_step": np.int64(9),
+    }
     (tmp_path / "model").mkdir()
     prefix = save(str(tmp_path / "model" / "model.ckpt-0"), variables | slots | counters)
     workdir, symbols = str(tmp_path / "work"), tmp_path / "symbols.txt"
     symbols.write_text("\n".join(SYMBOLS))
-    words = [f"--tokenizer={symbols}", "--config.model.memory_len=4", "--config.model.layer_norm_epsilon=1e-5"]
+    words = [
+        f"--tokenizer={symbols}",
+        "--config.model.memory_len=4",
+        "--config.model.layer_norm_epsilon=1e-5",
+    ]
     assert main(["import", str(tmp_path / "model"), f"--workdir={workdir}", *words]) == 0
     log = capsys.readouterr().err
     assert f"{len(slots) + 3} optimizer slots and counters are not imported" in log
@@ -119,7 +144,9 @@ def cut(path):
 
 
 def one_byte(path):
-    path.write_bytes(path.read_bytes()[:40] + bytes([path.read_bytes()[40] ^ 1]) + path.read_bytes()[41:])
+    path.write_bytes(
+        path.read_bytes()[:40] + bytes([path.read_bytes()[40] ^ 1]) + path.read_bytes()[41:]
+    )
 
 
 def emptied(path):
@@ -150,7 +177,10 @@ def test_a_damaged_data_file_is_one_line(kind, damage, tmp_path, capsys):
     else:
         (tmp_path / "model").mkdir()
         variables = xl_variables_of(xl_replay.load("plain"), xl_replay.CASES["plain"])
-        prefix, symbols = save(str(tmp_path / "model" / "model.ckpt"), variables), tmp_path / "symbols.txt"
+        prefix, symbols = (
+            save(str(tmp_path / "model" / "model.ckpt"), variables),
+            tmp_path / "symbols.txt",
+        )
         symbols.write_text("\n".join(SYMBOLS))
         words.append(f"--tokenizer={symbols}")
     (data,) = (tmp_path / "model").glob("*.data-*")

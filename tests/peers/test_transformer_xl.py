@@ -1,7 +1,7 @@
 """Transformer-XL against Hugging Face `transformers` itself, on models and texts that nobody chose.
 
-The recordings of `tests/oracle/xl` are the same comparison on chosen cases. Needs torch and transformers 4, the last
-version with this model; without them this file is skipped.
+The recordings of `tests/oracle/xl` are the same comparison on chosen cases. Needs torch and
+transformers 4, the last version with this model; without them this file is skipped.
 """
 
 import dataclasses
@@ -18,10 +18,15 @@ if not hasattr(pytest.importorskip("transformers"), "TransfoXLLMHeadModel"):
 from oracle import replay, xl_generate, xl_replay
 from oracle.xl_replay import CASES, SMALL
 
-CLUSTERS = st.sampled_from([
-    {}, {"cutoffs": "4"}, {"cutoffs": "5,6,20"}, {"cutoffs": "9,15", "d_embed": 12},
-    {"cutoffs": "9,15", "d_embed": 18, "div_val": 3},
-])  # fmt: skip
+CLUSTERS = st.sampled_from(
+    [
+        {},
+        {"cutoffs": "4"},
+        {"cutoffs": "5,6,20"},
+        {"cutoffs": "9,15", "d_embed": 12},
+        {"cutoffs": "9,15", "d_embed": 18, "div_val": 3},
+    ]
+)
 MODELS = st.builds(
     lambda clusters, **changes: dataclasses.replace(SMALL, **changes | clusters),
     CLUSTERS,
@@ -43,10 +48,17 @@ def test_the_recordings_are_what_it_computes(name):
         np.testing.assert_allclose(array, recorded[key], rtol=1e-9, atol=1e-12, err_msg=key)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate],
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(MODELS, st.integers(0, 1000))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_any_model_is_the_same_there(x64, model, seed):
     theirs = xl_generate.record(model, xl_generate.draw(str(seed), model))
-    assert not replay.too_large(xl_replay.errors(model, theirs, xl_replay.run(model, theirs)), "float64")
+    assert not replay.too_large(
+        xl_replay.errors(model, theirs, xl_replay.run(model, theirs)), "float64"
+    )

@@ -1,4 +1,6 @@
-"""A work directory in a bucket: the same run as on disk, also killed; one run at a time; lines, events, errors."""
+"""A work directory in a bucket: the same run as on disk, also killed; one run at a time; lines,
+events, errors.
+"""
 
 import json
 import os
@@ -49,9 +51,12 @@ def bucket(tmp_path, monkeypatch):
 
 def start(*words, job=""):
     return subprocess.Popen(
-        [sys.executable, "-m", "xlnet_jax", *words, "--json"], env=shared.environment() | {"XLNET_JOB_ID": job},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "xlnet_jax", *words, "--json"],
+        env=shared.environment() | {"XLNET_JOB_ID": job},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def train_words(workdir, *options):
@@ -76,7 +81,12 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     process = start(*train_words(RUN), job="job")
     wait_until(bucket.refusals.total, process)
     twelve = b'"step": 12'
-    wait_until(lambda: any("metrics" in key and twelve in bucket.objects[key] for key in list(bucket.objects)), process)
+    wait_until(
+        lambda: any(
+            "metrics" in key and twelve in bucket.objects[key] for key in list(bucket.objects)
+        ),
+        process,
+    )
     _, err = finish(start(*train_words(RUN)), 2)
     assert f"xlnet-jax train: {RUN}: another training runs here (process {process.pid} on " in err
     process.send_signal(signal.SIGKILL)
@@ -87,15 +97,22 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     with Checkpoints(RUN) as checkpoints:
         assert checkpoints.steps() == [4]
     out, err = finish(start(*train_words(RUN), job="job"))
-    assert f"taking the lock over from process {process.pid} on" in err and "resuming at step 4" in err
+    assert (
+        f"taking the lock over from process {process.pid} on" in err and "resuming at step 4" in err
+    )
     assert "compilation cache: hit" in err
     assert json.loads(out)["step"] == STEPS and result(RUN) == result(disk)
     assert len(shared.steps(RUN)) == STEPS and [line["step"] for line in runs(bucket)] == [0, 4]
     assert "bucket/run/lock.json" not in bucket.objects
     cache = f"--config.log.compilation_cache={RUN}/compilation_cache"
-    scored = [finish(start("evaluate", f"--workdir={place}", "--blocks=2", cache))[0] for place in (RUN, disk)]
+    scored = [
+        finish(start("evaluate", f"--workdir={place}", "--blocks=2", cache))[0]
+        for place in (RUN, disk)
+    ]
     assert scored[0] == scored[1] and json.loads(scored[0])["step"] == STEPS
-    assert any("compilation_cache/jit_run" in key for key in bucket.objects), "who names it may write there"
+    assert any("compilation_cache/jit_run" in key for key in bucket.objects), (
+        "who names it may write there"
+    )
     exported = [str(tmp_path / name) for name in ("of_bucket", "of_disk")]
     finish(start("export", f"--workdir={RUN}", f"--output={exported[0]}"))
     assert command("export", f"--workdir={disk}", f"--output={exported[1]}") == 0
@@ -136,14 +153,21 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd
     said = capfd.readouterr().err
     assert "Traceback" not in said
     end = said.splitlines()[-1]
-    assert end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/") and "run the same command" in end
+    assert (
+        end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/")
+        and "run the same command" in end
+    )
     bucket.down = False
     # It answers with errors, but for a short time.
-    monkeypatch.setattr(loop.Run, "_save", lambda *args, **how: (bucket.fail_next(3, 503), save(*args, **how)))
+    monkeypatch.setattr(
+        loop.Run, "_save", lambda *args, **how: (bucket.fail_next(3, 503), save(*args, **how))
+    )
     assert command(*words) == 0
     said = capfd.readouterr().err
     assert "taking the lock over from process" in said and "resuming at step 4" in said
-    assert [line["step"] for line in read_jsonl(f"{RUN}/metrics.jsonl")] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in read_jsonl(f"{RUN}/metrics.jsonl")] == list(
+        range(1, STEPS + 1)
+    )
     with Checkpoints(RUN) as checkpoints:
         assert checkpoints.steps()[0] == STEPS
 
@@ -153,7 +177,10 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd
     [
         ("POST .*lock.json|POST .*/upload/", 403),
         ("GET .*config.json", 403),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("upload", 404), ("POST .*ocdbt", 403))),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("upload", 404), ("POST .*ocdbt", 403))
+        ),
     ],
 )
 def test_a_bucket_that_refuses(bucket, words, capfd, pattern, status):
@@ -167,14 +194,20 @@ def test_a_bucket_that_refuses(bucket, words, capfd, pattern, status):
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"), [(403, BadInput), (404, BadInput), (429, RestartMe), (503, RestartMe), (None, RestartMe)]
+    ("status", "expected"),
+    [(403, BadInput), (404, BadInput), (429, RestartMe), (503, RestartMe), (None, RestartMe)],
 )
 def test_what_tensorstore_says(bucket, status, expected):
     """Which carries the arrays; here with one second try instead of 32."""
     import tensorstore
 
     retries = {"max_retries": 1, "initial_delay": "0.01s"}
-    spec = {"driver": "gcs", "bucket": "bucket", "path": "x/", "context": {"gcs_request_retries": retries}}
+    spec = {
+        "driver": "gcs",
+        "bucket": "bucket",
+        "path": "x/",
+        "context": {"gcs_request_retries": retries},
+    }
     store = tensorstore.KvStore.open(spec).result()
     store.write("a", b"1").result()
     bucket.down, bucket.refused = status is None, {".": status} if status else {}
@@ -208,14 +241,18 @@ def silent(quick, monkeypatch):
 
 def test_a_second_run_is_refused(bucket, quick, monkeypatch, caplog):
     with lock.held(RUN) as check:
-        with pytest.raises(BadInput, match=f"another training runs here .process {os.getpid()} on .* since 2"):
+        with pytest.raises(
+            BadInput, match=f"another training runs here .process {os.getpid()} on .* since 2"
+        ):
             lock.held(RUN).__enter__()
         assert "waiting up to 180 s" in caplog.text
         check()
     assert bucket.objects == {}
 
 
-def test_a_restart_of_the_same_job_takes_over_at_once_and_the_first_saves_no_more(bucket, monkeypatch, caplog):
+def test_a_restart_of_the_same_job_takes_over_at_once_and_the_first_saves_no_more(
+    bucket, monkeypatch, caplog
+):
     monkeypatch.setenv("XLNET_JOB_ID", "zone/name")
     with lock.held(RUN) as first:
         writer = MetricsWriter(RUN, 0, False, first)
@@ -223,7 +260,9 @@ def test_a_restart_of_the_same_job_takes_over_at_once_and_the_first_saves_no_mor
         writer.flush()
         began = time.monotonic()
         with lock.held(RUN) as second:
-            assert time.monotonic() - began < 20 and "taking the lock over from process" in caplog.text
+            assert (
+                time.monotonic() - began < 20 and "taking the lock over from process" in caplog.text
+            )
             second()
             writer.write("metrics", {"step": 2, "loss": 1.0})
             for write in (writer.flush, first):
@@ -260,7 +299,9 @@ def test_a_stale_lock_is_taken_over_and_its_holder_finds_out(bucket, silent, mon
         with pytest.raises(RestartMe, match="has taken over; this run writes nothing more"):
             check()
         first.__exit__(None, None, None)
-        assert "bucket/run/lock.json" in bucket.objects, "it does not remove the lock of another run"
+        assert "bucket/run/lock.json" in bucket.objects, (
+            "it does not remove the lock of another run"
+        )
     # A holder that was paused for long must not write its token over that of the next one.
     with lock.held(RUN) as check:
         monkeypatch.setattr(lock, "STALE_SECONDS", 0.0)
@@ -268,7 +309,9 @@ def test_a_stale_lock_is_taken_over_and_its_holder_finds_out(bucket, silent, mon
             check()
     for junk in (b"?", b"[]", b'{"token": "x"}'):
         bucket.objects["bucket/run/lock.json"] = junk
-        with pytest.raises(BadInput, match="run/lock.json: not the JSON of a lock; if no run uses the work"):
+        with pytest.raises(
+            BadInput, match="run/lock.json: not the JSON of a lock; if no run uses the work"
+        ):
             lock.held(RUN).__enter__()
 
 
@@ -348,7 +391,10 @@ def test_events_reach_the_bucket(bucket, monkeypatch, tmp_path):
             writer.flush()
     writer.write("evaluations", {"step": 100, "heldout_loss": 1.0})
     writer.close()
-    keys = sorted((key for key in bucket.objects if "/tensorboard/" in key), key=lambda key: int(key.split(".")[-1]))
+    keys = sorted(
+        (key for key in bucket.objects if "/tensorboard/" in key),
+        key=lambda key: int(key.split(".")[-1]),
+    )
     assert len(keys) > 2 and all("tfevents" in key for key in keys)
     found = [each for key in keys for each in scalars(bucket.objects[key])]
     assert found == [*(("train/loss", step) for step in range(1, 101)), ("heldout/loss", 100)]
@@ -378,7 +424,10 @@ def test_listings_are_fresh(bucket):
 
 def test_the_compilation_cache_may_be_in_a_bucket_or_beside(bucket, tmp_path):
     config = tiny.config(log={"compilation_cache": "gs://bucket/cache"})
-    for changed, place in ((config, "gs://bucket/cache"), (tiny.config(), f"{RUN}/compilation_cache")):
+    for changed, place in (
+        (config, "gs://bucket/cache"),
+        (tiny.config(), f"{RUN}/compilation_cache"),
+    ):
         programs.use_compilation_cache(changed, RUN)
         assert jax.config.jax_compilation_cache_dir == place
     programs.use_compilation_cache(config, str(tmp_path))

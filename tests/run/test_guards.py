@@ -1,4 +1,6 @@
-"""Spikes, and the running loss that they are compared with. Non-finite steps: see `tests/train/test_step.py`."""
+"""Spikes, and the running loss that they are compared with. Non-finite steps: see
+`tests/train/test_step.py`.
+"""
 
 import dataclasses
 
@@ -64,7 +66,11 @@ def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper
     zscore = (plain["loss"] - losses.mean()) / losses.std()
     assert zscore > 4 and plain["skipped"] == 0, "the planted step is no spike"
     skipped, (metrics,) = stepper(before, 8, 1, harder, spike_zscore=4.0, spike_window=8)
-    assert (metrics["loss"], metrics["skipped"], metrics["consecutive_bad"]) == (plain["loss"], 1, 1)
+    assert (metrics["loss"], metrics["skipped"], metrics["consecutive_bad"]) == (
+        plain["loss"],
+        1,
+        1,
+    )
     assert same_bits(skipped.params, before.params) and not same_bits(taken.params, before.params)
     assert not np.any(skipped.memory.valid_B) and skipped.loss_mean == before.loss_mean
     # Not before a window of good steps is full, and not what lies below the bound.

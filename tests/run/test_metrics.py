@@ -41,10 +41,20 @@ def test_no_step_appears_twice_after_a_resume(tmp_path):
 def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
     path = tmp_path / "time.jsonl"
     good = goodput.Goodput().line(2)
-    lines = [good, {**good, "time": "noon"}, {**good, "seconds": {**good["seconds"], "device": "x"}},
-             {**good, "seconds": "many"}, {"step": 3, "loss": [1]}]  # fmt: skip
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": ' * 100_000 + "\n")
-    assert metrics.read_jsonl(str(path)) == [good] and caplog.text.count("is damaged and is ignored") == 5
+    lines = [
+        good,
+        {**good, "time": "noon"},
+        {**good, "seconds": {**good["seconds"], "device": "x"}},
+        {**good, "seconds": "many"},
+        {"step": 3, "loss": [1]},
+    ]
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"step": ' * 100_000 + "\n"
+    )
+    assert (
+        metrics.read_jsonl(str(path)) == [good]
+        and caplog.text.count("is damaged and is ignored") == 5
+    )
     less = [{**good, "seconds": None}, {**good, "seconds": {"device": 1.0}}, {**good, "time": None}]
     assert goodput.last_complete([good, *less]) == good
     again = goodput.Goodput()
@@ -56,9 +66,13 @@ def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(tmp_path, pytestconfig, monkeypatch):
+def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(
+    tmp_path, pytestconfig, monkeypatch
+):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    settings = shared.settings(pytestconfig, evaluation={"every": 4, "blocks": 8}, log={"wandb": "a project"})
+    settings = shared.settings(
+        pytestconfig, evaluation={"every": 4, "blocks": 8}, log={"wandb": "a project"}
+    )
     for stop in (4, 8):
         train(settings, str(tmp_path), stop_at=stop)
         time.sleep(1.1)  # the folder of a start has its second in its name
@@ -68,21 +82,29 @@ def test_weights_and_biases_gets_the_metrics_of_all_starts_as_one_run(tmp_path, 
         content = path.read_bytes()
         # Once for each line, and again where the file says which metrics there are.
         assert all(content.count(name) >= 4 for name in (b"train/loss", b"train/grad_norm"))
-        assert b"heldout/perplexity" in content and b"a project" in content and b"train.steps" in content
+        assert (
+            b"heldout/perplexity" in content
+            and b"a project" in content
+            and b"train.steps" in content
+        )
         assert b"train/mfu" not in content
 
 
 def test_weights_and_biases_is_of_process_0_and_its_package_is_asked_for(tmp_path, monkeypatch):
     assert metrics.open_wandb("", str(tmp_path), {}) is None
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(BadInput, match=r"log.wandb=project: run `pip install .*\[wandb\].*, or leave the key empty"):
+    with pytest.raises(
+        BadInput, match=r"log.wandb=project: run `pip install .*\[wandb\].*, or leave the key empty"
+    ):
         metrics.open_wandb("project", str(tmp_path), {})
     monkeypatch.undo()
     refusing = types.SimpleNamespace(
         Error=OSError, Settings=dict, init=lambda **_: (_ for _ in ()).throw(OSError("no"))
     )
     monkeypatch.setitem(sys.modules, "wandb", refusing)
-    with pytest.raises(BadInput, match="log.wandb=project: no; WANDB_MODE=offline writes to a folder"):
+    with pytest.raises(
+        BadInput, match="log.wandb=project: no; WANDB_MODE=offline writes to a folder"
+    ):
         metrics.open_wandb("project", str(tmp_path), {})
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert metrics.open_wandb("project", str(tmp_path), {}) is None
@@ -91,7 +113,11 @@ def test_weights_and_biases_is_of_process_0_and_its_package_is_asked_for(tmp_pat
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
     counts = np.ones(3, np.int64)
     result = scores(np.array([[math.nan, 5600.0, 7.0]]), ("",), counts, counts)
-    assert result["heldout_loss"] is None and result["perplexity"] is None and result["loss_without_memory"] == 800.0
+    assert (
+        result["heldout_loss"] is None
+        and result["perplexity"] is None
+        and result["loss_without_memory"] == 800.0
+    )
     assert scores(np.array([[5600.0, 5600.0, 7.0]]), ("",), counts, counts)["perplexity"] is None
     (tmp_path / "evaluations.jsonl").write_text(
         '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'

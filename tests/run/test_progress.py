@@ -1,4 +1,6 @@
-"""What a run says of itself on the way: which losses are logged, and what it does while nothing moves."""
+"""What a run says of itself on the way: which losses are logged, and what it does while nothing
+moves.
+"""
 
 import io
 import logging
@@ -50,7 +52,10 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
         for first in range(0, 320, size):
             report(to, range(first, min(first + size, 320)))
     # Every line is of its own step, wherever the dispatch ends.
-    said = [re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups() for r in caplog.records]
+    said = [
+        re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups()
+        for r in caplog.records
+    ]
     assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
 
 
@@ -67,7 +72,11 @@ def test_the_bar_or_the_log_says_compiling_and_then_training(caplog):
                 assert bar.tasks[0].description == "compiling the step"
             assert bar.tasks[0].description == "training"
             report(to, range(2))
-    assert not caplog.records and bar.tasks[0].completed == 2 and bar.tasks[0].fields["note"] == "loss 2.0000"
+    assert (
+        not caplog.records
+        and bar.tasks[0].completed == 2
+        and bar.tasks[0].fields["note"] == "loss 2.0000"
+    )
 
 
 def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
@@ -79,7 +88,8 @@ def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
         with progress_bar("", 10) as bar:
             os.close(reader)
             bar.update(bar.task_ids[0], completed=1, refresh=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is left in the buffer of the stream
+        # For what is left in the buffer of the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 class Screen(io.StringIO):
@@ -156,5 +166,9 @@ def test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_th
 
     monkeypatch.setattr(evaluation, "progress_bar", shown)
     for hooks in (evaluation.NO_HOOKS, evaluation.Hooks()):
-        assert [*evaluation.results(Three(), tiny.config(), lambda batch: batch, hooks)] == [0, 1, 2]
+        assert [*evaluation.results(Three(), tiny.config(), lambda batch: batch, hooks)] == [
+            0,
+            1,
+            2,
+        ]
     assert [bar.tasks[0].total for bar in bars] == [3, 0] and bars[0].tasks[0].completed == 2

@@ -42,14 +42,24 @@ def os_error(number):
     return OSError(number, os.strerror(number), "metrics.jsonl")
 
 
-ERRORS = [(errno.ENOSPC, BadInput), (errno.EMFILE, BadInput), (errno.EACCES, BadInput), (errno.EROFS, BadInput),
-          (errno.EIO, RestartMe), (errno.ESTALE, RestartMe)]  # fmt: skip
+ERRORS = [
+    (errno.ENOSPC, BadInput),
+    (errno.EMFILE, BadInput),
+    (errno.EACCES, BadInput),
+    (errno.EROFS, BadInput),
+    (errno.EIO, RestartMe),
+    (errno.ESTALE, RestartMe),
+]
 
 
 @pytest.mark.parametrize(("number", "kind"), ERRORS)
-def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_line(number, kind, caplog, monkeypatch):
+def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_line(
+    number, kind, caplog, monkeypatch
+):
     slept = []
-    monkeypatch.setattr(retries, "time", types.SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    monkeypatch.setattr(
+        retries, "time", types.SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    )
     action, attempts = fails(3, os_error(number))
     alive = []
     until_it_works(action, "the metrics", 30, lambda: alive.append(1))
@@ -60,7 +70,9 @@ def test_what_passes_is_tried_again_and_told_and_what_lasts_ends_the_run_in_one_
         with pytest.raises(kind) as raised:
             until_it_works(action, "the metrics", seconds, lambda: None)
         assert str(raised.value).startswith(f"the metrics: {os.strerror(number)}{tried}; ")
-        assert "\n" not in str(raised.value) and (len(attempts) > 2 if seconds else len(attempts) == 1)
+        assert "\n" not in str(raised.value) and (
+            len(attempts) > 2 if seconds else len(attempts) == 1
+        )
 
 
 def caused(error, cause):
@@ -73,9 +85,21 @@ def caused(error, cause):
     [
         (RuntimeError("shape mismatch"), None),
         (RestartMe("another run has taken over"), None),
-        # A lost process, seen by a collective operation of a save: the session waits for its number, and ends with 42.
-        (jax.errors.JaxRuntimeError("Gloo: Read error [127.0.0.1]:49339: Connection reset by peer"), None),
-        (caused(RestartMe("saving"), jax.errors.JaxRuntimeError("FAILED_PRECONDITION: Connection timed out")), None),
+        # A lost process, seen by a collective operation of a save: the session waits for its
+        # number, and ends with 42.
+        (
+            jax.errors.JaxRuntimeError(
+                "Gloo: Read error [127.0.0.1]:49339: Connection reset by peer"
+            ),
+            None,
+        ),
+        (
+            caused(
+                RestartMe("saving"),
+                jax.errors.JaxRuntimeError("FAILED_PRECONDITION: Connection timed out"),
+            ),
+            None,
+        ),
         (caused(RestartMe("gs://b/run: no answer"), ValueError("UNAVAILABLE: x")), RestartMe),
         (caused(BadInput("gs://b/run: refuses"), ValueError("PERMISSION_DENIED: x")), BadInput),
         (ValueError("INTERNAL: Error writing [OS error 28: No space left on device]"), BadInput),
@@ -122,13 +146,17 @@ class Full(io.FileIO):
 
 
 @pytest.mark.parametrize("flush_bytes", [40, 1 << 13])
-def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_path, monkeypatch, flush_bytes):
+def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(
+    tmp_path, monkeypatch, flush_bytes
+):
     monkeypatch.setattr(metrics, "FILE_BYTES", flush_bytes)
     path = str(tmp_path / "metrics.jsonl")
     lines = open_lines(path, 0)
     lines.append(to_line({"step": 1}), 1)
     lines.flush()
-    monkeypatch.setattr(metrics, "open", lambda path, mode: io.BufferedWriter(Full(path, mode)), raising=False)
+    monkeypatch.setattr(
+        metrics, "open", lambda path, mode: io.BufferedWriter(Full(path, mode)), raising=False
+    )
     monkeypatch.setattr(Full, "room", 20)
     for step in range(2, 9):
         lines.append(to_line({"step": step}), step)
@@ -149,12 +177,16 @@ def settings(pytestconfig):
 @pytest.mark.parametrize(
     "where", ["flush", *(pytest.param(where, marks=pytest.mark.slow) for where in ("wait", "save"))]
 )
-def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
+def test_a_run_lives_through_a_disk_that_refuses_for_a_while(
+    tmp_path, monkeypatch, caplog, settings, where
+):
     owner = RunFile if where == "flush" else Checkpoints
     whole, left = getattr(owner, where), [3]
 
     def refuses(self, *arguments):
-        if left[0] and (where == "flush" or getattr(self, "_pending", None) is not None or where == "save"):
+        if left[0] and (
+            where == "flush" or getattr(self, "_pending", None) is not None or where == "save"
+        ):
             left[0] -= 1
             raise os_error(errno.ENOSPC)
         return whole(self, *arguments)
@@ -162,24 +194,36 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypat
     monkeypatch.setattr(owner, where, refuses)
     train(settings(), str(tmp_path), stop_at=8)
     assert left == [0] and caplog.text.count("trying again") == 3
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
+        range(1, 9)
+    )
     with Checkpoints(str(tmp_path)) as checkpoints:
         assert checkpoints.steps()[0] == 8
 
 
 @pytest.mark.parametrize("translated", [True, False])
 def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch, translated):
-    """Orbax logs hundreds for every failed save, tracebacks and all. Unknown errors of a save are retried, too."""
+    """Orbax logs hundreds for every failed save, tracebacks and all. Unknown errors of a save are
+    retried, too.
+    """
     if not translated:
         monkeypatch.setattr(files, "_WRITE_ERRORS", ())
-    trees = {"params": {str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)}}
+    trees = {
+        "params": {
+            str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)
+        }
+    }
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     attempts = []
 
     def alive():
         attempts.append(1)
-        assert len(attempts) == 1 or os.listdir(tmp_path / "checkpoints") == ["1"], "what fills the disk stays"
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if len(attempts) <= 3 else before[0], before[1]))
+        assert len(attempts) == 1 or os.listdir(tmp_path / "checkpoints") == ["1"], (
+            "what fills the disk stays"
+        )
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (1000 if len(attempts) <= 3 else before[0], before[1])
+        )
 
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as checkpoints:
 
@@ -198,22 +242,35 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch,
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(attempts) - 1 >= 3 and capfd.readouterr().err == ""
     for line in told:
-        assert line.startswith("the checkpoint of step 2: ") and "File too large" in line and "\n" not in line
+        assert (
+            line.startswith("the checkpoint of step 2: ")
+            and "File too large" in line
+            and "\n" not in line
+        )
 
 
 class Refused:
-    """A save in flight that TensorStore could not write. Until that is known, what it wrote fills the disk."""
+    """A save in flight that TensorStore could not write. Until that is known, what it wrote fills
+    the disk.
+    """
 
     in_flight = False
 
     def result(self):
         Refused.in_flight = False
-        raise ValueError(f"RESOURCE_EXHAUSTED: Error writing /x: {os.strerror(errno.ENOSPC)} [os_error_code='28']")
+        raise ValueError(
+            "RESOURCE_EXHAUSTED: Error writing /x: "
+            f"{os.strerror(errno.ENOSPC)} [os_error_code='28']"
+        )
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
-    """The save of step 8 starts and fails; step 12 must not be left before one is complete, and then no error of a save
-    in flight may take the place of the one line. The metrics of step 12 need the room that the failed save took."""
+def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(
+    tmp_path, monkeypatch, settings
+):
+    """The save of step 8 starts and fails; step 12 must not be left before one is complete, and
+    then no error of a save in flight may take the place of the one line. The metrics of step 12
+    need the room that the failed save took.
+    """
     save, flush = Checkpoints.save, RunFile.flush
 
     def refuses(self, step, *arguments):
@@ -230,17 +287,25 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
 
     monkeypatch.setattr(Checkpoints, "save", refuses)
     monkeypatch.setattr(RunFile, "flush", no_room)
-    refused = "^the checkpoint of step 12: .*: No space left on device; fix this and rerun the same command; tried for"
+    refused = (
+        "^the checkpoint of step 12: .*: No space left on device; "
+        "fix this and rerun the same command; tried for"
+    )
     with pytest.raises(BadInput, match=refused):
         train(settings(io_deadline_seconds=1), str(tmp_path), stop_at=20)
     monkeypatch.setattr(Checkpoints, "save", save)
     assert train(settings(), str(tmp_path), stop_at=12)["step"] == 12
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 13))
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(
+        range(1, 13)
+    )
 
 
 @pytest.mark.parametrize("raised", [None, BadInput("the metrics up to step 2: no room")])
 def test_a_save_in_flight_hides_no_other_error_when_a_run_ends(tmp_path, caplog, raised):
-    ours = pytest.raises(BadInput, match="the metrics" if raised else "/checkpoints: No space left on device; fix this")
+    ours = pytest.raises(
+        BadInput,
+        match="the metrics" if raised else "/checkpoints: No space left on device; fix this",
+    )
     with ours, Checkpoints(str(tmp_path), CheckpointConfig()) as checkpoints:
         checkpoints._pending = Refused()
         if raised:

@@ -1,4 +1,6 @@
-"""Signals: in training, evaluation, the first compilation, a wait for data, a machine that shuts down."""
+"""Signals: in training, evaluation, the first compilation, a wait for data, a machine that shuts
+down.
+"""
 
 import os
 import re
@@ -81,37 +83,59 @@ def test_one_of_several_that_waits_for_data_is_ended_after_a_while(monkeypatch):
         monkeypatch.setattr(messages, "end", ended)
         assert stop.take(never(event), alone=False) == "data"
     ((code, line, seconds),) = said
-    assert (code, line) == (42, "SIGTERM while waiting for data: rerun the same command to resume") and seconds > 0.4
+    assert (code, line) == (
+        42,
+        "SIGTERM while waiting for data: rerun the same command to resume",
+    ) and seconds > 0.4
 
 
 @pytest.mark.parametrize(
     ("grace", "dispatch", "save", "warns"),
-    [(30, 10, 10, False), (30, 10, 10.1, True), (30, 20, 0, False), (0, 20, 20, False), (15, 1, 14, True)],
+    [
+        (30, 10, 10, False),
+        (30, 10, 10.1, True),
+        (30, 20, 0, False),
+        (0, 20, 20, False),
+        (15, 1, 14, True),
+    ],
 )
 def test_two_dispatches_and_a_save_must_fit_into_the_grace(caplog, grace, dispatch, save, warns):
-    """Fails if only one dispatch counts, or if there is a warning where the grace or the save is not known."""
+    """Fails if only one dispatch counts, or if there is a warning where the grace or the save is
+    not known.
+    """
     config = tiny.config(checkpoint={"grace_seconds": grace})
     tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
     run = types.SimpleNamespace(
         built=types.SimpleNamespace(recipe=types.SimpleNamespace(config=config)),
-        checkpoints=types.SimpleNamespace(seconds=save), report=types.SimpleNamespace(rates=[tokens / dispatch]),
+        checkpoints=types.SimpleNamespace(seconds=save),
+        report=types.SimpleNamespace(rates=[tokens / dispatch]),
         warned=False,
-    )  # fmt: skip
+    )
     for _ in range(2):
         Run._check_grace(run)
-    assert [f"checkpoint.grace_seconds={grace:g}: " in line for line in caplog.messages] == [True] * warns
+    assert [f"checkpoint.grace_seconds={grace:g}: " in line for line in caplog.messages] == [
+        True
+    ] * warns
 
 
 @pytest.mark.parametrize(
     ("sent", "code"),
-    [("INT INT", 130), ("TERM TERM TERM", 0), ("INT TERM", 0), ("TERM INT", 0), ("TERM wait TERM", 130),
-     ("HUP HUP TERM", 0), ("ignored HUP TERM", 0)],
-)  # fmt: skip
+    [
+        ("INT INT", 130),
+        ("TERM TERM TERM", 0),
+        ("INT TERM", 0),
+        ("TERM INT", 0),
+        ("TERM wait TERM", 130),
+        ("HUP HUP TERM", 0),
+        ("ignored HUP TERM", 0),
+    ],
+)
 def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, code):
     """Nor does a closed terminal, which `nohup` has the program ignore."""
     program = (
         "import os, signal, sys, time\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under `nohup` themselves
+        # The tests may run under `nohup` themselves.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "if sys.argv[1].startswith('ignored '):\n"
         "    sys.argv[1] = sys.argv[1].removeprefix('ignored ')\n"
         "    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -128,15 +152,26 @@ def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, c
         "        time.sleep(0.2)\n"
         "print(stop.name, flush=True)\n"  # all of them have been read
     )
-    done = subprocess.run([sys.executable, "-c", program, sent], cwd=tiny.ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, sent], cwd=tiny.ROOT, capture_output=True, text=True
+    )
     assert done.returncode == code, done.stderr
     first = "TERM" if sent.startswith("ignored") else sent.split()[0]
-    assert ("second SIG" in done.stderr) == bool(code) and done.stdout == ("" if code else f"SIG{first}\n")
+    assert ("second SIG" in done.stderr) == bool(code) and done.stdout == (
+        "" if code else f"SIG{first}\n"
+    )
 
 
 def train(workdir, undisturbed, faults=""):
     """Of the undisturbed run the first twelve steps."""
-    return start(workdir, "--config.data.workers=0", "--stop_at=12", *EVALUATE, undisturbed.cache, faults=faults)
+    return start(
+        workdir,
+        "--config.data.workers=0",
+        "--stop_at=12",
+        *EVALUATE,
+        undisturbed.cache,
+        faults=faults,
+    )
 
 
 def until_said(process, text):
@@ -157,16 +192,38 @@ def result(workdir):
 
 CASES = {
     # Where the signal comes: the fault, what to wait for, the step that is saved, what is said.
-    "first compilation": ("compile_wait=60", "planted: compile_wait", None, "SIGTERM: there was nothing to save"),
-    "waiting for data": ("data_wait=6", "planted: data_wait", 6, "SIGTERM while waiting for data at step 6: saved"),
-    "evaluation": ("heldout_slow=2", "planted: heldout_slow", 4, "in the evaluation, which the next start repeats,"),
-    "evaluation that waits for data": ("heldout_wait", "planted: heldout_wait", 4, "SIGTERM in the evaluation"),
+    "first compilation": (
+        "compile_wait=60",
+        "planted: compile_wait",
+        None,
+        "SIGTERM: there was nothing to save",
+    ),
+    "waiting for data": (
+        "data_wait=6",
+        "planted: data_wait",
+        6,
+        "SIGTERM while waiting for data at step 6: saved",
+    ),
+    "evaluation": (
+        "heldout_slow=2",
+        "planted: heldout_slow",
+        4,
+        "in the evaluation, which the next start repeats,",
+    ),
+    "evaluation that waits for data": (
+        "heldout_wait",
+        "planted: heldout_wait",
+        4,
+        "SIGTERM in the evaluation",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, undisturbed, case):
+def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(
+    tmp_path, undisturbed, case
+):
     fault, moment, saved, told = CASES[case]
     process = train(tmp_path, undisturbed, fault)
     until_said(process, moment)
@@ -188,7 +245,9 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
 
 
 def test_a_shutdown_sends_sigterm_twice_to_all_and_the_state_is_saved(tmp_path, undisturbed):
-    """As systemd does for a unit: to the launcher, which forwards it, the trainer, and its data workers."""
+    """As systemd does for a unit: to the launcher, which forwards it, the trainer, and its data
+    workers.
+    """
     run = tmp_path / "run"
     words = train_words(run, "--config.data.workers=1", *EVALUATE, undisturbed.cache)
     trainer = shlex.join([sys.executable, str(tiny.TESTS / "planted.py"), "step_slow=0.2"])
@@ -199,9 +258,13 @@ def test_a_shutdown_sends_sigterm_twice_to_all_and_the_state_is_saved(tmp_path, 
     (bin / "xlnet-jax").chmod(0o755)
     program = ["bash", str(tiny.ROOT / "launch" / "startup.sh"), "--repo=x", "--commit=0", "--"]
     process = subprocess.Popen(
-        [*program, *words], env={**environment(), "HOME": str(tmp_path)}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [*program, *words],
+        env={**environment(), "HOME": str(tmp_path)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     wait_until((run / "checkpoints" / "4").exists, process)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGTERM)

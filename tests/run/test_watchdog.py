@@ -23,7 +23,9 @@ from xlnet_jax.run.watchdog import Watchdog
 
 @pytest.fixture
 def watched(monkeypatch):
-    """(seconds, body) -> what the watchdog has said and to which code, while the body ran with it and that list."""
+    """(seconds, body) -> what the watchdog has said and to which code, while the body ran with it
+    and that list.
+    """
 
     def watched(seconds, body):
         ended = []
@@ -56,7 +58,11 @@ def test_no_progress_dumps_all_stacks_and_ends_with_42(watched, caplog, capfd):
         over.set()
 
     ((code, line),) = watched(0.4, body)
-    assert code == 42 and "no progress for 0.4 s (watchdog.seconds) after step 7, during data; the stacks are" in line
+    assert (
+        code == 42
+        and "no progress for 0.4 s (watchdog.seconds) after step 7, during data; the stacks are"
+        in line
+    )
     assert "in a_place_to_hang" in capfd.readouterr().err and "in body" in caplog.text
 
 
@@ -74,7 +80,8 @@ def test_progress_or_a_compilation_keeps_it_quiet(watched, seconds):
 
 def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on():
     """As by Ctrl-Z and fg, or on a machine that is moved. Fails if the clock on the wall counts."""
-    # It stops itself after a few intervals, and ends a few after the watchdog has noticed, however late this test is.
+    # It stops itself after a few intervals, and ends a few after the watchdog has noticed, however
+    # late this test is.
     program = (
         "import os, signal, threading, time\n"
         "from xlnet_jax.run import watchdog\n"
@@ -88,7 +95,11 @@ def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on():
         "watching.cancel()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tiny.ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", program],
+        cwd=tiny.ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         os.waitpid(process.pid, os.WUNTRACED)
         time.sleep(1.3)
@@ -140,11 +151,21 @@ def test_time_is_counted_once_and_over_restarts(monkeypatch):
     killed.resume_from([{"step": 0, "time": 1.0, "ended": False, "seconds": {}}, first])
     second = run(killed, lost=70)
     seconds = goodput.summary(second)["seconds"]
-    expected = {"steps": 61.5, "start": 2, "restore": 4, "compile": 0, "data": 3, "save": 0, "evaluation": 12}
+    expected = {
+        "steps": 61.5,
+        "start": 2,
+        "restore": 4,
+        "compile": 0,
+        "data": 3,
+        "save": 0,
+        "evaluation": 12,
+    }
     assert seconds == pytest.approx(expected | {"restarts": 50})
     assert sum(seconds.values()) == pytest.approx(clock[0] - 70 - 100)
     assert goodput.summary(second)["goodput"] == pytest.approx(61.5 / sum(seconds.values()))
-    assert "training 61.5 s" in goodput.described(second) and "lost: restarts 50.0 s" in goodput.described(second)
+    assert "training 61.5 s" in goodput.described(
+        second
+    ) and "lost: restarts 50.0 s" in goodput.described(second)
     # After an end in order nothing was waiting.
     account = Goodput()
     account.resume_from([second | {"ended": True}])
@@ -156,7 +177,10 @@ def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path, undist
     run = tmp_path / "run"
     options = ("--config.data.workers=0", "--stop_at=12", undisturbed.cache)
     _, said = finish(start(run, "--config.watchdog.seconds=3", *options, faults="data_wait=6"), 42)
-    assert "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 4, during data; the stacks" in said
+    assert (
+        "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 4, during data; the stacks"
+        in said
+    )
     assert "planted.py" in said and "in train_batch" in said and "loop.py" in said
     out, said = finish(start(run, *options))
     assert "resuming at step 4" in said

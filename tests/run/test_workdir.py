@@ -1,4 +1,6 @@
-"""The tokenizer of a work directory: a checkpoint is of use without the corpus that it was trained on."""
+"""The tokenizer of a work directory: a checkpoint is of use without the corpus that it was trained
+on.
+"""
 
 import json
 import shutil
@@ -31,7 +33,11 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
     workdirs.write_tokenizer(workdir, tokenizer)
     found = workdirs.tokenizer(workdir)
     assert (found.sha256, found.normalization) == (tokenizer.sha256, tokenizer.normalization)
-    assert found.encode("  BADO ki").tolist() == data_fixtures.tokenizer().encode("bado ki").tolist() != []
+    assert (
+        found.encode("  BADO ki").tolist()
+        == data_fixtures.tokenizer().encode("bado ki").tolist()
+        != []
+    )
     # A later start of the run replaces nothing.
     workdirs.write_tokenizer(workdir, data_fixtures.tokenizer())
     assert workdirs.tokenizer(workdir).normalization == tokenizer.normalization
@@ -40,13 +46,37 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.json", {"corpus_sha256": 5}, "config.json: corpus_sha256 is 5 and must be a string; restore it"),
-        ("config.json", {"config": ["model"]}, r'config is \["model"\] and must be an object; restore it'),
-        ("config.json", {"tokenizer_sha256": None}, "config.json: it lacks tokenizer_sha256; restore it"),
+        (
+            "config.json",
+            {"corpus_sha256": 5},
+            "config.json: corpus_sha256 is 5 and must be a string; restore it",
+        ),
+        (
+            "config.json",
+            {"config": ["model"]},
+            r'config is \["model"\] and must be an object; restore it',
+        ),
+        (
+            "config.json",
+            {"tokenizer_sha256": None},
+            "config.json: it lacks tokenizer_sha256; restore it",
+        ),
         ("config.json", [], "holds no JSON object; restore it"),
-        ("tokenizer/normalization.json", {"lower": "no"}, 'lower is "no" and must be true or false; restore it from'),
-        ("tokenizer/normalization.json", {"keep_accents": 3}, "keep_accents is 3 and must be true or false; restore"),
-        ("tokenizer/normalization.json", 5, "normalization.json: holds no JSON object; restore it from"),
+        (
+            "tokenizer/normalization.json",
+            {"lower": "no"},
+            'lower is "no" and must be true or false; restore it from',
+        ),
+        (
+            "tokenizer/normalization.json",
+            {"keep_accents": 3},
+            "keep_accents is 3 and must be true or false; restore",
+        ),
+        (
+            "tokenizer/normalization.json",
+            5,
+            "normalization.json: holds no JSON object; restore it from",
+        ),
     ],
 )
 def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
@@ -54,7 +84,9 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
     workdirs.write_tokenizer(workdir, Tokenizer(data_fixtures.tokenizer_path()))
     workdirs.tokenizer(workdir)
     path = tmp_path / "run" / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | content if isinstance(content, dict) else content))
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | content if isinstance(content, dict) else content)
+    )
     with pytest.raises(BadInput, match=message):
         workdirs.tokenizer(workdir)
 
@@ -62,12 +94,20 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("optimizer.clipp", 1, "use the version that wrote it; this one has no config key 'optimizer.clipp'. Did you "
-         "mean 'optimizer.clip'?"),
-        ("watchdog.sdc_every", 0, "use the version that wrote it; this one has no config key 'watchdog.sdc_every'"),
+        (
+            "optimizer.clipp",
+            1,
+            "use the version that wrote it; this one has no config key 'optimizer.clipp'. Did you "
+            "mean 'optimizer.clip'?",
+        ),
+        (
+            "watchdog.sdc_every",
+            0,
+            "use the version that wrote it; this one has no config key 'watchdog.sdc_every'",
+        ),
         ("finetune.task", "tokens", "finetune.task='tokens' is not one of none, classification, "),
     ],
-)  # fmt: skip
+)
 def test_a_run_of_another_version_is_refused_with_its_file_and_key(tmp_path, key, value, told):
     workdir = workdir_of(tmp_path / "run")
     identity = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -75,7 +115,10 @@ def test_a_run_of_another_version_is_refused_with_its_file_and_key(tmp_path, key
     (tmp_path / "run" / "config.json").write_text(json.dumps(identity))
     with pytest.raises(BadInput) as raised:
         workdirs.load_config(workdir)
-    assert str(raised.value).startswith(f"{workdir}/config.json: {told}") and raised.value.exit_code == 2
+    assert (
+        str(raised.value).startswith(f"{workdir}/config.json: {told}")
+        and raised.value.exit_code == 2
+    )
     assert "\n" not in str(raised.value)
     if key not in configs.fields():  # a resume compares with it
         with pytest.raises(BadInput, match=key):
@@ -113,5 +156,7 @@ def test_another_tokenizer_is_refused(tmp_path):
     with pytest.raises(BadInput, match="normalization.json: .*upper"):
         workdirs.tokenizer(workdir)
     shutil.rmtree(tmp_path / "run" / "tokenizer")
-    with pytest.raises(BadInput, match="normalization.json: No such file.*; restore it from a copy"):
+    with pytest.raises(
+        BadInput, match="normalization.json: No such file.*; restore it from a copy"
+    ):
         workdirs.tokenizer(workdir)

@@ -34,14 +34,20 @@ def shard_names(split="train"):
 
 
 def shard_reads(server):
-    return [path for method, path, _ in server.requests if "array_record-" in path and "alt=media" in path]
+    return [
+        path
+        for method, path, _ in server.requests
+        if "array_record-" in path and "alt=media" in path
+    ]
 
 
 def same(corpus, split="train"):
     local = Corpus(data.corpus_path(), split)
     starts = np.random.Generator(np.random.Philox(0)).integers(0, local.tokens, 8)
     for length in (100, 20):
-        for found, wanted in zip(corpus.read(starts, length), local.read(starts, length), strict=True):
+        for found, wanted in zip(
+            corpus.read(starts, length), local.read(starts, length), strict=True
+        ):
             np.testing.assert_array_equal(found, wanted)
     whole = corpus.read(np.array([0]), local.tokens)[0]
     np.testing.assert_array_equal(whole, local.read(np.array([0]), local.tokens)[0])
@@ -73,9 +79,14 @@ def test_the_pages_of_a_batch_are_read_at_the_same_time_and_exactly(corpus_in):
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fake_gcs, "_ROUTES", [(route[0], route[1], slow) for route in fake_gcs._ROUTES])
+        patch.setattr(
+            fake_gcs, "_ROUTES", [(route[0], route[1], slow) for route in fake_gcs._ROUTES]
+        )
         corpus.read(page, 1)
-    ranges = [[int(number) for number in r.removeprefix("bytes=").split("-")] for _, _, r in corpus_in.requests]
+    ranges = [
+        [int(number) for number in r.removeprefix("bytes=").split("-")]
+        for _, _, r in corpus_in.requests
+    ]
     assert len(ranges) == len(page) > 8
     assert all(last - first < 1000 for first, last in ranges)
 
@@ -83,7 +94,9 @@ def test_the_pages_of_a_batch_are_read_at_the_same_time_and_exactly(corpus_in):
 def test_an_index_that_crosses_blocks(bucket, tmp_path):
     """Fails if the headers at every 64 KiB are taken for a part of the index."""
     writer = pages.PageWriter(str(tmp_path / "shard"), 20)
-    tokens = np.random.default_rng(0).integers(0, 2 ** (1 + np.arange(120_000) % 14), dtype=np.int32)
+    tokens = np.random.default_rng(0).integers(
+        0, 2 ** (1 + np.arange(120_000) % 14), dtype=np.int32
+    )
     writer.write(tokens, np.zeros(120_000, np.uint8))
     entry = writer.close()
     data = (tmp_path / "shard").read_bytes()
@@ -104,7 +117,10 @@ def test_a_corpus_is_listed_and_its_manifest_read_once(corpus_in):
     asked = [path for _, path, _ in corpus_in.requests]
     assert sum("prefix=corpus" in path for path in asked) == 1
     assert sum("manifest.json" in path for path in asked) == 1
-    assert len(pickle.dumps(train)) < 10**6 and "manifest" not in pickle.loads(pickle.dumps(train.corpora[0])).__dict__
+    assert (
+        len(pickle.dumps(train)) < 10**6
+        and "manifest" not in pickle.loads(pickle.dumps(train.corpora[0])).__dict__
+    )
 
 
 def told(kind, words, call):
@@ -123,13 +139,23 @@ def test_missing_and_damaged_objects(corpus_in):
     opened, whole = Corpus(ADDRESS), corpus_in.objects[key]
     place = len(whole[:65536].rstrip(b"\0")) // 2  # amid the pages, behind which come zeros
     for changed, words in ((place, r"page \d+ is damaged \(Corrupted"), (65600, r"is damaged \(")):
-        corpus_in.objects[key] = whole[:changed] + bytes([whole[changed] ^ 1]) + whole[changed + 1 :]
-        told(BadInput, f"{address}.*{words}.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS)))
+        corpus_in.objects[key] = (
+            whole[:changed] + bytes([whole[changed] ^ 1]) + whole[changed + 1 :]
+        )
+        told(
+            BadInput,
+            f"{address}.*{words}.*; copy the corpus again",
+            lambda: read_all(Corpus(ADDRESS)),
+        )
     del corpus_in.objects[key]
-    told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS)))
+    told(
+        BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS))
+    )
     told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(opened))
     corpus_in.objects[key] = whole[:-1]
-    told(BadInput, f"{address} has {len(whole) - 1} bytes, not {len(whole)}", lambda: Corpus(ADDRESS))
+    told(
+        BadInput, f"{address} has {len(whole) - 1} bytes, not {len(whole)}", lambda: Corpus(ADDRESS)
+    )
     corpus_in.objects[key] = whole
     same(Corpus(ADDRESS))
 

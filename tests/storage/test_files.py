@@ -1,4 +1,6 @@
-"""Files on disk and in a bucket: whole or not at all, nothing left behind, one line where they cannot be written."""
+"""Files on disk and in a bucket: whole or not at all, nothing left behind, one line where they
+cannot be written.
+"""
 
 import contextlib
 import errno
@@ -32,7 +34,11 @@ def folder(request, tmp_path):
 def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
     path = os.path.join(folder, "below", "a")
     files.make_folder(os.path.join(folder, "below"))
-    assert files.listing(os.path.join(folder, "nowhere")) == {} == files.listing(os.path.join(folder, "below"))
+    assert (
+        files.listing(os.path.join(folder, "nowhere"))
+        == {}
+        == files.listing(os.path.join(folder, "below"))
+    )
     with pytest.raises(FileNotFoundError):
         files.read(path)
     files.write(path, b"first")
@@ -62,13 +68,21 @@ def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
 
 
 def test_disks_and_buckets_have_one_interface():
-    """A method that one lacks, or that takes other arguments there, would fail only with such a path."""
+    """A method that one lacks, or that takes other arguments there, would fail only with such a
+    path.
+    """
 
     def interface(kind):
         methods = inspect.getmembers(kind, inspect.isfunction)
-        return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
+        return {
+            name: list(inspect.signature(method).parameters)
+            for name, method in methods
+            if name[0] != "_"
+        }
 
-    assert interface(Local) == {name: each for name, each in interface(Bucket).items() if name != "read_ranges"}
+    assert interface(Local) == {
+        name: each for name, each in interface(Bucket).items() if name != "read_ranges"
+    }
 
 
 def test_links_have_the_size_of_their_file(tmp_path):
@@ -80,7 +94,12 @@ def test_links_have_the_size_of_their_file(tmp_path):
 
 def test_an_empty_object_in_place_of_a_folder(bucket):
     bucket.objects |= {"bucket/c/": b"", "bucket/d": b"xx"}
-    assert files.listing("gs://bucket/c") == files.listing("gs://bucket/c/") == files.listing("gs://bucket/d") == {}
+    assert (
+        files.listing("gs://bucket/c")
+        == files.listing("gs://bucket/c/")
+        == files.listing("gs://bucket/d")
+        == {}
+    )
     assert files.listing("gs://bucket") == files.listing("gs://bucket/") == {"c/": 0, "d": 2}
 
 
@@ -106,7 +125,10 @@ def test_a_bucket_that_does_not_answer(bucket):
 )
 def test_a_bucket_that_refuses_is_not_asked_again(bucket, status, raised):
     bucket.fail_next(100, status)
-    with pytest.raises(raised, match="^gs://bucket/a: .*rerun") as error, files.translate_errors("gs://bucket/a"):
+    with (
+        pytest.raises(raised, match="^gs://bucket/a: .*rerun") as error,
+        files.translate_errors("gs://bucket/a"),
+    ):
         files.read("gs://bucket/a")
     assert "\n" not in str(error.value)
 
@@ -117,7 +139,10 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(BadInput, match="a: File too large; fix this"), files.translate_errors(path):
+        with (
+            pytest.raises(BadInput, match="a: File too large; fix this"),
+            files.translate_errors(path),
+        ):
             files.write(path, bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -127,7 +152,10 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "elsewhere"), "elsewhere: No space left on device; fix"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "elsewhere"),
+            "elsewhere: No space left on device; fix",
+        ),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "place: Disk quota exceeded; fix"),
         (
             RuntimeError("write() failed: No space left on device; writing /x"),
@@ -145,12 +173,17 @@ def test_a_bug_and_a_file_in_place_of_a_folder(tmp_path):
         raise RuntimeError("a bug")
     (tmp_path / "file").write_text("")
     for path in ("file", "file/below"):
-        with pytest.raises(BadInput, match=f"{path}: Not a directory"), files.translate_errors("place"):
+        with (
+            pytest.raises(BadInput, match=f"{path}: Not a directory"),
+            files.translate_errors("place"),
+        ):
             files.make_folder(str(tmp_path / path))
 
 
 def _killed(folder, function, tmp_path, monkeypatch):
-    """The folder of `scratch` or `new_folder` that a killed process leaves, old, with a file half written."""
+    """The folder of `scratch` or `new_folder` that a killed process leaves, old, with a file half
+    written.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     program = f"""
@@ -173,7 +206,11 @@ with files.{function}({os.path.join(folder, "export")!r}) as place:
 def test_sweep(folder, tmp_path, monkeypatch):
     _killed(folder, "scratch", tmp_path, monkeypatch)
     (tmp_path / "thesis.tmp").write_text("")
-    with files.scratch(os.path.join(folder, "mine")) if "://" in folder else contextlib.nullcontext("") as place:
+    with (
+        files.scratch(os.path.join(folder, "mine"))
+        if "://" in folder
+        else contextlib.nullcontext("") as place
+    ):
         if place:
             os.utime(place, (1, 1))
         files.sweep(folder)
@@ -191,7 +228,10 @@ def test_a_new_folder_removes_that_of_a_killed_process_and_no_other(folder, tmp_
         assert os.listdir(partial) == []
         files.write(os.path.join(partial, "config.json"), b"{}")
         if "://" not in folder:
-            with pytest.raises(BadInput, match="another process writes it"), files.new_folder(output):
+            with (
+                pytest.raises(BadInput, match="another process writes it"),
+                files.new_folder(output),
+            ):
                 pass
     assert files.read(f"{output}/config.json") == b"{}"
     assert {*os.listdir(tmp_path)} - {"export"} == {"export.tmp"}

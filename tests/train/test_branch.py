@@ -1,4 +1,6 @@
-"""A decay branch: the bits of a run that was configured so from the start, a parent untouched, what is refused."""
+"""A decay branch: the bits of a run that was configured so from the start, a parent untouched, what
+is refused.
+"""
 
 import dataclasses
 import json
@@ -24,7 +26,9 @@ FALLS = 6
 
 def settings(pytestconfig, steps=100, phases=(), **changes):
     """Constant until `FALLS` if there are ten steps, and for long if there are a hundred."""
-    optimizer = {"schedule": "wsd", "decay_fraction": 0.4, "learning_rate": 1e-2} | changes.pop("optimizer", {})
+    optimizer = {"schedule": "wsd", "decay_fraction": 0.4, "learning_rate": 1e-2} | changes.pop(
+        "optimizer", {}
+    )
     checkpoint = {"every": 2, "keep": 9} | changes.pop("checkpoint", {})
     config = shared.settings(
         pytestconfig, train={"steps": steps}, optimizer=optimizer, checkpoint=checkpoint, **changes
@@ -80,8 +84,12 @@ def assert_same_end(branch, whole):
     assert mine["checksums"] == theirs["checksums"]
 
 
-def test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start(parent, whole, tmp_path, pytestconfig):
-    """Would fail if it lost memory, moments, counters or its place in the text, wrote to its parent, or needed it."""
+def test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start(
+    parent, whole, tmp_path, pytestconfig
+):
+    """Would fail if it lost memory, moments, counters or its place in the text, wrote to its
+    parent, or needed it.
+    """
     before, config, branch = contents(parent), settings(pytestconfig, 10), tmp_path / "decayed"
     moved, origin = tmp_path / "moved", f"{parent}@{FALLS}"
     train(config, str(branch), branch=origin, stop_at=8)
@@ -100,15 +108,22 @@ def test_a_branch_has_the_bits_of_a_run_that_was_configured_so_from_its_start(pa
     assert json.loads((branch / "config.json").read_text())["branch"] == origin
 
 
-def test_a_branch_that_was_killed_before_it_saved_starts_there_again(parent, tmp_path, pytestconfig):
-    """Without the option, with the same one, or with its folder; not from another checkpoint, and not at step 0."""
+def test_a_branch_that_was_killed_before_it_saved_starts_there_again(
+    parent, tmp_path, pytestconfig
+):
+    """Without the option, with the same one, or with its folder; not from another checkpoint, and
+    not at step 0.
+    """
     config, workdir, origin = settings(pytestconfig), str(tmp_path), Origin(str(parent), FALLS)
     written = json.loads((parent / "config.json").read_text())
     for given in (None, str(origin), str(parent)):
         (tmp_path / "config.json").write_text(json.dumps(written | {"branch": str(origin)}))
         assert origin_of(config, workdir, given) == origin
     for other in (f"{parent}@4", workdir):
-        with pytest.raises(BadInput, match=f"--branch={other}: the run in {workdir} is a branch of {origin}; leave it"):
+        with pytest.raises(
+            BadInput,
+            match=f"--branch={other}: the run in {workdir} is a branch of {origin}; leave it",
+        ):
             origin_of(config, workdir, other)
     (tmp_path / "config.json").write_text(json.dumps(written | {"branch": 6}))
     with pytest.raises(BadInput, match="config.json: branch is 6 and must be a string"):
@@ -118,10 +133,16 @@ def test_a_branch_that_was_killed_before_it_saved_starts_there_again(parent, tmp
 
 
 @pytest.mark.slow
-def test_a_branch_with_a_phase_of_another_batch_has_one_more_entry_in_its_plan(parent, tmp_path, pytestconfig):
+def test_a_branch_with_a_phase_of_another_batch_has_one_more_entry_in_its_plan(
+    parent, tmp_path, pytestconfig
+):
     """The same bits as phases from the start."""
     phases = ({"steps": FALLS}, {"steps": 4, "train": {"batch_size": 16}})
-    config, branch, whole = settings(pytestconfig, 10, phases), tmp_path / "decayed", tmp_path / "whole"
+    config, branch, whole = (
+        settings(pytestconfig, 10, phases),
+        tmp_path / "decayed",
+        tmp_path / "whole",
+    )
     train(config, str(branch), branch=f"{parent}@{FALLS}")
     train(config, str(whole))
     assert_same_end(branch, whole)
@@ -129,15 +150,30 @@ def test_a_branch_with_a_phase_of_another_batch_has_one_more_entry_in_its_plan(p
 
 
 REFUSED = [
-    ("{whole}", {}, r"{whole}@10: the learning rate has decayed there, from 0.01 to 0.0025 \(optimizer.schedule=wsd\)"),
+    (
+        "{whole}",
+        {},
+        (
+            r"{whole}@10: the learning rate has decayed there, from 0.01 to 0.0025 "
+            r"\(optimizer.schedule=wsd\)"
+        ),
+    ),
     ("{whole}@8", {}, "{whole}@8: the learning rate has decayed there, from 0.01 to 0.0075"),
     ("{parent}@5", {}, "no checkpoint of step 5; there are 2, 4, 6, 8"),
     ("/nowhere@6", {}, "/nowhere has no config.json; give the --workdir of a training run"),
     ("{parent}@6", {"seeds": {"data": 7}}, "other frozen keys: seeds.data: 1 -> 7; restore them"),
-    ("{parent}@6", {"checkpoint": {"init_from": "run"}}, "checkpoint.init_from=run beside the branch of {parent}@6"),
+    (
+        "{parent}@6",
+        {"checkpoint": {"init_from": "run"}},
+        "checkpoint.init_from=run beside the branch of {parent}@6",
+    ),
     ("{parent}@6", {"steps": 6}, "{parent}@6: train.steps=6 leaves no step to train"),
-    ("{parent}@6", {"phases": ({"steps": 4}, {"steps": 6})}, "one that is over must stay as it was"),
-]  # fmt: skip
+    (
+        "{parent}@6",
+        {"phases": ({"steps": 4}, {"steps": 6})},
+        "one that is over must stay as it was",
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -158,17 +194,31 @@ def test_what_cannot_be_branched_is_one_line_and_leaves_no_run(
     assert "\n" not in str(raised.value) and not (workdir / "config.json").exists()
 
 
-def test_a_dry_run_of_a_branch_says_where_it_would_start_and_writes_nothing(parent, tmp_path, pytestconfig, caplog):
+def test_a_dry_run_of_a_branch_says_where_it_would_start_and_writes_nothing(
+    parent, tmp_path, pytestconfig, caplog
+):
     before = contents(parent)
     with caplog.at_level(logging.INFO, "xlnet_jax"):
-        found = train(settings(pytestconfig, 10), str(tmp_path / "new"), branch=f"{parent}@{FALLS}", dry_run=True)
+        found = train(
+            settings(pytestconfig, 10),
+            str(tmp_path / "new"),
+            branch=f"{parent}@{FALLS}",
+            dry_run=True,
+        )
     assert found["step"] == FALLS and f"dry run: it would start at step {FALLS}" in caplog.text
     assert contents(parent) == before and not (tmp_path / "new").exists()
 
 
 RISES = [
     # A finished run: the rate of its last update, and that of the next one if the end is later.
-    (20, {}, "rises from 0.0025, to which it has decayed at step 10 of train.steps=10, to 0.01 with train.steps=20"),
+    (
+        20,
+        {},
+        (
+            "rises from 0.0025, to which it has decayed at step 10 of train.steps=10, "
+            "to 0.01 with train.steps=20"
+        ),
+    ),
     (12, {}, "rises from 0.0025, .*, to 0.004 with train.steps=12"),
     (20, {"schedule": "cosine"}, "rises from 0.0025, .* to 0.00587 with train.steps=20"),
     (20, {"learning_rate": 1e-3}, None),
@@ -198,7 +248,8 @@ def test_a_finished_run_that_is_extended_is_warned_of_its_rate(
 @pytest.mark.parametrize(
     ("optimizer", "constant"),
     [
-        # Warm-up to step 2; of forty steps the last sixteen fall. The update at their first step has the whole rate.
+        # Warm-up to step 2; of forty steps the last sixteen fall. The update at their first step
+        # has the whole rate.
         ({"schedule": "wsd", "decay_fraction": 0.4}, range(41)[:26]),
         ({"schedule": "wsd", "decay_fraction": 0.4, "decay_shape": "sqrt"}, range(41)[:26]),
         ({"schedule": "polynomial"}, range(41)[:4]),
@@ -206,6 +257,8 @@ def test_a_finished_run_that_is_extended_is_warned_of_its_rate(
         ({"schedule": "inverse_sqrt"}, range(41)),
     ],
 )
-def test_a_rate_has_decayed_from_the_first_update_that_was_lower_because_the_end_comes_nearer(optimizer, constant):
+def test_a_rate_has_decayed_from_the_first_update_that_was_lower_because_the_end_comes_nearer(
+    optimizer, constant
+):
     config = tiny.config(optimizer=optimizer)
     assert [n for n in range(41) if rate_left(config, n) is None] == [*constant]

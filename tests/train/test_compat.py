@@ -1,4 +1,6 @@
-"""What the 2019 code did differently: every switch alone changes what it says, and 2019 turns all of them on."""
+"""What the 2019 code did differently: every switch alone changes what it says, and 2019 turns all
+of them on.
+"""
 
 import dataclasses
 import functools
@@ -66,7 +68,8 @@ def test_piece_spans_are_the_data_key_spans_pieces():
 
 
 def sampled_in_2019(start, goal, lengths, places, fill):
-    """The original's `_sample_mask` for a row in its own order, with the draws given; SEP and CLS are pieces like any.
+    """The original's `_sample_mask` for a row in its own order, with the draws given; SEP and CLS
+    are pieces like any.
 
     A span is n pieces from a word start on, put at a uniform place in 6 n pieces of context.
     """
@@ -111,14 +114,18 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
         natural = tokens[row][:: direction[row]]
         picked = sampled_in_2019(word_start[natural], goal, lengths[row], places[row], fill[row])
         assert picked.sum() == goal
-        np.testing.assert_array_equal(mask[row][:: direction[row]], picked & (natural != SEP) & (natural != CLS))
+        np.testing.assert_array_equal(
+            mask[row][:: direction[row]], picked & (natural != SEP) & (natural != CLS)
+        )
     assert counts.min() < goal == counts.max()
     without = builder._replace(config=with_switches("piece_spans"))
     assert (without.targets(tokens, direction, goal, draws).sum(axis=1) == goal).all()
 
 
 def test_static_targets_come_again_in_every_epoch():
-    """Whatever is left over of the text: the original cut it once. Epoch 2 reads in the direction of epoch 0."""
+    """Whatever is left over of the text: the original cut it once. Epoch 2 reads in the direction
+    of epoch 0.
+    """
     text, blocks = tiny.Words(tokens=32 * 16 * 4 + 37), 32
 
     def epoch(switches, number):
@@ -179,11 +186,16 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
             begun = dataclasses.replace(state, step=jnp.int32(at), memory=memory)
             with jax.set_mesh(make_mesh(config.mesh, jax.devices()[:1])):
                 losses[at, name] = float(step(begun, goes_on)[1]["loss"])
-    assert losses[1000, "junk"] == losses[1000, "empty"] and losses[999, "junk"] != losses[999, "empty"]
+    assert (
+        losses[1000, "junk"] == losses[1000, "empty"]
+        and losses[999, "junk"] != losses[999, "empty"]
+    )
 
 
 def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers():
-    """The original copied the table for each row before its dropout, and gave the result to all layers."""
+    """The original copied the table for each row before its dropout, and gave the result to all
+    layers.
+    """
     config = dataclasses.replace(tiny.config().model, dropout=0.3)
     N, D, rows = 24 + 2 * 32 - 1, config.d_model, jnp.array([5, 0, 3])
     distance_N, frequency = 24 + 32 - 1 - np.arange(N), 10000.0 ** (-2 * np.arange(D // 2) / D)
@@ -191,8 +203,13 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
     table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1) / 0.7
 
     def drawn(switches, rows_B):
-        keys, rngs = hooks.position_masks(CompatConfig(switches), rows_B), {"dropout": jax.random.key(0)}
-        return np.asarray(RelativePositions(config).apply({}, 32, 24, keys, deterministic=False, rngs=rngs))
+        keys, rngs = (
+            hooks.position_masks(CompatConfig(switches), rows_B),
+            {"dropout": jax.random.key(0)},
+        )
+        return np.asarray(
+            RelativePositions(config).apply({}, 32, 24, keys, deterministic=False, rngs=rngs)
+        )
 
     each, one = drawn("position_dropout_per_row", rows), drawn("", rows)
     assert each.shape == (3, N, D) and one.shape == (1, N, D)
@@ -209,7 +226,11 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
         recipe = make_recipe(with_switches(switches))
         batch, memory = tiny.batch(recipe.config, 0), empty_memory(recipe.config.model, 8)
         run = functools.partial(recipe.model.transformer.init_with_output, deterministic=False)
-        text = str(jax.make_jaxpr(run)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, batch, memory))
+        text = str(
+            jax.make_jaxpr(run)(
+                {"params": jax.random.key(0), "dropout": jax.random.key(1)}, batch, memory
+            )
+        )
         return [len(re.findall(rf"bool\[{n},{N},16\] = lt", text)) for n in (1, 8)]
 
     assert count("") == [1, 0] and count("position_dropout_per_row") == [0, 1]
@@ -221,21 +242,27 @@ def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_model
 
     def vector(switches):
         config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
-        run = functools.partial(Embedding(config, CompatConfig(switches), Parts()).init, deterministic=True)
+        run = functools.partial(
+            Embedding(config, CompatConfig(switches), Parts()).init, deterministic=True
+        )
         params = run(jax.random.key(0), example_batch(tiny.config(), 1), jnp.arange(1))["params"]
         return np.sort(nn.meta.unbox(params)["mask_embedding"])
 
     drawn, even = vector("glorot_mask_embedding"), np.linspace(-bound, bound, width)
     assert drawn.shape == (width,) and np.abs(drawn).max() <= bound * 1.001
-    assert np.abs(drawn - even).max() < 0.06 * 2 * bound, "not uniform"  # Kolmogorov's bound at 0.1 %
+    # Kolmogorov's bound at 0.1 %.
+    assert np.abs(drawn - even).max() < 0.06 * 2 * bound, "not uniform"
     assert abs(np.std(vector("")) - 0.02) < 0.002
 
 
 @pytest.mark.slow
 def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     config = with_switches(
-        "core_clip", cores=4, model={"dropout": 0.0, "attention_dropout": 0.0}, optimizer={"clip": 0.2}
-    )  # fmt: skip
+        "core_clip",
+        cores=4,
+        model={"dropout": 0.0, "attention_dropout": 0.0},
+        optimizer={"clip": 0.2},
+    )
     batch = tiny.batch(config, 0)
     weights = batch.target_weights.copy()
     weights[1, 2:] = 0
@@ -243,7 +270,9 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     params, memory = tiny.params(config), empty_memory(config.model, 8)
     key = jax.random.key(0)
     recipe = make_recipe(config)
-    (loss, aux), grads = jax.jit(functools.partial(gradients.of_step, recipe))(params, batch, memory, key)
+    (loss, aux), grads = jax.jit(functools.partial(gradients.of_step, recipe))(
+        params, batch, memory, key
+    )
 
     model = recipe.model
     gradient = jax.jit(jax.value_and_grad(lambda p, b, m: mean_loss(p, model, b, m)[0]))
@@ -251,7 +280,9 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     for first in range(0, 8, 2):
         rows = slice(first, first + 2)
         part = jax.tree.map(lambda x, rows=rows: x[rows], batch)
-        value, own = gradient(params, part, Memory(memory.hidden_LBMD[:, rows], memory.valid_B[rows]))
+        value, own = gradient(
+            params, part, Memory(memory.hidden_LBMD[:, rows], memory.valid_B[rows])
+        )
         own = jax.tree.map(lambda g: g / 4, own)
         norm = optax.tree.norm(own)
         clipped += norm > 0.2
@@ -268,15 +299,24 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
 
 
 OPTIMIZER = configs.OptimizerConfig(
-    learning_rate=0.1, warmup_steps=0, min_lr_ratio=1.0, weight_decay=0.0, clip=0.0, adam_epsilon=1e-12
+    learning_rate=0.1,
+    warmup_steps=0,
+    min_lr_ratio=1.0,
+    weight_decay=0.0,
+    clip=0.0,
+    adam_epsilon=1e-12,
 )
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_no_bias_correction_by_hand(weight_decay):
-    """The original had two: TensorFlow's Adam, which is corrected, and for weight decay its own, which is not."""
+    """The original had two: TensorFlow's Adam, which is corrected, and for weight decay its own,
+    which is not.
+    """
     config = dataclasses.replace(OPTIMIZER, weight_decay=weight_decay, adam_epsilon=0.01)
-    optimizer = make_optimizer(config, 10, {"kernel": tiny.box()}, CompatConfig("no_bias_correction"))
+    optimizer = make_optimizer(
+        config, 10, {"kernel": tiny.box()}, CompatConfig("no_bias_correction")
+    )
     params = {"kernel": jnp.ones(1)}
     state, value, m, v = optimizer.init(params), 1.0, 0.0, 0.0
     for t, g in ((1, 0.3), (2, -0.1), (3, 0.2)):
@@ -293,12 +333,16 @@ def test_no_bias_correction_by_hand(weight_decay):
 
 @pytest.mark.parametrize("untie", [True, False], ids=["untied", "tied"])
 def test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name(untie):
-    """By the names of the original's variables, as it did: rate^(layers - 1 - l) after `layer_{l}/`, and no others."""
+    """By the names of the original's variables, as it did: rate^(layers - 1 - l) after
+    `layer_{l}/`, and no others.
+    """
     boxed = make_recipe(tiny.config(model={"biases_per_layer": untie, "layers": 3})).abstract_params
     params = jax.tree.map(lambda x: jnp.zeros(x.shape), nn.meta.unbox(boxed))
     config = dataclasses.replace(OPTIMIZER, layer_decay=0.5, adam_epsilon=0.3)
     optimizer = make_optimizer(config, 10, boxed, CompatConfig("layer_decay_on_gradients"))
-    updates, _ = optimizer.update(jax.tree.map(lambda x: x + 0.3, params), optimizer.init(params), params)
+    updates, _ = optimizer.update(
+        jax.tree.map(lambda x: x + 0.3, params), optimizer.init(params), params
+    )
     scales = set()
     for name, update in names.to_foreign(TENSORFLOW, updates).items():
         layer = re.search(r"model/transformer/layer_(\d+)/", name)

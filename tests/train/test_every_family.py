@@ -1,7 +1,8 @@
-"""BERT, RoBERTa, ALBERT and GPT-2 from text to a trained model: they learn, resume bit for bit, score alike anywhere.
+"""BERT, RoBERTa, ALBERT and GPT-2 from text to a trained model: they learn, resume bit for bit,
+score alike anywhere.
 
-Nothing here is of one family: the loop, checkpoints and evaluations are those of XLNet, whose tests are in the modules
-of each.
+Nothing here is of one family: the loop, checkpoints and evaluations are those of XLNet, whose tests
+are in the modules of each.
 """
 
 import dataclasses
@@ -51,41 +52,71 @@ FAMILIES = [name for name, member in MEMBERS.items() if member.positions_at_inpu
 def write(config, folder):
     """A configuration as a file, for the command line."""
     head = "from ml_collections import ConfigDict\n\n\ndef get_config():\n"
-    (folder / "config.py").write_text(f"{head}    return ConfigDict({dataclasses.asdict(config)})\n")
+    (folder / "config.py").write_text(
+        f"{head}    return ConfigDict({dataclasses.asdict(config)})\n"
+    )
     return folder / "config.py"
 
 
 class Topics(tiny.Words):
-    """Documents of 12 sentences of one filler and the token of its topic: B is of A's document if they share it."""
+    """Documents of 12 sentences of one filler and the token of its topic: B is of A's document if
+    they share it.
+    """
 
     TOPICS = 24
 
     def __init__(self, documents: int, seed: int) -> None:
         super().__init__(24 * documents, seed)
-        self.text = np.random.default_rng(seed).integers(40, tiny.VOCAB, self.tokens).astype(np.int32)
-        self.text[1::2] = np.repeat(np.random.default_rng(seed).integers(9, 9 + self.TOPICS, documents), 12)
+        self.text = (
+            np.random.default_rng(seed).integers(40, tiny.VOCAB, self.tokens).astype(np.int32)
+        )
+        self.text[1::2] = np.repeat(
+            np.random.default_rng(seed).integers(9, 9 + self.TOPICS, documents), 12
+        )
         self.starts = np.arange(self.tokens) % 2 == 0
         self.document_starts = np.arange(self.tokens) % 24 == 0
 
 
 def test_a_next_sentence_head_finds_a_copied_token():
-    """The fault: a label of another row, segments that are all alike, or a head that does not read CLS."""
+    """The fault: a label of another row, segments that are all alike, or a head that does not read
+    CLS.
+    """
     T, rows, steps = 16, 64, 450
-    config = configs.Config().changed(**MEMBERS["bert"].usual(T)).changed(
-        model={"vocab_size": tiny.VOCAB, "layers": 2, "d_model": 32, "heads": 4, "head_dim": 8, "d_ff": 64,
-               "dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.2, "compute_dtype": "float32", "unroll": "off"},
-        data={"sentence_loss": True}, train={"batch_size": rows, "steps": steps},
-    )  # fmt: skip
+    config = (
+        configs.Config()
+        .changed(**MEMBERS["bert"].usual(T))
+        .changed(
+            model={
+                "vocab_size": tiny.VOCAB,
+                "layers": 2,
+                "d_model": 32,
+                "heads": 4,
+                "head_dim": 8,
+                "d_ff": 64,
+                "dropout": 0.0,
+                "attention_dropout": 0.0,
+                "init_std": 0.2,
+                "compute_dtype": "float32",
+                "unroll": "off",
+            },
+            data={"sentence_loss": True},
+            train={"batch_size": rows, "steps": steps},
+        )
+    )
     model, plan = make_recipe(config).model, extend_plan((), 0, rows, 1)
 
     def batches(text, first, count):
-        dispatches = loader.TrainDispatches(tiny.mixture(text), config, plan, np.arange(rows), first, first + count)
+        dispatches = loader.TrainDispatches(
+            tiny.mixture(text), config, plan, np.arange(rows), first, first + count
+        )
         return stack([dispatches.batch(step) for step in range(first, first + count)])
 
     fed, fresh = batches(Topics(4000, 0), 0, steps), batches(Topics(400, 1), 0, 10)
     memory = empty_memory(config.model, rows)
     optimizer = optax.adam(optax.cosine_decay_schedule(4e-3, steps))
-    gradient = jax.value_and_grad(functools.partial(mean_loss, model=model, memory=memory), has_aux=True)
+    gradient = jax.value_and_grad(
+        functools.partial(mean_loss, model=model, memory=memory), has_aux=True
+    )
 
     def step(carry, batch):
         params, state = carry
@@ -120,46 +151,80 @@ def member(name, **model):
 
 NORMAL, ZEROS, ONES, FOR_RESIDUALS = (0, 0.02), (0, 0), (1, 0), (0, 0.02 / (2 * 2) ** 0.5)
 NORMS = {"*norm/scale": ONES, "*norm/bias": ZEROS}
-# The code of XLNet: one initialiser, normal, for all but dense biases and LayerNorm (modeling.py, xlnet.py).
+# The code of XLNet: one initialiser, normal, for all but dense biases and LayerNorm (modeling.py,
+# xlnet.py).
 OF_XLNET = NORMS | {
-    "word_embedding": NORMAL, "layers/attention/[qkvpo]*": NORMAL, "layers/attention/*_bias": NORMAL,
-    "layers/feed_forward/*/kernel": NORMAL, "layers/feed_forward/*er/bias": ZEROS,
-}  # fmt: skip
-OF_TWO_STREAMS = {"mask_embedding": NORMAL, "layers/attention/segment_embedding": NORMAL, "bias": ZEROS}
+    "word_embedding": NORMAL,
+    "layers/attention/[qkvpo]*": NORMAL,
+    "layers/attention/*_bias": NORMAL,
+    "layers/feed_forward/*/kernel": NORMAL,
+    "layers/feed_forward/*er/bias": ZEROS,
+}
+OF_TWO_STREAMS = {
+    "mask_embedding": NORMAL,
+    "layers/attention/segment_embedding": NORMAL,
+    "bias": ZEROS,
+}
 # The code of BERT: the same for every kernel and table, and biases of 0 everywhere (modeling.py).
 OF_BERT = OF_XLNET | {"layers/attention/*_bias": ZEROS, "position_embedding": NORMAL}
 OF_BERTS_HEAD = {
-    "segment_embedding": NORMAL, "transform/kernel": NORMAL, "transform/bias": ZEROS, "bias": ZEROS,
-}  # fmt: skip
-OF_PAIRS = {"pooler/kernel": NORMAL, "pooler/bias": ZEROS, "sentence_head/kernel": NORMAL, "sentence_head/bias": ZEROS}
+    "segment_embedding": NORMAL,
+    "transform/kernel": NORMAL,
+    "transform/bias": ZEROS,
+    "bias": ZEROS,
+}
+OF_PAIRS = {
+    "pooler/kernel": NORMAL,
+    "pooler/bias": ZEROS,
+    "sentence_head/kernel": NORMAL,
+    "sentence_head/bias": ZEROS,
+}
 STARTS = {
     "xlnet": OF_XLNET | OF_TWO_STREAMS,
     "masked": OF_XLNET | OF_TWO_STREAMS,
     # The code of Transformer-XL: as XLNet, and 0.01 for projections.
     "transformer_xl": OF_XLNET | {"bias": ZEROS},
     # Al-Rfou et al. say nothing of it.
-    "vanilla": {name: start for name, start in OF_XLNET.items() if name != "layers/attention/*_bias"} | {
-        "layers/attention/position_embedding": NORMAL, "further": NORMAL, "layers": NORMAL, "bias": ZEROS,
+    "vanilla": {
+        name: start for name, start in OF_XLNET.items() if name != "layers/attention/*_bias"
+    }
+    | {
+        "layers/attention/position_embedding": NORMAL,
+        "further": NORMAL,
+        "layers": NORMAL,
+        "bias": ZEROS,
     },
     "bert": OF_BERT | OF_BERTS_HEAD | OF_PAIRS,
     "roberta": OF_BERT | OF_BERTS_HEAD,
-    "albert": OF_BERT | OF_BERTS_HEAD | OF_PAIRS | {"embedding_projection/kernel": NORMAL,
-                                                    "embedding_projection/bias": ZEROS},
-    # Radford et al. 2019, section 2.3: weights of residual layers by 1 / sqrt(N) with N = 2 L of them.
-    "gpt2": OF_BERT | {"layers/attention/output": FOR_RESIDUALS, "layers/feed_forward/outer/kernel": FOR_RESIDUALS},
+    "albert": OF_BERT
+    | OF_BERTS_HEAD
+    | OF_PAIRS
+    | {"embedding_projection/kernel": NORMAL, "embedding_projection/bias": ZEROS},
+    # Radford et al. 2019, section 2.3: weights of residual layers by 1 / sqrt(N) with N = 2 L of
+    # them.
+    "gpt2": OF_BERT
+    | {"layers/attention/output": FOR_RESIDUALS, "layers/feed_forward/outer/kernel": FOR_RESIDUALS},
     "transformer": {name: start for name, start in OF_BERT.items() if name != "position_embedding"},
-}  # fmt: skip
-"""Mean and deviation of the fresh parameters with two layers and model.init_std=0.02; the last pattern that fits."""
+}
+"""Mean and deviation of the fresh parameters with two layers and model.init_std=0.02; the last
+pattern that fits.
+"""
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_every_parameter_starts_as_its_source_says(name):
     recipe = make_recipe(member(name, init_std=0.02))
     found = traced.drawn(recipe.init_params)
-    expected = {path: [key for key in STARTS[name] if fnmatch.fnmatchcase(path, key)] for path in found}
-    assert set(STARTS[name]) == {key for keys in expected.values() for key in keys}, "a pattern fits nothing"
+    expected = {
+        path: [key for key in STARTS[name] if fnmatch.fnmatchcase(path, key)] for path in found
+    }
+    assert set(STARTS[name]) == {key for keys in expected.values() for key in keys}, (
+        "a pattern fits nothing"
+    )
     for path, keys in expected.items():
-        assert keys and found[path] == pytest.approx(STARTS[name][keys[-1]], rel=0.03, abs=1e-3), path
+        assert keys and found[path] == pytest.approx(STARTS[name][keys[-1]], rel=0.03, abs=1e-3), (
+            path
+        )
     # The row of padding, as `padding_idx` of transformers' classes: config.json has its id.
     words_VD = jax.jit(lambda: nn.meta.unbox(recipe.init_params())["word_embedding"])()
     padding = {"bert": [0], "roberta": [1], "albert": [0]}.get(name, [])
@@ -167,11 +232,17 @@ def test_every_parameter_starts_as_its_source_says(name):
 
 
 def test_normal_is_cut_off_and_projections_are_small_where_asked():
-    """Google's BERT draws within two deviations, which leaves 0.88 of one; projections are Transformer-XL's."""
+    """Google's BERT draws within two deviations, which leaves 0.88 of one; projections are
+    Transformer-XL's.
+    """
     cut = traced.drawn(make_recipe(member("bert", init_std=0.02, init_truncated=True)).init_params)
-    assert all(deviation == pytest.approx(0.01759, rel=0.02) for _, deviation in cut.values() if deviation)
+    assert all(
+        deviation == pytest.approx(0.01759, rel=0.02) for _, deviation in cut.values() if deviation
+    )
     assert sum(deviation > 0 for _, deviation in cut.values()) == 12
-    clusters = member("transformer_xl", init_std=0.02, cutoffs="50,100", div_val=2, tie_projections="none")
+    clusters = member(
+        "transformer_xl", init_std=0.02, cutoffs="50,100", div_val=2, tie_projections="none"
+    )
     found = traced.drawn(make_recipe(clusters).init_params)
     projections = [path for path in found if "projection" in path]
     assert len(projections) == 6 and len(found) == 26
@@ -179,10 +250,15 @@ def test_normal_is_cut_off_and_projections_are_small_where_asked():
 
 
 DROPS = {
-    "token_dropout": 0.5, "layers/attention/content": 0.4, "layers/attention/Dropout_0": 0.5,
-    "layers/feed_forward/Dropout_0": 0.3, "layers/feed_forward/Dropout_1": 0.5,
-}  # fmt: skip
-"""Of embeddings, probabilities, what attention adds, the activations, what the feed-forward part adds: everywhere."""
+    "token_dropout": 0.5,
+    "layers/attention/content": 0.4,
+    "layers/attention/Dropout_0": 0.5,
+    "layers/feed_forward/Dropout_0": 0.3,
+    "layers/feed_forward/Dropout_1": 0.5,
+}
+"""Of embeddings, probabilities, what attention adds, the activations, what the feed-forward part
+adds: everywhere.
+"""
 RELATIVE = DROPS | {"positions/Dropout_0": 0.5, "output_dropout": 0.5}
 DROPPED = {
     "xlnet": RELATIVE | {"layers/attention/query": 0.4, "query_dropout": 0.5},
@@ -210,13 +286,19 @@ def test_every_dropout_is_on_in_training_and_off_elsewhere(name):
         losses, batch = make_recipe(config).model.row_losses, tiny.batch(config, rows=2)
         params, memory = tiny.random_params(config), empty_memory(config.model, 2)
         found = traced.dropped(losses, params, batch, memory, jax.random.key(0))
-        assert found == {place: rate for place, rate in DROPPED[name].items() if rates is RATES or place == "Dropout_0"}
+        assert found == {
+            place: rate
+            for place, rate in DROPPED[name].items()
+            if rates is RATES or place == "Dropout_0"
+        }
         assert not traced.dropped(losses, params, batch, memory)
 
 
 @pytest.mark.parametrize("name", ["xlnet", "albert"])
 def test_every_dropout_changes_the_losses_that_it_is_for(name):
-    """Each alone; the fault: one whose result nobody reads. ALBERT's own is for the loss of pairs of sentences."""
+    """Each alone; the fault: one whose result nobody reads. ALBERT's own is for the loss of pairs
+    of sentences.
+    """
     config, places = member(name, **RATES), list(DROPPED[name])
     batch, memory = tiny.batch(config), empty_memory(config.model, 8)
     model, params = make_recipe(config).model, tiny.random_params(config, 0.3)
@@ -229,8 +311,14 @@ def test_every_dropout_changes_the_losses_that_it_is_for(name):
             return model.row_losses(params, batch, memory, jax.random.key(0)).sums
 
     found = jax.jit(jax.vmap(losses))(np.eye(len(places) + 1, len(places), -1, bool))
-    changed = {loss: {place for place, loss_B in zip(places, loss_NB[1:], strict=True) if (loss_B != loss_NB[0]).any()}
-               for loss, (loss_NB, _) in found.items()}  # fmt: skip
+    changed = {
+        loss: {
+            place
+            for place, loss_B in zip(places, loss_NB[1:], strict=True)
+            if (loss_B != loss_NB[0]).any()
+        }
+        for loss, (loss_NB, _) in found.items()
+    }
     assert changed["tokens"] == set(places) - {"Dropout_0"}
     assert changed.get("sentences", set(places)) == set(places)
 
@@ -239,25 +327,36 @@ def test_every_dropout_changes_the_losses_that_it_is_for(name):
 def settings(tmp_path_factory, pytestconfig):
     """The tiny configuration of a family, on a corpus with a vocabulary of its kind."""
     folder = tmp_path_factory.mktemp("corpora")
-    made = functools.cache(functools.partial(data_fixtures.make_corpus, tokenizer=None, vocab_size=300))
+    made = functools.cache(
+        functools.partial(data_fixtures.make_corpus, tokenizer=None, vocab_size=300)
+    )
 
     def of(family, **changes):
         kind = "wordpiece" if family in ("bert", "albert") else "bytebpe"
         size = made(folder / kind, vocabulary=kind)["tokenizer"]["vocab_size"]
         log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
-        return tiny.family(family, model={"vocab_size": size}, data={"corpus": str(folder / kind)}, log=log, **changes)
+        return tiny.family(
+            family,
+            model={"vocab_size": size},
+            data={"corpus": str(folder / kind)},
+            log=log,
+            **changes,
+        )
 
     return of
 
 
 UPDATES = {"albert": "lamb", "gpt2": "muon", "transformer": "muon"}
-ONE_AND_MORE = [name if name == "albert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+ONE_AND_MORE = [
+    name if name == "albert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES
+]
 
 
 @pytest.mark.parametrize("family", ONE_AND_MORE)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, tmp_path):
-    """Dropout, both losses, other optimizers under ZeRO-1, an average of the parameters, and what a kill leaves behind:
-    lines of steps that no checkpoint has."""
+    """Dropout, both losses, other optimizers under ZeRO-1, an average of the parameters, and what a
+    kill leaves behind: lines of steps that no checkpoint has.
+    """
     name = UPDATES.get(family, "adamw")
     optimizer, mesh = {"name": name, "average": 0.9}, {"zero1": name != "adamw"}
     config = settings(family, train={"steps": 8}, optimizer=optimizer, mesh=mesh)
@@ -267,9 +366,14 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, t
         return shared.steps(tmp_path / name)
 
     whole = run("whole")
-    for line in read_jsonl(str(tmp_path / "whole" / "metrics.jsonl")):  # `loss` is of the tokens, as `heldout_loss` is
-        assert "loss_tokens" not in line and line["perplexity"] == pytest.approx(np.exp(line["loss"]))
-        assert family != "albert" or line["total_loss"] == pytest.approx(line["loss"] + line["loss_sentences"])
+    # `loss` is of the tokens, as `heldout_loss` is.
+    for line in read_jsonl(str(tmp_path / "whole" / "metrics.jsonl")):
+        assert "loss_tokens" not in line and line["perplexity"] == pytest.approx(
+            np.exp(line["loss"])
+        )
+        assert family != "albert" or line["total_loss"] == pytest.approx(
+            line["loss"] + line["loss_sentences"]
+        )
     run("killed", 6)
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
     assert run("killed") == whole and len({line["loss"] for line in whole}) == 8
@@ -282,7 +386,9 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_neither_training_nor_the_held_out_loss_depends_on_the_devices(family, settings, tmp_path, monkeypatch):
+def test_neither_training_nor_the_held_out_loss_depends_on_the_devices(
+    family, settings, tmp_path, monkeypatch
+):
     """The fault: a lookup in a table that is split, with which the compiler ended the process."""
     losses, scores, available = [], [], jax.devices()
     for number, mesh in enumerate(({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2})):
@@ -298,12 +404,19 @@ def test_neither_training_nor_the_held_out_loss_depends_on_the_devices(family, s
 
 
 BAD = [
-    (["data.objective=clm", "data.reuse_len=32", "data.num_predict=32"], "wordpiece",
-     "data.objective=clm is not for model.architecture=bert, which is trained by mlm"),
-    (["model.max_positions=31"], "wordpiece", "data.segment_len=32 is more than model.max_positions=31"),
+    (
+        ["data.objective=clm", "data.reuse_len=32", "data.num_predict=32"],
+        "wordpiece",
+        "data.objective=clm is not for model.architecture=bert, which is trained by mlm",
+    ),
+    (
+        ["model.max_positions=31"],
+        "wordpiece",
+        "data.segment_len=32 is more than model.max_positions=31",
+    ),
     ([], "gpt2", "which model.architecture=bert with data.objective=mlm needs"),
     (["model.vocab_size=301"], "wordpiece", "model.vocab_size=301 is not that of the tokenizer of"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("words", "kind", "message"), BAD)
@@ -311,7 +424,13 @@ def test_what_a_family_cannot_have_is_one_line(words, kind, message, tmp_path, m
     """Before a device is used. What cannot be imported is in `convert/test_peers.py`."""
     vocabulary: dict[str, Any] = {"vocabulary": kind, "tokenizer": None, "vocab_size": 300}
     if kind == "gpt2":
-        subwords.train(data_fixtures.ALPHABET.split(), f"{tmp_path}/tokenizer.json", 261, "bytebpe", Normalization())
+        subwords.train(
+            data_fixtures.ALPHABET.split(),
+            f"{tmp_path}/tokenizer.json",
+            261,
+            "bytebpe",
+            Normalization(),
+        )
         (tmp_path / "gpt2").mkdir()
         data_fixtures.as_gpt2(open_tokenizer(f"{tmp_path}/tokenizer.json"), tmp_path / "gpt2")
         vocabulary = {"tokenizer": str(tmp_path / "gpt2")}
@@ -319,8 +438,13 @@ def test_what_a_family_cannot_have_is_one_line(words, kind, message, tmp_path, m
     size = data_fixtures.make_corpus(corpus, **vocabulary)["tokenizer"]["vocab_size"]
     write(tiny.family("bert"), tmp_path)
     monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("a device is used"))
-    options = [f"--config.{word}" for word in (f"data.corpus={corpus}", f"model.vocab_size={size}", *words)]
-    assert main(["train", f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run", *options]) == 2
+    options = [
+        f"--config.{word}" for word in (f"data.corpus={corpus}", f"model.vocab_size={size}", *words)
+    ]
+    assert (
+        main(["train", f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run", *options])
+        == 2
+    )
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line and not (tmp_path / "run").exists()
 
@@ -328,31 +452,59 @@ def test_what_a_family_cannot_have_is_one_line(words, kind, message, tmp_path, m
 @pytest.mark.prove
 @pytest.mark.parametrize(
     ("family", "name", "rate"),
-    [("xlnet", "adamw", 2e-3), ("xlnet", "lamb", 5e-3), ("xlnet", "muon", 8e-3),
-     *((family, "adamw", 1e-3) for family in FAMILIES)],
-)  # fmt: skip
+    [
+        ("xlnet", "adamw", 2e-3),
+        ("xlnet", "lamb", 5e-3),
+        ("xlnet", "muon", 8e-3),
+        *((family, "adamw", 1e-3) for family in FAMILIES),
+    ],
+)
 def test_every_family_learns_from_the_text_of_the_quick_start(family, name, rate, tmp_path):
-    """2,500 steps each. With rates of the quick start a masked model stays where it only knows which words a text has,
-    0.5 nats under the unigram cross-entropy; in short texts it finds the neighbours of a piece after 1,500."""
+    """2,500 steps each. With rates of the quick start a masked model stays where it only knows
+    which words a text has, 0.5 nats under the unigram cross-entropy; in short texts it finds the
+    neighbours of a piece after 1,500.
+    """
     config = configs.load(str(tiny.ROOT / "configs" / "quickstart.py"))
-    kind = {"xlnet": "sentencepiece", "roberta": "bytebpe", "gpt2": "bytebpe"}.get(family, "wordpiece")
-    prepare([quickstart.speeches()], str(tmp_path / "corpus"), vocabulary=kind, vocab_size=2000, document="file",
-            sentences="punctuation", heldout=quickstart.HELDOUT, workers=2,
-            sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    kind = {"xlnet": "sentencepiece", "roberta": "bytebpe", "gpt2": "bytebpe"}.get(
+        family, "wordpiece"
+    )
+    prepare(
+        [quickstart.speeches()],
+        str(tmp_path / "corpus"),
+        vocabulary=kind,
+        vocab_size=2000,
+        document="file",
+        sentences="punctuation",
+        heldout=quickstart.HELDOUT,
+        workers=2,
+        sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+    )
     if family != "xlnet":
         config = config.changed(**MEMBERS[family].usual(32)).changed(
-            model={"init_std": 0.06, "d_embed": 64 if family == "albert" else 0}, train={"batch_size": 64},
+            model={"init_std": 0.06, "d_embed": 64 if family == "albert" else 0},
+            train={"batch_size": 64},
             optimizer={"warmup_steps": 200, "weight_decay": 0.0, "adam_b2": 0.98},
-        )  # fmt: skip
+        )
     config = config.changed(
-        train={"steps": 2500}, checkpoint={"every": 500}, data={"corpus": str(tmp_path / "corpus")},
-        log={"tensorboard": False}, optimizer={"name": name, "learning_rate": rate},
-    )  # fmt: skip
+        train={"steps": 2500},
+        checkpoint={"every": 500},
+        data={"corpus": str(tmp_path / "corpus")},
+        log={"tensorboard": False},
+        optimizer={"name": name, "learning_rate": rate},
+    )
     words = ["train", f"--config={write(config, tmp_path)}", f"--workdir={tmp_path}/run", "--json"]
     # As in production, whatever this process compiles like: minutes, not hours.
     environment = shared.environment() | {"XLA_FLAGS": ""}
-    done = subprocess.run([sys.executable, "-m", "xlnet_jax", *words], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "xlnet_jax", *words], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    print(family, name, found["heldout_loss"], found["unigram_cross_entropy"], found["seconds"]["steps"])
+    print(
+        family,
+        name,
+        found["heldout_loss"],
+        found["unigram_cross_entropy"],
+        found["seconds"]["steps"],
+    )
     assert found["heldout_loss"] < found["unigram_cross_entropy"] - 0.5

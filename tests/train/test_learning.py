@@ -1,4 +1,5 @@
-"""Learning: a task that only a right permutation language model can solve, learned down to its known entropy.
+"""Learning: a task that only a right permutation language model can solve, learned down to its
+known entropy.
 
 A row is a shuffled sequence of units; x, y, z are drawn uniformly from V values:
 
@@ -6,8 +7,9 @@ A row is a shuffled sequence of units; x, y, z are drawn uniformly from V values
     [y  right_y]     the target y is fixed by its right neighbour, which is context
     [z  copy  z]     each z is fixed by the other one, if that comes earlier in the order
 
-All other tokens are independent of a target, so its entropy is 0 where what fixes it has a lower rank and log V where
-not: the floor of a batch is exact, from its ranks alone. Half of the rows are reversed text, with direction -1.
+All other tokens are independent of a target, so its entropy is 0 where what fixes it has a lower
+rank and log V where not: the floor of a batch is exact, from its ranks alone. Half of the rows are
+reversed text, with direction -1.
 """
 
 import dataclasses
@@ -38,20 +40,35 @@ T, P, R = len(UNIT_OF_COLUMN), 8, 7
 STEPS, FRESH_STEPS, ROWS = 300, 50, 48
 """Rows are never used twice. In the last steps the learning rate is 0: they measure."""
 
-MODEL = LanguageModel(XLNet(
-    ModelConfig(
-        vocab_size=COPY + 1, layers=2, d_model=32, heads=4, head_dim=8, d_ff=64, memory_len=0, dropout=0.0,
-        attention_dropout=0.0, init_std=0.2, compute_dtype="float32",
-    ),
-    R,
-))  # fmt: skip
+MODEL = LanguageModel(
+    XLNet(
+        ModelConfig(
+            vocab_size=COPY + 1,
+            layers=2,
+            d_model=32,
+            heads=4,
+            head_dim=8,
+            d_ff=64,
+            memory_len=0,
+            dropout=0.0,
+            attention_dropout=0.0,
+            init_std=0.2,
+            compute_dtype="float32",
+        ),
+        R,
+    )
+)
 
 ABOVE, BELOW = 0.1, 0.03
-"""How far the loss of a right model may lie above its floor, and (by chance, on fresh rows) below it, in nats."""
+"""How far the loss of a right model may lie above its floor, and (by chance, on fresh rows) below
+it, in nats.
+"""
 
 
 def same_rank_for_all_targets_of_a_half(rank: np.ndarray) -> np.ndarray:
-    """No target sees another one of its half: targets are predicted independently, as by a masked language model."""
+    """No target sees another one of its half: targets are predicted independently, as by a masked
+    language model.
+    """
     context = np.where(np.arange(T) < R, -1, R)
     return np.where(rank == context, rank, context + R)
 
@@ -77,14 +94,19 @@ def make_rows(rows: int, seed: int, edit_ranks=lambda rank: rank) -> tuple[Batch
     used = np.take_along_axis(target, at, 1)
     zeros = np.zeros(rows, np.int32)
     batch = Batch(
-        tokens=tokens.astype(np.int32), segments=np.zeros((rows, T), np.int32),
+        tokens=tokens.astype(np.int32),
+        segments=np.zeros((rows, T), np.int32),
         # Only the order of ranks counts; the odd numbers in between serve to plant a leak.
-        rank=(2 * rank).astype(np.int32), direction=direction.astype(np.int32), continues=zeros > 0,
+        rank=(2 * rank).astype(np.int32),
+        direction=direction.astype(np.int32),
+        continues=zeros > 0,
         target_positions=np.where(used, at, 0).astype(np.int32),
         target_tokens=np.where(used, np.take_along_axis(tokens, at, 1), 0).astype(np.int32),
-        target_weights=used.astype(np.float32), summary_position=zeros, label=zeros,
+        target_weights=used.astype(np.float32),
+        summary_position=zeros,
+        label=zeros,
         label_weight=np.zeros(rows, np.float32),
-    )  # fmt: skip
+    )
     return batch, np.log(VALUES) * free.sum() / target.sum()
 
 
@@ -92,13 +114,17 @@ def trainer():
     """Jits a whole training run: rows of all steps -> loss on the last ones, nats per target."""
     optimizer = optax.adam(optax.cosine_decay_schedule(7e-3, STEPS))
     memory = empty_memory(MODEL.transformer.config, ROWS)
-    gradient = jax.value_and_grad(functools.partial(mean_loss, model=MODEL, memory=memory), has_aux=True)
+    gradient = jax.value_and_grad(
+        functools.partial(mean_loss, model=MODEL, memory=memory), has_aux=True
+    )
 
     def step(carry, batch):
         params, state = carry
         (_, aux), grads = gradient(params, batch=batch)
         updates, state = optimizer.update(grads, state, params)
-        return (optax.apply_updates(params, updates), state), jax.tree.map(lambda x: x.sum(), aux.sums["tokens"])
+        return (optax.apply_updates(params, updates), state), jax.tree.map(
+            lambda x: x.sum(), aux.sums["tokens"]
+        )
 
     def run(batches):
         first = jax.tree.map(lambda x: x[0], batches)
@@ -119,7 +145,7 @@ def learn(run, edit=lambda batch: batch, edit_ranks=lambda rank: rank) -> tuple[
     fresh, floor = make_rows(FRESH_STEPS * ROWS, 2, edit_ranks)
     batches = jax.tree.map(
         lambda *x: np.concatenate(x).reshape(-1, ROWS, *x[0].shape[1:]), edit(train), edit(fresh)
-    )  # fmt: skip
+    )
     return float(run(batches)), floor
 
 
@@ -133,9 +159,13 @@ def test_the_floor_is_that_of_the_rows_read_one_by_one():
         at = 0
         for _ in range(6):
             kind = "copy" if tokens[at + 1] == COPY else "left" if tokens[at] >= LEFT else "right"
-            values, sources = {"left": ([1], [0]), "right": ([0], [1]), "copy": ([0, 2], [2, 0])}[kind]
+            values, sources = {"left": ([1], [0]), "right": ([0], [1]), "copy": ([0, 2], [2, 0])}[
+                kind
+            ]
             for value, source in zip(values, sources, strict=True):
-                assert (tokens[at + value] - tokens[at + source]) % VALUES == 0, "the source does not fix the value"
+                assert (tokens[at + value] - tokens[at + source]) % VALUES == 0, (
+                    "the source does not fix the value"
+                )
                 if targets[:: batch.direction[row]][at + value]:
                     known = rank[at + source] < rank[at + value]
                     entropies.append(0 if known else np.log(VALUES))
@@ -156,7 +186,9 @@ def test_a_planted_leak_goes_below_the_floor(monkeypatch):
 
     def leaking(**fields):
         content, query = fields["streams"]
-        return inputs(**fields | {"streams": (content, query._replace(limit_BQ=query.limit_BQ + 1))})
+        return inputs(
+            **fields | {"streams": (content, query._replace(limit_BQ=query.limit_BQ + 1))}
+        )
 
     monkeypatch.setattr(transformer, "AttentionInputs", leaking)
     loss, floor = learn(trainer())
@@ -164,7 +196,9 @@ def test_a_planted_leak_goes_below_the_floor(monkeypatch):
 
 
 def test_targets_that_do_not_see_each_other_cannot_learn_the_copies():
-    """They come to their own floor, which is higher: the third kind is what the factorisation order is for."""
+    """They come to their own floor, which is higher: the third kind is what the factorisation order
+    is for.
+    """
     _, right = make_rows(FRESH_STEPS * ROWS, 2)
     loss, floor = learn(SOUND(), edit_ranks=same_rank_for_all_targets_of_a_half)
     assert floor > right + 0.2

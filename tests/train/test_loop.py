@@ -57,7 +57,10 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert line["mfu"] is None, "no peak is published for this processor"
     assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
     end = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
-    assert result.keys() == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"} | end
+    assert (
+        result.keys()
+        == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"} | end
+    )
     assert (result["step"], result["loss"], result["workdir"]) == (8, lines[-1]["loss"], workdir)
     rates = {line["tokens_per_second"] for line in lines}
     assert min(rates) <= result["tokens_per_second"] <= max(rates)
@@ -66,10 +69,15 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
     assert evaluations[0]["heldout_loss"] != evaluations[1]["heldout_loss"]
     for line in evaluations:
         assert line["perplexity"] == pytest.approx(np.exp(line["heldout_loss"]))
-        # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies near the unigram.
+        # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies
+        # near the unigram.
         assert abs(line["heldout_loss"] - line["unigram_cross_entropy"]) < 1.5
     start = read_jsonl(os.path.join(workdir, "runs.jsonl"))
-    assert start[0]["step"] == 0 and start[0]["packages"]["jax"] == jax.__version__ and start[0]["cores"]
+    assert (
+        start[0]["step"] == 0
+        and start[0]["packages"]["jax"] == jax.__version__
+        and start[0]["cores"]
+    )
     assert start[0]["attention"] == "cpu", "there is no kernel for CPUs"
     with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
         assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
@@ -81,79 +89,125 @@ def held_out(pytestconfig, **changes):
     return config(pytestconfig, evaluation={"every": 4, "blocks": 8}, **changes)
 
 
-def test_samples_show_what_each_evaluation_fills_and_change_no_bit(finished, tmp_path, pytestconfig):
-    """Would fail if a sample drew from the keys of training, or were read from other text at another step."""
+def test_samples_show_what_each_evaluation_fills_and_change_no_bit(
+    finished, tmp_path, pytestconfig
+):
+    """Would fail if a sample drew from the keys of training, or were read from other text at
+    another step.
+    """
     untouched, *_ = finished
     sampled = held_out(pytestconfig, log={"samples": 3, "tensorboard": True})
     train(sampled, str(tmp_path), stop_at=4)
     train(sampled, str(tmp_path), stop_at=8)
-    assert shared.steps(tmp_path) == shared.steps(untouched) and not os.path.exists(f"{untouched}/{SAMPLES}")
+    assert shared.steps(tmp_path) == shared.steps(untouched) and not os.path.exists(
+        f"{untouched}/{SAMPLES}"
+    )
     mine, theirs = (Checkpoints(each).record(8)["checksums"] for each in (str(tmp_path), untouched))
     assert mine == theirs and len(mine) > 20
     lines = read_jsonl(str(tmp_path / SAMPLES))
-    assert [line["step"] for line in lines] == [4, 8] and {len(line["samples"]) for line in lines} == {3}
+    assert [line["step"] for line in lines] == [4, 8] and {
+        len(line["samples"]) for line in lines
+    } == {3}
     for first, second in zip(*(line["samples"] for line in lines), strict=True):
         assert (first["parts"], first["truth"]) == (second["parts"], second["truth"])
-        assert len(first["parts"]) == len(first["filled"]) + 1 >= 2 and first["filled"] != first["truth"]
+        assert (
+            len(first["parts"]) == len(first["filled"]) + 1 >= 2
+            and first["filled"] != first["truth"]
+        )
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
     assert b"heldout/samples/text_summary" in events and b"truth: " in events
     log = {"samples": 1, "compilation_cache": "none"}
     changes = {"data": {"objective": "clm", "reuse_len": 32, "num_predict": 32}}
-    with pytest.raises(BadInput, match="log.samples=1: this run is left-to-right .* cannot fill a gap"):
+    with pytest.raises(
+        BadInput, match="log.samples=1: this run is left-to-right .* cannot fill a gap"
+    ):
         train(held_out(pytestconfig, log=log, **changes), str(tmp_path / "clm"))
     assert not (tmp_path / "clm").exists()
     with pytest.raises(BadInput, match=r"log.samples=1 needs evaluations; set evaluation.every"):
         config(pytestconfig, log={"samples": 1})
-    with pytest.raises(BadInput, match=r"log.samples=1 is for pretraining; use 0 with finetune.task=classification"):
+    with pytest.raises(
+        BadInput, match=r"log.samples=1 is for pretraining; use 0 with finetune.task=classification"
+    ):
         held_out(pytestconfig, log={"samples": 1}, finetune={"task": "classification"})
 
 
-def test_a_run_starts_from_a_program_that_was_compiled_ahead(finished, tmp_path, pytestconfig, caplog):
-    """As `compile` does it. Fails if the two lower different modules, or if the path of the folder is in the key."""
+def test_a_run_starts_from_a_program_that_was_compiled_ahead(
+    finished, tmp_path, pytestconfig, caplog
+):
+    """As `compile` does it. Fails if the two lower different modules, or if the path of the folder
+    is in the key.
+    """
     caplog.set_level("INFO", "xlnet_jax")
     untouched, *_ = finished
-    ahead, moved = config(pytestconfig, log={"compilation_cache": str(tmp_path / "ahead")}), str(tmp_path / "moved")
+    ahead, moved = (
+        config(pytestconfig, log={"compilation_cache": str(tmp_path / "ahead")}),
+        str(tmp_path / "moved"),
+    )
     with kept_for_absent_devices(ahead):
-        compile.lower(make_recipe(choice.decided(ahead, Session())), make_mesh(ahead.mesh))[1].compile()
+        compile.lower(make_recipe(choice.decided(ahead, Session())), make_mesh(ahead.mesh))[
+            1
+        ].compile()
     os.rename(tmp_path / "ahead", moved)
     train(config(pytestconfig, log={"compilation_cache": moved}), str(tmp_path / "run"), stop_at=4)
-    assert "compilation cache: hit" in caplog.text and shared.steps(tmp_path / "run") == shared.steps(untouched)[:4]
+    assert (
+        "compilation cache: hit" in caplog.text
+        and shared.steps(tmp_path / "run") == shared.steps(untouched)[:4]
+    )
 
 
 def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, pytestconfig):
     workdir, *_ = finished
     before = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
-    with pytest.raises(BadInput, match=r"frozen keys: .*model.dropout: 0.1 -> 0.2; .*seeds.data: 1 -> 9.*; restore"):
+    with pytest.raises(
+        BadInput, match=r"frozen keys: .*model.dropout: 0.1 -> 0.2; .*seeds.data: 1 -> 9.*; restore"
+    ):
         train(config(pytestconfig, model={"dropout": 0.2}, seeds={"data": 9}), workdir)
-    assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+    assert before == {
+        name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)
+    }
 
 
 @pytest.mark.slow
-def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, pytestconfig, caplog):
+def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(
+    tmp_path, pytestconfig, caplog
+):
     workdir = str(tmp_path)
     train(config(pytestconfig), workdir, stop_at=4)
     with caplog.at_level("INFO", "xlnet_jax"):
         train(config(pytestconfig, train={"batch_size": 16}), workdir, stop_at=6)
     assert caplog.text.count("resuming with another elastic key: train.batch_size: 8 -> 16") == 1
-    valid = jax.ShapeDtypeStruct((16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    valid = jax.ShapeDtypeStruct(
+        (16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
     with Checkpoints(workdir) as checkpoints:
         assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]
         memory = tiny.restored(checkpoints, 6, {"memory": {"valid": valid}})["memory"]
-    assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
+    assert memory["valid"].tolist() == [24] * 16, (
+        "two windows of 16 after an empty start, capped at 24"
+    )
     lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
     assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_three_of_four_slices_and_back_as_if_untouched(tmp_path, pytestconfig, monkeypatch):
-    """Eight rows on three devices are nine. Catches another order of the data, a lost memory, and a loss over nine."""
+def test_a_run_goes_on_with_three_of_four_slices_and_back_as_if_untouched(
+    tmp_path, pytestconfig, monkeypatch
+):
+    """Eight rows on three devices are nine. Catches another order of the data, a lost memory, and a
+    loss over nine.
+    """
 
     def run(workdir, slices, stop):
-        monkeypatch.setattr("xlnet_jax.distributed.mesh.available_devices", lambda: jax.devices()[:slices])
+        monkeypatch.setattr(
+            "xlnet_jax.distributed.mesh.available_devices", lambda: jax.devices()[:slices]
+        )
         settings = config(
-            pytestconfig, mesh={"slices": slices}, train={"elastic": True}, checkpoint={"every": 2},
+            pytestconfig,
+            mesh={"slices": slices},
+            train={"elastic": True},
+            checkpoint={"every": 2},
             evaluation={"every": 2, "blocks": 8},
-        )  # fmt: skip
+        )
         return train(settings, workdir, stop_at=stop)
 
     untouched, changed = str(tmp_path / "untouched"), str(tmp_path / "changed")
@@ -165,7 +219,9 @@ def test_a_run_goes_on_with_three_of_four_slices_and_back_as_if_untouched(tmp_pa
         one, other = ([line[name] for line in each] for each in lines)
         assert other == pytest.approx(one, rel=1e-5), name
     assert [line["targets"] for line in lines[1]] == [48] * 6
-    scored = [read_jsonl(os.path.join(workdir, "evaluations.jsonl")) for workdir in (untouched, changed)]
+    scored = [
+        read_jsonl(os.path.join(workdir, "evaluations.jsonl")) for workdir in (untouched, changed)
+    ]
     assert [line["heldout_loss"] for line in scored[1]] == pytest.approx(
         [line["heldout_loss"] for line in scored[0]], rel=1e-5
     )
@@ -177,19 +233,40 @@ def test_a_run_goes_on_with_three_of_four_slices_and_back_as_if_untouched(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_model_without_memory_is_saved_and_resumed_and_a_short_grace_is_told_once(tmp_path, pytestconfig, caplog):
-    settings = config(pytestconfig, model={"memory_len": 0}, checkpoint={"every": 2, "grace_seconds": 1e-4})
+def test_a_model_without_memory_is_saved_and_resumed_and_a_short_grace_is_told_once(
+    tmp_path, pytestconfig, caplog
+):
+    settings = config(
+        pytestconfig, model={"memory_len": 0}, checkpoint={"every": 2, "grace_seconds": 1e-4}
+    )
     train(settings, str(tmp_path), stop_at=4)
-    (line,) = [record.message for record in caplog.records if "checkpoint.grace_seconds" in record.message]
-    assert re.search(r"two dispatches of \S+ s and a save of \S+ s take longer than checkpoint.grace_seconds=", line)
-    assert train(dataclasses.replace(settings, checkpoint=CheckpointConfig()), str(tmp_path), stop_at=6)["step"] == 6
-    assert caplog.text.count("checkpoint.grace_seconds=0.0001: ") == 1 and "grace_seconds=30" not in caplog.text
+    (line,) = [
+        record.message for record in caplog.records if "checkpoint.grace_seconds" in record.message
+    ]
+    assert re.search(
+        r"two dispatches of \S+ s and a save of \S+ s take longer than checkpoint.grace_seconds=",
+        line,
+    )
+    assert (
+        train(
+            dataclasses.replace(settings, checkpoint=CheckpointConfig()), str(tmp_path), stop_at=6
+        )["step"]
+        == 6
+    )
+    assert (
+        caplog.text.count("checkpoint.grace_seconds=0.0001: ") == 1
+        and "grace_seconds=30" not in caplog.text
+    )
 
 
 @pytest.mark.parametrize("stop_at", [10, 8], ids=["training goes on", "training was done"])
-def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path, stop_at, monkeypatch):
+def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(
+    finished, tmp_path, stop_at, monkeypatch
+):
     compilations, suspended = [], Watchdog.suspended
-    monkeypatch.setattr(Watchdog, "suspended", lambda self: compilations.append(1) or suspended(self))
+    monkeypatch.setattr(
+        Watchdog, "suspended", lambda self: compilations.append(1) or suspended(self)
+    )
     untouched, settings, result = finished
     workdir = shutil.copytree(untouched, str(tmp_path / "run"))
     path = os.path.join(workdir, "evaluations.jsonl")
@@ -220,7 +297,9 @@ def test_a_dry_run_writes_nothing(tmp_path, pytestconfig):
         ({"d_ff": 48}, "", r"step 3\): .* there and .* here.*; set the same `model` keys"),
     ],
 )
-def test_a_dry_run_looks_at_the_parameters_that_a_run_would_start_with(tmp_path, pytestconfig, model, where, line):
+def test_a_dry_run_looks_at_the_parameters_that_a_run_would_start_with(
+    tmp_path, pytestconfig, model, where, line
+):
     source, settings = str(tmp_path / "source"), config(pytestconfig)
     other = settings.changed(model=model)
     tiny.save_run(source, other, tiny.random_params(other))
@@ -233,11 +312,15 @@ def test_a_dry_run_says_what_a_run_would_start_with(tmp_path, pytestconfig, capl
     source, settings = str(tmp_path / "source"), config(pytestconfig)
     tiny.save_run(source, settings, tiny.random_params(settings))
     with caplog.at_level(logging.INFO, "xlnet_jax"):
-        train(settings.changed(checkpoint={"init_from": source}), str(tmp_path / "new"), dry_run=True)
+        train(
+            settings.changed(checkpoint={"init_from": source}), str(tmp_path / "new"), dry_run=True
+        )
     assert f"starting with the parameters of step 3 of {source}" in caplog.text
 
 
-def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, pytestconfig, monkeypatch, caplog):
+def test_lasting_non_finite_steps_end_the_run_and_say_since_when(
+    tmp_path, pytestconfig, monkeypatch, caplog
+):
     build = examples.build
 
     def poisoned(*args, step, **options):
@@ -256,9 +339,13 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, pytes
     monkeypatch.setattr(Checkpoints, "wait", refused)
     monkeypatch.setattr(examples, "build", poisoned)
     settings = config(pytestconfig, train={"max_bad_steps": 3})
-    with pytest.raises(Diverged, match="step 8: 3 non-finite steps in a row, the first at step 6") as raised:
+    with pytest.raises(
+        Diverged, match="step 8: 3 non-finite steps in a row, the first at step 6"
+    ) as raised:
         train(settings, str(tmp_path))
-    assert raised.value.exit_code == 3 and "the checkpoint of step 4 is not complete: " in caplog.text
+    assert (
+        raised.value.exit_code == 3 and "the checkpoint of step 4 is not complete: " in caplog.text
+    )
     lines = read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))
     assert [line["skipped"] for line in lines] == [0] * 5 + [1, 2, 3]
     assert lines[-1]["loss"] is None
@@ -269,14 +356,25 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, pytes
     [
         ({"data": {"corpus": ""}}, "data.corpus is empty"),
         ({"data": {"corpus": "nowhere"}}, "nowhere: no such folder"),
-        ({"model": {"vocab_size": 300}}, "is not that of the tokenizer of .*; set --config.model.vocab_size=200"),
+        (
+            {"model": {"vocab_size": 300}},
+            "is not that of the tokenizer of .*; set --config.model.vocab_size=200",
+        ),
         ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
-        ({"mesh": {"data": 4, "fsdp": 2}, "train": {"batch_size": 6}}, "=6 does not divide over the 8 devices"),
+        (
+            {"mesh": {"data": 4, "fsdp": 2}, "train": {"batch_size": 6}},
+            "=6 does not divide over the 8 devices",
+        ),
         ({"mesh": {"data": 3}}, "does not fit 8 devices"),
-        ({"model": {"compute_dtype": "float64"}}, "needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1"),
+        (
+            {"model": {"compute_dtype": "float64"}},
+            "needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1",
+        ),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, pytestconfig, changes, message):
+def test_what_does_not_fit_is_said_before_anything_is_written(
+    tmp_path, pytestconfig, changes, message
+):
     workdir = os.path.join(tmp_path, "new")
     with pytest.raises(BadInput, match=message):
         train(config(pytestconfig, **changes), workdir)
@@ -286,7 +384,9 @@ def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, pytestco
 def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
     workdir, *_ = finished
     eight = evaluate(workdir, batch_size=8, overrides=["--config.mesh.data=8"])
-    four = evaluate(workdir, batch_size=40, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"])
+    four = evaluate(
+        workdir, batch_size=40, overrides=["--config.mesh.data=4", "--config.mesh.fsdp=2"]
+    )
     assert four == pytest.approx(eight, rel=1e-6) and eight["targets"] > 0 and eight["step"] == 8
     assert eight["heldout_loss"] != eight["loss_without_memory"], "the memory has no effect"
     other = evaluate(workdir, step=4, overrides=["--config.mesh.data=8"])
@@ -301,7 +401,9 @@ def other_corpus(tmp_path_factory):
     return path
 
 
-def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(finished, pytestconfig, other_corpus, caplog):
+def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(
+    finished, pytestconfig, other_corpus, caplog
+):
     workdir, *_ = finished
     with pytest.raises(BadInput, match="other frozen keys: corpus: [0-9a-f]{12} -> [0-9a-f]{12}"):
         train(config(pytestconfig, data={"corpus": other_corpus}), workdir)
@@ -313,7 +415,10 @@ def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(finished, p
 
 def test_a_work_directory_holds_one_training_at_a_time(finished, pytestconfig):
     workdir, settings, _ = finished
-    with files.locked(workdir, "the test holds it"), pytest.raises(BadInput, match="another training runs here"):
+    with (
+        files.locked(workdir, "the test holds it"),
+        pytest.raises(BadInput, match="another training runs here"),
+    ):
         train(settings, workdir)
 
 
@@ -323,11 +428,14 @@ def test_evaluation_of_nothing_is_refused(tmp_path, finished):
     with pytest.raises(BadInput, match="no checkpoint of step 7; there are 4, 8"):
         evaluate(finished[0], step=7, overrides=["--config.mesh.data=8"])
     for name in ("memory_len", "segment_len", "streams"):
-        with pytest.raises(BadInput, match=f"--{name} is for models of data.objective=clm, .*=plm; leave it out"):
+        with pytest.raises(
+            BadInput, match=f"--{name} is for models of data.objective=clm, .*=plm; leave it out"
+        ):
             evaluate(finished[0], **{name: 4})
 
 
-# The end of a run: the held-out loss, its unigram baseline and the picture, made once whatever happens.
+# The end of a run: the held-out loss, its unigram baseline and the picture, made once whatever
+# happens.
 
 KEYS = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
 
@@ -336,7 +444,9 @@ KEYS = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
 def settings(pytestconfig):
     """Two steps, which end with an evaluation of one batch of blocks."""
     scored = {"final": True, "blocks": 8}
-    return config(pytestconfig, train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation=scored)
+    return config(
+        pytestconfig, train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation=scored
+    )
 
 
 def evaluated(workdir):
@@ -353,32 +463,46 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(
         result = train(settings, workdir)
         scores = evaluate(workdir, blocks=8)
     # A part of the split must not pass for all of it, and minutes must not pass in silence.
-    assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks, evenly spread, in 1 batch\b", caplog.text)
+    assert re.search(
+        r"step 2: held-out loss \d.* over 8 of \d+ blocks, evenly spread, in 1 batch\b", caplog.text
+    )
     assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
     # The same keys and values, wherever the loss of a checkpoint is.
     (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     assert scores == {name: value for name, value in line.items() if name != "seconds"}
-    assert {name: result[name] for name in KEYS - {"picture"}} == {name: scores[name] for name in KEYS - {"picture"}}
+    assert {name: result[name] for name in KEYS - {"picture"}} == {
+        name: scores[name] for name in KEYS - {"picture"}
+    }
     assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
     shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
     assert shown and scores["heldout_share"] == 8 / int(shown[1])
     show(result)
     share = re.escape(f"{scores['heldout_share']:.3g}")
-    assert re.search(rf"^heldout_share +{share}, evenly spread; `xlnet-jax evaluate`", capsys.readouterr().out, re.M)
+    assert re.search(
+        rf"^heldout_share +{share}, evenly spread; `xlnet-jax evaluate`",
+        capsys.readouterr().out,
+        re.M,
+    )
     assert result["picture"] == os.path.join(workdir, progress.PICTURE)
     with open(result["picture"], "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
     assert evaluated(workdir) == [2]
     written = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
     again = train(settings, workdir)
-    assert {key: again[key] for key in KEYS | {"step", "loss"}} == {key: result[key] for key in KEYS | {"step", "loss"}}
+    assert {key: again[key] for key in KEYS | {"step", "loss"}} == {
+        key: result[key] for key in KEYS | {"step", "loss"}
+    }
     assert written == {name: os.path.getmtime(os.path.join(workdir, name)) for name in written}
 
     os.remove(result["picture"])
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "xlnet_jax"):
         patch.setitem(sys.modules, "matplotlib.figure", None)
-        assert progress.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
-    assert sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1
+        assert (
+            progress.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
+        )
+    assert (
+        sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1
+    )
     assert os.path.exists(train(settings, workdir)["picture"])
 
 
@@ -393,7 +517,9 @@ def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(
     assert train(longer, workdir)["heldout_loss"] > 0 and evaluated(workdir) == [2, 4]
 
 
-def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_it(tmp_path, settings, monkeypatch):
+def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_it(
+    tmp_path, settings, monkeypatch
+):
     score = evaluation.HeldoutLoss.__call__
 
     def interrupted(self, *arguments):
@@ -401,7 +527,10 @@ def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_i
         wait_until(lambda: signals._active[-1].name)
         return score(self, *arguments)
 
-    with monkeypatch.context() as patch, pytest.raises(RestartMe, match="SIGTERM in the evaluation"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(RestartMe, match="SIGTERM in the evaluation"),
+    ):
         patch.setattr(evaluation.HeldoutLoss, "__call__", interrupted)
         train(settings, str(tmp_path))
     assert evaluated(str(tmp_path)) == []
@@ -420,7 +549,9 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
     assert result["picture"] or "matplotlib" in caplog.text
     assert sum("no held-out" in record.getMessage() for record in caplog.records) == 1
     # Nor is a split too short for an example.
-    long = settings.changed(data={"corpus": data_fixtures.corpus_path(), "segment_len": 8192, "reuse_len": 4096})
+    long = settings.changed(
+        data={"corpus": data_fixtures.corpus_path(), "segment_len": 8192, "reuse_len": 4096}
+    )
     assert evaluation.open_heldout(long, open_mixture(long)) is None
     assert "there will be no held-out loss: the heldout split" in caplog.text
 
@@ -433,6 +564,8 @@ def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final
     settings = settings.changed(evaluation={"every": every, "final": final, "blocks": 0})
     assert [step for step in range(3) if evaluation.due(settings, step)] == due
     for batch_size in (2, 64):  # a share is of blocks, whatever the batch
-        assert evaluation.blocks_of(settings.changed(evaluation={"batch_size": batch_size})) == blocks
+        assert (
+            evaluation.blocks_of(settings.changed(evaluation={"batch_size": batch_size})) == blocks
+        )
         assert evaluation.blocks_of(settings.changed(train={"batch_size": batch_size})) == blocks
     assert evaluation.blocks_of(settings.changed(evaluation={"blocks": 5})) == 5

@@ -1,4 +1,6 @@
-"""Any mesh and any number of micro-batches: the same losses, the same gradient, and one reduction over the rows."""
+"""Any mesh and any number of micro-batches: the same losses, the same gradient, and one reduction
+over the rows.
+"""
 
 import collections
 import functools
@@ -53,8 +55,15 @@ PARTS = [
 
 def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
     """Sixteen rows, four heads, dropout on; one step a dispatch."""
-    train = {"batch_size": 16, "steps_per_dispatch": 1, "gradient_accumulation_steps": accumulation, "elastic": True}
-    return tiny.config(model={"heads": 4, "head_dim": 4, "compute_dtype": dtype}, train=train, mesh=mesh)
+    train = {
+        "batch_size": 16,
+        "steps_per_dispatch": 1,
+        "gradient_accumulation_steps": accumulation,
+        "elastic": True,
+    }
+    return tiny.config(
+        model={"heads": 4, "head_dim": 4, "compute_dtype": dtype}, train=train, mesh=mesh
+    )
 
 
 def built(mesh: dict, *others):
@@ -100,13 +109,17 @@ def cached_run(mesh: tuple, *others) -> Trained:
             state, metrics = execute(state, meshes.place(batch, grid))
             losses.append(float(metrics["loss"][0]))
             # Adam's first moment after one step is the clipped gradient times 1 - b1.
-            first = first or jax.device_get(optax_moment(meshes.like(state, step.logical).opt_state))
+            first = first or jax.device_get(
+                optax_moment(meshes.like(state, step.logical).opt_state)
+            )
         params = jax.device_get(meshes.like(state.params, step.logical.params))
     return Trained(losses, first, params, execute.as_text(), dict(grid.shape))
 
 
 def optax_moment(opt_state):
-    (found,) = [part.mu for part in jax.tree.leaves(opt_state, is_leaf=has_moment) if has_moment(part)]
+    (found,) = [
+        part.mu for part in jax.tree.leaves(opt_state, is_leaf=has_moment) if has_moment(part)
+    ]
     return found
 
 
@@ -117,7 +130,9 @@ def has_moment(part) -> bool:
 def assert_same_gradient(one, other, tolerance=1e-5):
     """By norm, array by array; the floor is for arrays whose gradient is next to nothing."""
     floor = 1e-3 * max(np.linalg.norm(x) for x in jax.tree.leaves(one))
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True):
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True
+    ):
         error = np.linalg.norm(x - y) / max(np.linalg.norm(x), floor)
         assert error < tolerance, (jax.tree_util.keystr(path), error)
 
@@ -136,12 +151,16 @@ def test_every_mesh_of_eight_devices_gives_the_losses_and_the_gradient_of_one(me
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
     assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
     assert_same_gradient(one.gradient, many.gradient)
-    reductions = [one for one in hlo.Program(many.text).collectives(many.axes) if one.kind == "all-reduce"]
+    reductions = [
+        one for one in hlo.Program(many.text).collectives(many.axes) if one.kind == "all-reduce"
+    ]
     assert max(one.group for one in reductions) > 1, "nothing crosses"
 
 
 @pytest.mark.parametrize(("mesh", "parts"), PARTS, ids=str)
-def test_micro_batches_and_rows_of_weight_0_give_the_losses_and_the_gradient_of_the_whole(mesh, parts):
+def test_micro_batches_and_rows_of_weight_0_give_the_losses_and_the_gradient_of_the_whole(
+    mesh, parts
+):
     one, many = run(ONE), run(mesh, parts)
     np.testing.assert_allclose(many.losses, one.losses, rtol=1e-6)
     assert_same_gradient(one.gradient, many.gradient)
@@ -159,17 +178,25 @@ def test_the_gradient_crosses_once_however_many_micro_batches():
 
 @pytest.mark.parametrize("memory_len", [24, 0])
 def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_len):
-    """A loss that starts as float32 fails in float64, which the oracle needs; a memory may have no slots."""
+    """A loss that starts as float32 fails in float64, which the oracle needs; a memory may have no
+    slots.
+    """
     model = {"compute_dtype": "float64", "memory_len": memory_len}
     settings = tiny.config(model=model, train={"gradient_accumulation_steps": 2, "batch_size": 16})
     recipe, key = make_recipe(settings), jax.random.key(0)
     with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
-        state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe, recipe.init_params())))
+        state = nn.meta.unbox(
+            jax.eval_shape(lambda: states.init_state(recipe, recipe.init_params()))
+        )
         batch = recipe.example_batch(16)
         (loss, _), grads = jax.eval_shape(
-            lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
+            lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key),
+            state,
+            batch,
         )
-    assert loss.dtype == np.float64 and {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype("float32")}
+    assert loss.dtype == np.float64 and {x.dtype for x in jax.tree.leaves(grads)} == {
+        np.dtype("float32")
+    }
 
 
 # Parameters, moments and update split over axes of rows, and what crosses.
@@ -181,7 +208,9 @@ TABLE = tiny.VOCAB * 16
 
 def bytes_here(tree):
     """On one device."""
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
 
 
 def test_a_device_holds_its_share_of_parameters_and_moments():
@@ -195,7 +224,9 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
         assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
     # Not along the stack of layers, nor where `tensor` splits.
     rows = ("fsdp", "data")
-    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec(None, rows, "tensor", None)
+    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec(
+        None, rows, "tensor", None
+    )
     outer = state.params["layers"]["feed_forward"]["outer"]["kernel"].sharding.spec
     assert outer == PartitionSpec(None, "tensor", rows)
     assert state.params["word_embedding"].sharding.spec == PartitionSpec("tensor", rows)
@@ -212,7 +243,9 @@ def large():
 
 
 SMALL, STACKS = 377_088, 24 * 7
-"""Elements of XLNet-Large in small arrays, and its kernels: five of 2^20 elements in each layer, two of 2^22."""
+"""Elements of XLNet-Large in small arrays, and its kernels: five of 2^20 elements in each layer,
+two of 2^22.
+"""
 
 
 def placed(data, optimizer="adamw", tensor=1):
@@ -223,8 +256,9 @@ def placed(data, optimizer="adamw", tensor=1):
     packed = meshes.pack(large(), grid.shape, split)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        nn.meta.unbox(packed), meshes.shardings(packed, grid, split),
-    )  # fmt: skip
+        nn.meta.unbox(packed),
+        meshes.shardings(packed, grid, split),
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,13 +266,19 @@ def placed(data, optimizer="adamw", tensor=1):
     [(6, 4), (192, STACKS * 128 + 64), (256, 0), (768, STACKS * 512 + 256), (2048, 0), (4096, 0)],
 )
 def test_large_arrays_are_split_evenly_over_any_number_of_devices(data, zeros):
-    """By hand: with 6 devices only the table of 32,768,000 numbers lacks an axis that divides, with 192 and 768 all
-    arrays, with 2048 and 4096 all but the feed-forward kernels."""
+    """By hand: with 6 devices only the table of 32,768,000 numbers lacks an axis that divides, with
+    192 and 768 all arrays, with 2048 and 4096 all but the feed-forward kernels.
+    """
     split = 360_300_800 - SMALL
-    assert bytes_here(placed(data)) == 4 * (SMALL + (split + zeros) // data) and (split + zeros) % data == 0
+    assert (
+        bytes_here(placed(data)) == 4 * (SMALL + (split + zeros) // data)
+        and (split + zeros) % data == 0
+    )
     assert zeros < 1e-3 * split
     share, rest = meshes.split_share(placed(data))
-    assert rest == 4 * SMALL and share == pytest.approx(1 - SMALL / (SMALL + split + zeros), abs=1e-9)
+    assert rest == 4 * SMALL and share == pytest.approx(
+        1 - SMALL / (SMALL + split + zeros), abs=1e-9
+    )
 
 
 def test_the_command_counts_what_a_device_holds():
@@ -253,7 +293,9 @@ def test_the_command_counts_what_a_device_holds():
 
 
 def test_what_stays_whole_is_counted():
-    """Muon keeps rows and columns; with `tensor` arrays that it splits keep their axes, here all large ones."""
+    """Muon keeps rows and columns; with `tensor` arrays that it splits keep their axes, here all
+    large ones.
+    """
     for found in (placed(192, "muon"), placed(192, tensor=2)):
         share, rest = meshes.split_share(found)
         assert share == 0 and rest == bytes_here(found) > 4 * 360_300_800 / 2.01
@@ -261,7 +303,9 @@ def test_what_stays_whole_is_counted():
 
 @pytest.mark.slow
 def test_six_devices_give_the_losses_and_the_gradient_of_one():
-    """No array of this model has an axis that six devices divide: each is packed, with zeros at the end of a layer."""
+    """No array of this model has an axis that six devices divide: each is packed, with zeros at the
+    end of a layer.
+    """
     mesh = {"data": 6, "zero1": True}
     query = built(mesh)[2].abstract_state.params["layers"]["attention"]["query"]
     assert query.shape == (2, 258) and query.sharding.spec == PartitionSpec(None, "data")
@@ -286,7 +330,10 @@ CLIPPED = {"compat": {"switches": "core_clip", "cores": 6}}
         ),
         (tiny.family("albert", **SPLIT), "embedding_projection/kernel"),
         (tiny.config(**SPLIT, **CLIPPED), "layers/attention/query"),
-        (tiny.config(**SPLIT, optimizer={"name": "lamb", "layer_decay": 0.9}), "layers/feed_forward/inner/kernel"),
+        (
+            tiny.config(**SPLIT, optimizer={"name": "lamb", "layer_decay": 0.9}),
+            "layers/feed_forward/inner/kernel",
+        ),
     ],
     ids=["adaptive", "albert", "core_clip", "lamb"],
 )
@@ -296,14 +343,20 @@ def test_every_model_and_optimizer_takes_packed_arrays(settings, packed):
     with jax.set_mesh(grid):
         step = build_step(recipe, grid)
         state, _ = jax.eval_shape(step.jitted, step.abstract_state, step.abstract_batch)
-    stored, logical = (checksums.by_path(tree.params) for tree in (step.abstract_state, step.logical))
+    stored, logical = (
+        checksums.by_path(tree.params) for tree in (step.abstract_state, step.logical)
+    )
     assert stored[packed].ndim < logical[packed].ndim
-    assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(step.abstract_state)]
+    assert [x.shape for x in jax.tree.leaves(state)] == [
+        x.shape for x in jax.tree.leaves(step.abstract_state)
+    ]
 
 
 @pytest.mark.slow
 def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices(tmp_path):
-    """Saved by six devices, read by six and by four: the same bits, and a checkpoint with the shapes of the model."""
+    """Saved by six devices, read by six and by four: the same bits, and a checkpoint with the
+    shapes of the model.
+    """
     numbers = np.random.default_rng(0)
 
     def drawn(x):
@@ -318,7 +371,9 @@ def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices
         with Checkpoints(str(tmp_path), recipe.config.checkpoint) as checkpoints:
             checkpoints.save(1, meshes.like(packed, six.logical.split(memory=False)), {})
             checkpoints.wait()
-            forms = {name: text.split()[0] for name, text in checkpoints.record(1)["checksums"].items()}
+            forms = {
+                name: text.split()[0] for name, text in checkpoints.record(1)["checksums"].items()
+            }
     assert forms["params/layers/attention/query"] == "float32[2,16,4,4]"
     for mesh in ({"data": 6, "zero1": True}, {"data": 2, "fsdp": 2}):
         _, grid, step = built(mesh)
@@ -330,7 +385,9 @@ def test_a_packed_state_is_stored_as_any_other_and_read_by_any_number_of_devices
             assert np.asarray(y).tobytes() == np.asarray(x).tobytes()
             assert z.shape == like.shape and z.sharding == like.sharding
             if mesh["data"] == 6 and z.shape != x.shape:
-                np.testing.assert_array_equal(np.asarray(z), meshes.reshaped(np.asarray(x), z.shape))
+                np.testing.assert_array_equal(
+                    np.asarray(z), meshes.reshaped(np.asarray(x), z.shape)
+                )
 
 
 def test_the_average_of_the_parameters_is_split_as_they_are():
@@ -339,7 +396,9 @@ def test_the_average_of_the_parameters_is_split_as_they_are():
     with jax.set_mesh(grid):
         state = build_step(make_recipe(settings), grid).abstract_state
     average = state.opt_state[-1].average
-    assert jax.tree.map(lambda x: x.sharding, average) == jax.tree.map(lambda x: x.sharding, state.params)
+    assert jax.tree.map(lambda x: x.sharding, average) == jax.tree.map(
+        lambda x: x.sharding, state.params
+    )
     assert ("fsdp", "data") in average["layers"]["attention"]["query"].sharding.spec
 
 
@@ -348,7 +407,9 @@ def crossing(text):
     found = collections.Counter()
     for kind, end in {"all_gather": "->", "reduce_scatter": r": \(", "all_reduce": r": \("}.items():
         for operation in re.finditer(rf'"?stablehlo\.{kind}"?\(', text):
-            shape, dtype = re.search(rf"{end} ?tensor<((?:\d+x)*)(\w+)>", text[operation.end() :]).groups()
+            shape, dtype = re.search(
+                rf"{end} ?tensor<((?:\d+x)*)(\w+)>", text[operation.end() :]
+            ).groups()
             found[kind, dtype] += math.prod(int(size) for size in shape.split("x") if size)
     return found
 
@@ -361,14 +422,18 @@ def test_gradients_cross_once_in_float32_and_kernels_come_back_in_the_compute_dt
     scattered = KERNELS + TABLE + tiny.VOCAB
     # The rest is summed in one piece, with the loss.
     assert found == {
-        ("reduce_scatter", "f32"): scattered, ("all_reduce", "f32"): elements - scattered + 1,
-        ("all_gather", "bf16"): KERNELS, ("all_gather", "f32"): TABLE + tiny.VOCAB,
-    }  # fmt: skip
+        ("reduce_scatter", "f32"): scattered,
+        ("all_reduce", "f32"): elements - scattered + 1,
+        ("all_gather", "bf16"): KERNELS,
+        ("all_gather", "f32"): TABLE + tiny.VOCAB,
+    }
 
 
 @pytest.mark.parametrize(("parts", "kernels"), [(1, KERNELS // 2), (2, KERNELS)])
 def test_a_layer_gathers_its_own_kernels_and_sums_their_gradients(parts, kernels):
-    """In the loop over the two layers; with micro-batches outside of it, so that everything crosses once."""
+    """In the loop over the two layers; with micro-batches outside of it, so that everything crosses
+    once.
+    """
     _, grid, step = built({"data": 2, "fsdp": 2}, parts, "bfloat16")
     with jax.set_mesh(grid):
         found = crossing(step.jitted.lower(step.abstract_state, step.abstract_batch).as_text())
@@ -379,12 +444,15 @@ def test_a_layer_gathers_its_own_kernels_and_sums_their_gradients(parts, kernels
 def test_the_kernel_of_a_head_is_not_rounded():
     """It may meet float32 vectors, which its rounded values would not be good enough for."""
     split, whole = (
-        {name: {"kernel": spec} for name in ("layers", "head")} for spec in (PartitionSpec("data"), PartitionSpec())
+        {name: {"kernel": spec} for name in ("layers", "head")}
+        for spec in (PartitionSpec("data"), PartitionSpec())
     )
     kernel = {"kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
     boxed = {"layers": {"kernel": tiny.box("matrix")}, "head": {"kernel": tiny.box("kernel")}}
     with jax.set_mesh(built({"data": 2, "zero1": True})[1]):
-        gather = functools.partial(gradients.gather, boxed=boxed, specs=split, entry=whole, dtype=jnp.dtype("bfloat16"))
+        gather = functools.partial(
+            gradients.gather, boxed=boxed, specs=split, entry=whole, dtype=jnp.dtype("bfloat16")
+        )
         found = jax.eval_shape(gather, {"layers": kernel, "head": kernel})
     dtypes = jax.tree.map(lambda x: x.dtype.name, found)
     assert dtypes == {"layers": {"kernel": "bfloat16"}, "head": {"kernel": "float32"}}
@@ -404,7 +472,9 @@ def test_the_kernel_of_a_head_is_not_rounded():
     ids=str,
 )
 def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
-    """A part of another device's sum, an update of the wrong part, or a rounded gradient would show."""
+    """A part of another device's sum, an update of the wrong part, or a rounded gradient would
+    show.
+    """
     one, split = (run(mesh | zero1, parts, dtype) for zero1 in ({}, {"zero1": True}))
     np.testing.assert_allclose(split.losses, one.losses, rtol=1e-5)
     assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
@@ -414,12 +484,19 @@ def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [{}, {"d_model": 12, "head_dim": 6, "d_ff": 20}], ids=["even", "packed"])
+@pytest.mark.parametrize(
+    "model", [{}, {"d_model": 12, "head_dim": 6, "d_ff": 20}], ids=["even", "packed"]
+)
 def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig, model):
     def settings(zero1):
         evaluation = {"every": 4, "blocks": 8}
-        return shared.settings(pytestconfig, mesh={"data": 4, "fsdp": 2, "zero1": zero1}, model=model,
-                               evaluation=evaluation, checkpoint={"memory": "rebuild"})  # fmt: skip
+        return shared.settings(
+            pytestconfig,
+            mesh={"data": 4, "fsdp": 2, "zero1": zero1},
+            model=model,
+            evaluation=evaluation,
+            checkpoint={"memory": "rebuild"},
+        )
 
     def losses(name):
         return [line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))]
@@ -428,5 +505,8 @@ def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytes
         train(settings(first), str(tmp_path / name), stop_at=6)
         assert train(settings(not first), str(tmp_path / name), stop_at=8)["step"] == 8
     np.testing.assert_allclose(losses("on"), losses("off"), rtol=1e-5)
-    scores = [evaluate(str(tmp_path / "on"), overrides=[f"--config.mesh.zero1={word}"]) for word in ("true", "false")]
+    scores = [
+        evaluate(str(tmp_path / "on"), overrides=[f"--config.mesh.zero1={word}"])
+        for word in ("true", "false")
+    ]
     assert scores[0]["heldout_loss"] == pytest.approx(scores[1]["heldout_loss"], rel=1e-6)

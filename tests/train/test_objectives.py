@@ -1,4 +1,6 @@
-"""The objectives beside permutation language modelling: their batches, what a prediction looks at, that they learn."""
+"""The objectives beside permutation language modelling: their batches, what a prediction looks at,
+that they learn.
+"""
 
 import dataclasses
 
@@ -33,11 +35,16 @@ def config(data, **sections):
 
 
 def read_as_text(batch, settings, step):
-    """Of each row what it reads, before any masking, and the window of the text that its tokens are from."""
+    """Of each row what it reads, before any masking, and the window of the text that its tokens are
+    from.
+    """
     tokens = batch.tokens.copy()
     np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
     plan = extend_plan((), 0, 8, settings.data.windows_per_block)
-    where, first = tiny.mixture().stream(settings).locate(step // 4 * 4, ROWS, plan), step % 4 * (T - 3)
+    where, first = (
+        tiny.mixture().stream(settings).locate(step // 4 * 4, ROWS, plan),
+        step % 4 * (T - 3),
+    )
     place = where.cursor_B[:, None] + where.direction_B[:, None] * (first + np.arange(T - 3))
     return tokens, tiny.words().text[place % tiny.words().tokens]
 
@@ -65,7 +72,11 @@ def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
         tokens, window = read_as_text(batch, settings, step)
         assert (tokens[:, 0] == CLS).all() and (tokens[:, -1] == SEP).all()
         assert ((tokens == SEP).sum(axis=1) == 2).all() and (batch.summary_position == 0).all()
-        assert (batch.rank == 0).all() and (batch.segments[:, 0] == 0).all() and (batch.segments[:, -1] == 1).all()
+        assert (
+            (batch.rank == 0).all()
+            and (batch.segments[:, 0] == 0).all()
+            and (batch.segments[:, -1] == 1).all()
+        )
         # With B what follows A, the two are the window, whole.
         assert (batch.label == 1).any()
         for row in np.flatnonzero(batch.label == 1):
@@ -121,10 +132,17 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
 
 @pytest.mark.parametrize("family", ["xlnet", "bert"])
 def test_masked_diffusion_masks_any_number_of_a_window(family):
-    """Counts and places are uniform; the faults: a share of masks as in BERT, other tokens than MASK, masked CLS."""
+    """Counts and places are uniform; the faults: a share of masks as in BERT, other tokens than
+    MASK, masked CLS.
+    """
     framed = family == "bert"
     N = T - 2 * framed
-    data = MDM | {"reuse_len": N, "num_predict": N, "pairs": "none" if framed else "next", "sentence_loss": False}
+    data = MDM | {
+        "reuse_len": N,
+        "num_predict": N,
+        "pairs": "none" if framed else "next",
+        "sentence_loss": False,
+    }
     settings = tiny.family("bert", data=data) if framed else config(data)
     batch, B = tiny.batch(settings, 0, 2000), 2000
     masked, frame = batch.tokens == MASK, slice(1, -1) if framed else slice(None)
@@ -136,12 +154,16 @@ def test_masked_diffusion_masks_any_number_of_a_window(family):
     assert masked[rows, batch.target_positions[used]].all()
     text[rows, batch.target_positions[used]] = batch.target_tokens[used]
     where = (
-        tiny.mixture().stream(settings).locate(0, np.arange(B), extend_plan((), 0, B, settings.data.windows_per_block))
+        tiny.mixture()
+        .stream(settings)
+        .locate(0, np.arange(B), extend_plan((), 0, B, settings.data.windows_per_block))
     )
     place = where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(N)
     np.testing.assert_array_equal(text[:, frame], tiny.words().text[place % tiny.words().tokens])
     assert not framed or ((text[:, 0] == CLS) & (text[:, -1] == SEP)).all()
-    assert (batch.rank == 0).all() and (batch.label_weight == 0).all() and (batch.segments == 0).all()
+    assert (
+        (batch.rank == 0).all() and (batch.label_weight == 0).all() and (batch.segments == 0).all()
+    )
     # Five standard deviations.
     assert abs(np.bincount(count_B, minlength=N + 1)[1:] - B / N).max() < 5 * np.sqrt(B / N)
     assert abs(masked[:, frame].mean(axis=0) - (N + 1) / (2 * N)).max() < 5 * 0.5 / np.sqrt(B)
@@ -150,14 +172,24 @@ def test_masked_diffusion_masks_any_number_of_a_window(family):
 
 
 def test_the_loss_of_masked_diffusion_is_the_bound_by_hand(x64):
-    """From log-probabilities of the model, in numpy: T / n over the masks that stand in the text, divided by the T of
-    each row. The fault: a mean over all masked tokens, by which rows of many masks count more."""
-    settings = config(MDM, model={"dropout": 0.0, "attention_dropout": 0.0, "compute_dtype": "float64"})
-    model, params = make_recipe(settings).model, jax.tree.map(np.float64, tiny.random_params(settings, 0.3))
+    """From log-probabilities of the model, in numpy: T / n over the masks that stand in the text,
+    divided by the T of each row. The fault: a mean over all masked tokens, by which rows of many
+    masks count more.
+    """
+    settings = config(
+        MDM, model={"dropout": 0.0, "attention_dropout": 0.0, "compute_dtype": "float64"}
+    )
+    model, params = (
+        make_recipe(settings).model,
+        jax.tree.map(np.float64, tiny.random_params(settings, 0.3)),
+    )
     batch = tiny.batch(settings)
     # A row past the end of a single pass.
     weights = batch.target_weights * (np.arange(8) != 5)[:, None].astype(np.float32)
-    batch, memory = dataclasses.replace(batch, target_weights=weights), empty_memory(settings.model, 8)
+    batch, memory = (
+        dataclasses.replace(batch, target_weights=weights),
+        empty_memory(settings.model, 8),
+    )
 
     @jax.jit
     def run(params):
@@ -192,7 +224,12 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
     base = vectors(batch)
     other = batch.tokens.copy()
     other[:, place] = (other[:, place] - 9 + 50) % 191 + 9
-    moved = np.abs(np.asarray(vectors(dataclasses.replace(batch, tokens=other)) - base)).max(axis=(0, 2)) > 0
+    moved = (
+        np.abs(np.asarray(vectors(dataclasses.replace(batch, tokens=other)) - base)).max(
+            axis=(0, 2)
+        )
+        > 0
+    )
     if data is CLM:
         np.testing.assert_array_equal(moved, np.arange(T) >= place)
         without = vectors(dataclasses.replace(batch, continues=np.zeros(8, bool)))
@@ -204,8 +241,12 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [PLM, CLM, MLM, MDM], ids=["plm", "clm", "mlm", "mdm"])
 def test_it_learns(data):
-    settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},
-                      optimizer={"learning_rate": 2e-2}, checkpoint={"every": 60})  # fmt: skip
+    settings = config(
+        data | {"bidirectional": False},
+        train={"steps": 60, "steps_per_dispatch": 60},
+        optimizer={"learning_rate": 2e-2},
+        checkpoint={"every": 60},
+    )
     text = tiny.Words(tokens=6000)
     # Every token but a few follows from the one before it.
     text.text[:] = 9 + (np.cumsum(np.random.default_rng(0).random(6000) < 0.97) * 7) % 40
@@ -225,7 +266,9 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
 
     @jax.jit
     def losses(params):
-        hidden = model.transformer.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
+        hidden = model.transformer.apply(
+            {"params": params}, batch, memory, deterministic=True
+        ).hidden_BTD
         logits = hidden @ params["word_embedding"].T + params["lm_head"]["bias"][None, None]
         return model.row_losses(params, batch, memory).sums["tokens"][0], jax.nn.log_softmax(logits)
 
@@ -238,13 +281,28 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "clm"}, "data.reuse_len=16 must be data.segment_len = 32 with data.objective=clm"),
+        (
+            {"objective": "clm"},
+            "data.reuse_len=16 must be data.segment_len = 32 with data.objective=clm",
+        ),
         ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len = 32"),
-        ({"objective": "mlm"}, "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm"),
-        ({"objective": "mlm", "reuse_len": 29}, "model.memory_len=24 must be 0 with data.objective=mlm"),
+        (
+            {"objective": "mlm"},
+            "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm",
+        ),
+        (
+            {"objective": "mlm", "reuse_len": 29},
+            "model.memory_len=24 must be 0 with data.objective=mlm",
+        ),
         ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm, mdm"),
-        ({"objective": "mdm"}, "data.reuse_len=16 must be data.segment_len = 32 with data.objective=mdm"),
-        ({"objective": "mdm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len = 32 with data.objective"),
+        (
+            {"objective": "mdm"},
+            "data.reuse_len=16 must be data.segment_len = 32 with data.objective=mdm",
+        ),
+        (
+            {"objective": "mdm", "reuse_len": 32},
+            "data.num_predict=6 must be data.segment_len = 32 with data.objective",
+        ),
         (MDM, "model.memory_len=24 must be 0 with data.objective=mdm"),
     ],
 )
@@ -254,8 +312,12 @@ def test_lengths_that_do_not_fit_the_objective_are_refused(changes, message):
 
 
 def test_labels_are_smoothed_in_training_alone():
-    """A share e of every target is spread over the vocabulary; the fault: an evaluation that says it, or a sum of V."""
-    settings = config(PLM, train={"label_smoothing": 0.2}, model={"dropout": 0.0, "attention_dropout": 0.0})
+    """A share e of every target is spread over the vocabulary; the fault: an evaluation that says
+    it, or a sum of V.
+    """
+    settings = config(
+        PLM, train={"label_smoothing": 0.2}, model={"dropout": 0.0, "attention_dropout": 0.0}
+    )
     model, batch = make_recipe(settings).model, tiny.batch(settings)
     params, memory = tiny.random_params(settings), empty_memory(settings.model, 8)
 
@@ -263,21 +325,33 @@ def test_labels_are_smoothed_in_training_alone():
     def run(params):
         out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
         log_p_BPV = jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD))
-        losses = [mean_loss(params, model, batch, memory, *key)[0] for key in ((), (jax.random.key(0),))]
+        losses = [
+            mean_loss(params, model, batch, memory, *key)[0] for key in ((), (jax.random.key(0),))
+        ]
         return log_p_BPV, losses
 
     log_p_BPV, (plain, smoothed) = run(params)
-    nll_BP = -np.take_along_axis(np.asarray(log_p_BPV), batch.target_tokens[..., None], axis=-1)[..., 0]
+    nll_BP = -np.take_along_axis(np.asarray(log_p_BPV), batch.target_tokens[..., None], axis=-1)[
+        ..., 0
+    ]
     spread_BP = -np.asarray(log_p_BPV).mean(axis=-1)
     weights_BP = batch.target_weights / batch.target_weights.sum()
     assert float(plain) == pytest.approx((nll_BP * weights_BP).sum(), rel=1e-5)
-    assert float(smoothed) == pytest.approx(((0.8 * nll_BP + 0.2 * spread_BP) * weights_BP).sum(), rel=1e-5)
+    assert float(smoothed) == pytest.approx(
+        ((0.8 * nll_BP + 0.2 * spread_BP) * weights_BP).sum(), rel=1e-5
+    )
     assert abs(plain - smoothed) > 0.01
     for changes, said in (
         ({"train": {"label_smoothing": 1.0}}, "train.label_smoothing=1.0 must be below 1"),
         ({"train": {"label_smoothing": -0.1}}, "train.label_smoothing=-0.1 must be"),
-        ({"train": {"label_smoothing": 0.1}, "model": {"cutoffs": "50"}}, "is not for the clusters of model.cutoffs"),
-        ({"train": {"label_smoothing": 0.1}, "finetune": {"task": "regression"}}, "is for losses of tokens; use 0"),
+        (
+            {"train": {"label_smoothing": 0.1}, "model": {"cutoffs": "50"}},
+            "is not for the clusters of model.cutoffs",
+        ),
+        (
+            {"train": {"label_smoothing": 0.1}, "finetune": {"task": "regression"}},
+            "is for losses of tokens; use 0",
+        ),
     ):
         with pytest.raises(BadInput, match=said):
             tiny.config(**changes)

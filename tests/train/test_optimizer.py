@@ -23,18 +23,26 @@ from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, make_optimizer, sch
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
-CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
+CONFIG = OptimizerConfig(
+    learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0
+)
 
 
 def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_adamw():
     choices = {name: field.metadata["choices"] for name, field in configs.fields().items()}
-    assert (*OPTIMIZERS,) == choices["optimizer.name"] and (*SCHEDULES,) == choices["optimizer.schedule"]
+    assert (*OPTIMIZERS,) == choices["optimizer.name"] and (*SCHEDULES,) == choices[
+        "optimizer.schedule"
+    ]
     config, mixture = tiny.config(), SimpleNamespace(sha256="1", path="text")
     stored = {"config": configs.flat(config), "corpus_sha256": "1"}
     del stored["config"]["optimizer.name"]
     workdirs.check_resume(stored, config, mixture, "run")
-    other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name="other"))
-    with pytest.raises(BadInput, match="other frozen keys: optimizer.name: 'adamw' -> 'other'; restore them"):
+    other = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, name="other")
+    )
+    with pytest.raises(
+        BadInput, match="other frozen keys: optimizer.name: 'adamw' -> 'other'; restore them"
+    ):
         workdirs.check_resume(stored, other, mixture, "run")
 
 
@@ -45,7 +53,10 @@ def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_a
         ({"schedule": "cosine"}, {7: 0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * 3 / 10)) + 0.2)}),
         ({"warmup_steps": 0}, {0: 0.1}),
         # Of 14 steps the last 5: constant until 9.
-        ({"schedule": "wsd", "decay_fraction": 0.36}, {0: 0, 2: 0.05, 4: 0.1, 9: 0.1, 10: 0.084, 12: 0.052, 14: 0.02}),
+        (
+            {"schedule": "wsd", "decay_fraction": 0.36},
+            {0: 0, 2: 0.05, 4: 0.1, 9: 0.1, 10: 0.084, 12: 0.052, 14: 0.02},
+        ),
         (
             {"schedule": "wsd", "decay_fraction": 0.36, "decay_shape": "sqrt"},
             {9: 0.1, 10: 0.1 - 0.08 * 0.2**0.5, 12: 0.1 - 0.08 * 0.6**0.5, 14: 0.02, 20: 0.02},
@@ -53,7 +64,11 @@ def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_a
         ({"schedule": "inverse_sqrt"}, {0: 0.025, 3: 0.1, 15: 0.05, 399: 0.01}),
         # The Transformer's base model: 512^-0.5 min(n^-0.5, n 4000^-1.5) at n = 1, 4000, 100000.
         (
-            {"schedule": "inverse_sqrt", "warmup_steps": 4000, "learning_rate": (512 * 4000) ** -0.5},
+            {
+                "schedule": "inverse_sqrt",
+                "warmup_steps": 4000,
+                "learning_rate": (512 * 4000) ** -0.5,
+            },
             {0: 1.7469281e-07, 3999: 6.9877124e-04, 99999: 1.3975425e-04},
         ),
     ],
@@ -71,7 +86,9 @@ def test_two_adamw_steps_by_hand():
     m = v = 0.0
     kernel = bias = 2.0
     for t, g in ((1, 0.3), (2, -0.1)):
-        updates, state = optimizer.update({"kernel": jnp.array([g]), "bias": jnp.array([g])}, state, params)
+        updates, state = optimizer.update(
+            {"kernel": jnp.array([g]), "bias": jnp.array([g])}, state, params
+        )
         params = optax.apply_updates(params, updates)
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
         adam = (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-3)
@@ -82,7 +99,9 @@ def test_two_adamw_steps_by_hand():
 
 @pytest.mark.parametrize("family", ["xlnet", "bert", "gpt2"])
 def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
-    """By what a parameter is: a bias may have a name of its own, and XLNet's u, v and w are none of a product."""
+    """By what a parameter is: a bias may have a name of its own, and XLNet's u, v and w are none of
+    a product.
+    """
     config = tiny.config() if family == "xlnet" else tiny.family(family)
     boxes = flatten_dict(make_recipe(config).abstract_params)
     decayed = {"/".join(path): box.decays for path, box in boxes.items()}
@@ -92,7 +111,9 @@ def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
     assert (relative <= decayed.keys()) == (family == "xlnet")
     spared = {path for path, value in decayed.items() if not value}
     of_products = {f"layers/attention/{name}_bias" for name in ("query", "key", "value", "output")}
-    assert (of_products <= spared) == (family != "xlnet") and {path for path in spared if "norm/scale" in path}
+    assert (of_products <= spared) == (family != "xlnet") and {
+        path for path in spared if "norm/scale" in path
+    }
 
 
 OF_LAYERS = {"kernel", "query", "key", "value", "position", "output"}
@@ -102,24 +123,35 @@ OF_HEADS = {"lm_head", "auxiliary_heads", "pooler", "sentence_head"}
 @pytest.mark.parametrize(
     "config",
     [
-        tiny.config(model={"biases_per_layer": False}), tiny.config(model={"cutoffs": "40,100", "div_val": 2}),
+        tiny.config(model={"biases_per_layer": False}),
+        tiny.config(model={"cutoffs": "40,100", "div_val": 2}),
         tiny.config(
             model={"architecture": "vanilla", "memory_len": 0, "layer_losses": True},
-            data={"objective": "clm", "reuse_len": 32, "num_predict": 32, "multi_token_prediction": 2,
-                  "bidirectional": False},
+            data={
+                "objective": "clm",
+                "reuse_len": 32,
+                "num_predict": 32,
+                "multi_token_prediction": 2,
+                "bidirectional": False,
+            },
         ),
         *map(tiny.family, ("bert", "albert", "gpt2")),
     ],
     ids=["xlnet", "adaptive", "auxiliary", "bert", "albert", "gpt2"],
-)  # fmt: skip
+)
 def test_depth_and_kind_of_every_parameter(config):
     """By their places in the tree. ALBERT's layers are one, as deep as the top one."""
     boxes = flatten_dict(make_recipe(config).abstract_params)
-    depths = dict.fromkeys(OF_HEADS, math.inf) | {"final_norm": 2, "layers": 2 if config.model.share_layers else (1, 2)}
+    depths = dict.fromkeys(OF_HEADS, math.inf) | {
+        "final_norm": 2,
+        "layers": 2 if config.model.share_layers else (1, 2),
+    }
     for path, box in boxes.items():
         assert box.depth == depths.get(path[0], 0), path
         assert (box.kind == "matrix") == (path[0] == "layers" and path[-1] in OF_LAYERS), path
-        assert (box.kind == "vector") == (box.value.ndim == 1 + box.stacked or path[-1].endswith("_bias")), path
+        assert (box.kind == "vector") == (
+            box.value.ndim == 1 + box.stacked or path[-1].endswith("_bias")
+        ), path
     assert ("layers", "attention", "query") in boxes
 
 
@@ -138,7 +170,9 @@ def test_a_head_learns_at_the_full_rate():
     config = dataclasses.replace(CONFIG, layer_decay=0.5, warmup_steps=0, weight_decay=0.0)
     optimizer = make_optimizer(config, 10, boxed)
     updates, _ = optimizer.update(params, optimizer.init(params), params)
-    rates = [float(x) / -0.1 for x in (*updates["word_embedding"], *updates["layers"]["query"][:, 0])]
+    rates = [
+        float(x) / -0.1 for x in (*updates["word_embedding"], *updates["layers"]["query"][:, 0])
+    ]
     np.testing.assert_allclose(rates, [0.25, 0.5, 1.0], rtol=1e-5)
     assert float(updates["classifier"]["kernel"][0]) == pytest.approx(-0.1, rel=1e-5)
 
@@ -158,10 +192,11 @@ SPARED = tiny.box("vector", (1, 2), decays=False)
 STACK_OF_TWO = {
     "word_embedding": tiny.box("table"),
     "layers": {
-        "query": tiny.box("matrix", (1, 2)), "norm": {"scale": SPARED},
+        "query": tiny.box("matrix", (1, 2)),
+        "norm": {"scale": SPARED},
         "inner": {"kernel": tiny.box("matrix", (1, 2)), "bias": SPARED},
     },
-}  # fmt: skip
+}
 
 
 def stack_of_two():
@@ -170,7 +205,11 @@ def stack_of_two():
     size = np.array([1.0, 20.0])
     shapes = {
         "word_embedding": (7, 6),
-        "layers": {"query": (2, 6, 3, 2), "norm": {"scale": (2, 6)}, "inner": {"kernel": (2, 6, 9), "bias": (2, 9)}},
+        "layers": {
+            "query": (2, 6, 3, 2),
+            "norm": {"scale": (2, 6)},
+            "inner": {"kernel": (2, 6, 9), "bias": (2, 9)},
+        },
     }
 
     def draw(shape):
@@ -218,9 +257,12 @@ def muon_by_hand(path, w, grads):
 
 @pytest.mark.parametrize(("name", "by_hand"), [("lamb", lamb_by_hand), ("muon", muon_by_hand)])
 def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
-    """Of the second step, in float64. The fault: a ratio or an iteration of the stack, or of a bias; a table that is
-    made orthogonal; decay left out of the ratio."""
-    config = dataclasses.replace(CONFIG, name=name, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
+    """Of the second step, in float64. The fault: a ratio or an iteration of the stack, or of a
+    bias; a table that is made orthogonal; decay left out of the ratio.
+    """
+    config = dataclasses.replace(
+        CONFIG, name=name, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3
+    )
     optimizer = make_optimizer(config, 10, STACK_OF_TWO)
     params, first, second = stack_of_two()
     state = optimizer.init(params)
@@ -238,7 +280,10 @@ def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
 def test_what_is_zero_has_no_trust_ratio_and_muon_has_no_second_moment_of_matrices():
     boxed = {"kernel": tiny.box(), "query": tiny.box()}
     optimizer = make_optimizer(dataclasses.replace(CONFIG, name="lamb", warmup_steps=0), 10, boxed)
-    params, grads = {"kernel": jnp.zeros(2), "query": jnp.ones(2)}, {"kernel": jnp.ones(2), "query": -jnp.ones(2) / 2}
+    params, grads = (
+        {"kernel": jnp.zeros(2), "query": jnp.ones(2)},
+        {"kernel": jnp.ones(2), "query": -jnp.ones(2) / 2},
+    )
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1, rtol=1e-4)
     np.testing.assert_allclose(updates["query"], 0.1, rtol=1e-4)
@@ -253,26 +298,45 @@ def test_what_is_zero_has_no_trust_ratio_and_muon_has_no_second_moment_of_matric
 
 @pytest.mark.parametrize("zero1", [False, True])
 def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
-    """Each layer is gathered before its five iterations and comes back after them: the products between need nothing of
-    another device. The fault: matrices that are split as their state is."""
-    config = tiny.config(optimizer={"name": "muon"}, mesh={"data": 4, "tensor": 2, "zero1": zero1}, model={"layers": 8})
+    """Each layer is gathered before its five iterations and comes back after them: the products
+    between need nothing of another device. The fault: matrices that are split as their state is.
+    """
+    config = tiny.config(
+        optimizer={"name": "muon"},
+        mesh={"data": 4, "tensor": 2, "zero1": zero1},
+        model={"layers": 8},
+    )
     recipe, mesh = make_recipe(config), meshes.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         abstract = build_step(recipe, mesh).abstract_state
-        split = [x.sharding.spec for x in jax.tree.leaves(abstract.opt_state) if x.shape[-3:] == (16, 2, 8)]
+        split = [
+            x.sharding.spec
+            for x in jax.tree.leaves(abstract.opt_state)
+            if x.shape[-3:] == (16, 2, 8)
+        ]
         assert any("data" in str(spec) for spec in split) == zero1
-        update = jax.jit(lambda grads, state, params: recipe.optimizer.update(grads, state, params)[0],
-                         out_shardings=jax.tree.map(lambda x: x.sharding, abstract.params))  # fmt: skip
-        text = update.lower(abstract.params, abstract.opt_state, abstract.params).compile().as_text()
-    moved = re.findall(r" (?:all-gather|all-to-all|all-reduce|collective-permute)(?:-start)?\(", text)
+        update = jax.jit(
+            lambda grads, state, params: recipe.optimizer.update(grads, state, params)[0],
+            out_shardings=jax.tree.map(lambda x: x.sharding, abstract.params),
+        )
+        text = (
+            update.lower(abstract.params, abstract.opt_state, abstract.params).compile().as_text()
+        )
+    moved = re.findall(
+        r" (?:all-gather|all-to-all|all-reduce|collective-permute)(?:-start)?\(", text
+    )
     assert text.count(" dot(") >= 15  # three products of five iterations
-    assert 0 < len(moved) <= 6 * 7  # of seven stacks of matrices; without a place for layers there are 67 or 72
+    # Of seven stacks of matrices; without a place for layers there are 67 or 72.
+    assert 0 < len(moved) <= 6 * 7
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"name": "muon", "layer_decay": 0.8}, "optimizer.layer_decay=0.8 must be 1 with optimizer.name=muon"),
+        (
+            {"name": "muon", "layer_decay": 0.8},
+            "optimizer.layer_decay=0.8 must be 1 with optimizer.name=muon",
+        ),
         (
             {"schedule": "inverse_sqrt", "warmup_steps": 0},
             "optimizer.warmup_steps=0 must be at least 1 with optimizer.",
@@ -281,7 +345,10 @@ def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
             {"schedule": "inverse_sqrt", "min_lr_ratio": 0.1},
             "optimizer.min_lr_ratio=0.1 must be 0 with optimizer.sched",
         ),
-        ({"schedule": "wsd", "decay_fraction": 1.0}, "optimizer.decay_fraction=1.0 leaves no room for optimizer.warm"),
+        (
+            {"schedule": "wsd", "decay_fraction": 1.0},
+            "optimizer.decay_fraction=1.0 leaves no room for optimizer.warm",
+        ),
         ({"name": "sgd"}, "optimizer.name='sgd' is not one of adamw, lamb, muon"),
     ],
 )
@@ -292,8 +359,12 @@ def test_what_an_optimizer_cannot_do_is_one_line(changes, said):
 
 @pytest.mark.parametrize("decay", [0.5, 0.9999])
 def test_an_average_by_hand_and_the_digits_of_its_first_steps(decay):
-    """The recursion with its correction at the end. Of 1 - d^n with d = 0.9999, float32 keeps three digits at n = 1."""
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, warmup_steps=0, average=decay), 10, {"kernel": tiny.box()})
+    """The recursion with its correction at the end. Of 1 - d^n with d = 0.9999, float32 keeps three
+    digits at n = 1.
+    """
+    optimizer = make_optimizer(
+        dataclasses.replace(CONFIG, warmup_steps=0, average=decay), 10, {"kernel": tiny.box()}
+    )
     params = {"kernel": jnp.array([2.0, -3.0])}
     state, total = optimizer.init(params), np.zeros(2)
     for n in range(1, 6):
@@ -305,13 +376,24 @@ def test_an_average_by_hand_and_the_digits_of_its_first_steps(decay):
 
 
 def test_an_average_cannot_be_switched_on_or_off_later(tmp_path):
-    with_one, mixture = tiny.config(optimizer={"average": 0.9}), SimpleNamespace(sha256="1", path="text")
-    for started, now, said in ((tiny.config(), with_one, "0.0 -> 0.9"), (with_one, tiny.config(), "0.9 -> 0.0")):
-        with pytest.raises(BadInput, match=f"frozen keys: optimizer.average: {said}; restore them, or start a new"):
+    with_one, mixture = (
+        tiny.config(optimizer={"average": 0.9}),
+        SimpleNamespace(sha256="1", path="text"),
+    )
+    for started, now, said in (
+        (tiny.config(), with_one, "0.0 -> 0.9"),
+        (with_one, tiny.config(), "0.9 -> 0.0"),
+    ):
+        with pytest.raises(
+            BadInput, match=f"frozen keys: optimizer.average: {said}; restore them, or start a new"
+        ):
             workdirs.check_resume(workdirs.identity(started, "1", "2"), now, mixture, "run")
 
 
 @pytest.mark.parametrize("switch", ["no_bias_correction", "layer_decay_on_gradients", "2019"])
 def test_the_switches_of_another_adam_are_refused_with_lamb(switch):
-    with pytest.raises(BadInput, match="must leave out no_bias_correction and layer_decay_on_gradients with optimizer"):
+    with pytest.raises(
+        BadInput,
+        match="must leave out no_bias_correction and layer_decay_on_gradients with optimizer",
+    ):
         tiny.config(optimizer={"name": "lamb"}, compat={"switches": switch})

@@ -1,4 +1,6 @@
-"""Phases: data that goes on, parameters of all phases, exact resume across borders, and what is refused."""
+"""Phases: data that goes on, parameters of all phases, exact resume across borders, and what is
+refused.
+"""
 
 import contextlib
 import dataclasses
@@ -26,7 +28,13 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.config.phases import keep_shuffle
 from xlnet_jax.data.batches.cycle import Cycle
 from xlnet_jax.data.batches.mixture import open_mixture
-from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, enter_phase, extend_plan, from_json
+from xlnet_jax.data.batches.stream import (
+    ShuffledBlocks,
+    Stream,
+    enter_phase,
+    extend_plan,
+    from_json,
+)
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
@@ -40,7 +48,10 @@ def settings(pytestconfig, phases=PHASES):
     train, checkpoint = {"steps": sum(phase["steps"] for phase in phases)}, {"every": 2, "keep": 9}
     config = dataclasses.replace(
         shared.settings(
-            pytestconfig, train=train, checkpoint=checkpoint, optimizer={"learning_rate": 1e-2, "average": 0.9}
+            pytestconfig,
+            train=train,
+            checkpoint=checkpoint,
+            optimizer={"learning_rate": 1e-2, "average": 0.9},
         ),
         phases=tuple(phases),
     )
@@ -71,8 +82,12 @@ def assert_same_end(workdir, whole, last=14):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(whole, tmp_path, pytestconfig):
-    """Would fail if a border lost the memory, the place in the text, moments, or the rate's count."""
+def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(
+    whole, tmp_path, pytestconfig
+):
+    """Would fail if a border lost the memory, the place in the text, moments, or the rate's
+    count.
+    """
     for stop in (2, 4, 8, 10, 14):
         train(settings(pytestconfig), str(tmp_path), stop_at=stop)
     assert_same_end(tmp_path, whole)
@@ -82,7 +97,9 @@ def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(whole
 def test_a_signal_soon_after_a_start_at_a_border_saves_and_the_bits_are_the_same(
     whole, tmp_path, pytestconfig, monkeypatch
 ):
-    """Would fail if the step that was compiled ahead were sent while a signal still ends the process."""
+    """Would fail if the step that was compiled ahead were sent while a signal still ends the
+    process.
+    """
 
     def signalled(request):
         request.name = "SIGTERM"
@@ -97,7 +114,11 @@ def test_a_signal_soon_after_a_start_at_a_border_saves_and_the_bits_are_the_same
     train(settings(pytestconfig), str(tmp_path))
     assert_same_end(tmp_path, whole)
     starts = read_jsonl(str(tmp_path / "runs.jsonl"))
-    assert [(line["before"], line["repeated"]) for line in starts] == [(None, 0), ("end", 0), ("signal", 0)]
+    assert [(line["before"], line["repeated"]) for line in starts] == [
+        (None, 0),
+        ("end", 0),
+        ("signal", 0),
+    ]
 
 
 def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
@@ -118,8 +139,12 @@ OPTIONS = (f"--config={TESTS}/tiny_phases.py", "--config.data.workers=0")
 def test_a_run_in_phases_that_is_killed_ten_times_ends_as_if_never_touched(tmp_path):
     """At random moments, each after the first checkpoint that this start has written."""
     moments, cache = random.Random(31), tmp_path / "cache"
-    options = (*OPTIONS, "--config.train.steps_per_dispatch=1", "--config.checkpoint.every=1",
-               *(f"--config.phases[{number}].steps={steps}" for number, steps in enumerate((30, 30, 40))))  # fmt: skip
+    options = (
+        *OPTIONS,
+        "--config.train.steps_per_dispatch=1",
+        "--config.checkpoint.every=1",
+        *(f"--config.phases[{number}].steps={steps}" for number, steps in enumerate((30, 30, 40))),
+    )
     Hosts("train", tmp_path / "whole", *options, count=1, cache=cache).finish()
     killed, kills = tmp_path / "killed", 0
     while kills < 10:
@@ -148,21 +173,34 @@ def test_from_the_second_phase_on_with_two_processes(whole, tmp_path, pytestconf
     cache = pytestconfig.cache.mkdir("xla")
     Hosts("train", tmp_path, *OPTIONS, "--stop_at=5", count=1, cache=cache).finish()
     Hosts("train", tmp_path, *OPTIONS, count=2, cache=cache).finish()
-    mine, theirs = ([line["loss"] for line in shared.steps(workdir)] for workdir in (tmp_path, whole))
+    mine, theirs = (
+        [line["loss"] for line in shared.steps(workdir)] for workdir in (tmp_path, whole)
+    )
     assert mine == pytest.approx(theirs, abs=1e-5) and len(mine) == 14
 
 
 def test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_move(whole):
-    """Would fail if they decayed, if their moments did, or if the next phase started from fresh ones."""
+    """Would fail if they decayed, if their moments did, or if the next phase started from fresh
+    ones.
+    """
     first, second, last = (saved(whole, step)["checksums"] for step in (4, 8, 14))
-    of_query = [name for name in first if name.endswith("/mask_embedding") and "/average/" not in name]
+    of_query = [
+        name for name in first if name.endswith("/mask_embedding") and "/average/" not in name
+    ]
     assert len(of_query) == 3, "the parameter and two moments"
     for name in of_query:
         assert first[name] == second[name] == last[name]
     # Text from left to right has no segments.
-    still = [name for name in first if name.startswith("params/layers") and first[name] == second[name]]
-    assert still == ["params/layers/attention/segment_bias", "params/layers/attention/segment_embedding"]
-    assert not [name for name in first if name.startswith("params/layers") and second[name] == last[name]]
+    still = [
+        name for name in first if name.startswith("params/layers") and first[name] == second[name]
+    ]
+    assert still == [
+        "params/layers/attention/segment_bias",
+        "params/layers/attention/segment_embedding",
+    ]
+    assert not [
+        name for name in first if name.startswith("params/layers") and second[name] == last[name]
+    ]
 
 
 def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
@@ -176,12 +214,18 @@ def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
 
 
 def test_the_text_of_an_epoch_is_read_once_whatever_the_lengths():
-    """Longer blocks, then shorter ones, of a mixture whose shares change: a row leaves out one block at most."""
+    """Longer blocks, then shorter ones, of a mixture whose shares change: a row leaves out one
+    block at most.
+    """
     tokens, seen = (5000, 3000), [np.zeros(5000, int), np.zeros(3000, int)]
     shapes = [(8, 2, 4, (1, 1)), (16, 4, 3, (2, 1)), (8, 1, 6, (1, 3))]
 
     def stream(window, windows, counts):
-        return Stream(tuple(ShuffledBlocks(n, window, windows, 3, shuffle_len=64) for n in tokens), True, Cycle(counts))
+        return Stream(
+            tuple(ShuffledBlocks(n, window, windows, 3, shuffle_len=64) for n in tokens),
+            True,
+            Cycle(counts),
+        )
 
     plan, end, before, left_out = extend_plan((), 0, 4, 2), 0, None, 0
     for window, windows, batch_size, counts in shapes:
@@ -189,14 +233,19 @@ def test_the_text_of_an_epoch_is_read_once_whatever_the_lengths():
         plan = enter_phase(plan, end, batch_size, before or now, now)
         for step in range(end, end + 7):
             where = now.locate(step, np.arange(batch_size), plan)
-            for corpus, start, direction in zip(where.corpus_B, where.cursor_B, where.direction_B, strict=True):
+            for corpus, start, direction in zip(
+                where.corpus_B, where.cursor_B, where.direction_B, strict=True
+            ):
                 assert where.epoch_B.max() == 0
                 seen[corpus][start + direction * np.arange(window)] += 1
         end, before = end + 7, now
         left_out += batch_size * window * windows
-        assert now.read(end, plan) == tuple(pytest.approx(x, abs=64 * 8) for x in (s.sum() for s in seen))
+        assert now.read(end, plan) == tuple(
+            pytest.approx(x, abs=64 * 8) for x in (s.sum() for s in seen)
+        )
     assert max(s.max() for s in seen) == 1, "no token twice"
-    # All that lies between what was read, in the order of the shuffle, is less than a block a row at each border.
+    # All that lies between what was read, in the order of the shuffle, is less than a block a row
+    # at each border.
     assert sum(now.read(end, plan)) - sum(s.sum() for s in seen) <= left_out
     assert from_json([list(entry) for entry in plan]) == plan
 
@@ -204,13 +253,18 @@ def test_the_text_of_an_epoch_is_read_once_whatever_the_lengths():
 def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_epoch_once():
     """Would fail if the part that an epoch leaves out depended on the window."""
     values, tokens, rows = configs.default(), 2000, np.arange(3)
-    shapes = ({"segment_len": 32, "reuse_len": 16, "windows_per_block": 8},
-              {"segment_len": 128, "reuse_len": 64, "windows_per_block": 2})  # fmt: skip
+    shapes = (
+        {"segment_len": 32, "reuse_len": 16, "windows_per_block": 8},
+        {"segment_len": 128, "reuse_len": 64, "windows_per_block": 2},
+    )
     values.phases = tuple({"steps": 99_999, "data": shape | {"num_predict": 4}} for shape in shapes)
     config = configs.from_dict(values.to_dict())
     data = [config.parts[number].data for number in (0, 1)]
     before, after = (
-        Stream((ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, first_window=16),), True)
+        Stream(
+            (ShuffledBlocks(tokens, each.reuse_len, each.windows_per_block, 3, first_window=16),),
+            True,
+        )
         for each in data
     )
     assert {each.shuffle_len for each in data} == {0}, "they are the blocks of a run without phases"
@@ -219,18 +273,33 @@ def test_windows_of_other_lengths_in_equal_blocks_read_the_text_of_the_second_ep
     for stream, steps in ((before, range(border)), (after, range(border, border + 2 * 3))):
         for step in steps:
             where = stream.locate(step, rows, plan)
-            for epoch, start, direction in zip(where.epoch_B, where.cursor_B, where.direction_B, strict=True):
+            for epoch, start, direction in zip(
+                where.epoch_B, where.cursor_B, where.direction_B, strict=True
+            ):
                 seen[epoch, start + direction * np.arange(stream.corpora[0].window)] += 1
     assert seen.max() == 1 and seen.sum(axis=1).tolist() == [15 * 128, 15 * 128]
 
 
 @pytest.mark.parametrize("shape", [(128, 4), (32, 16), (512, 1), (256, 4)])
 def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
-    """64 x 8 tokens of a block; 256 x 4 are two of them, which its shuffle does not keep together."""
-    plain = configs.override(configs.Config(), ["--config.data.segment_len=128", "--config.data.reuse_len=64",
-                                                "--config.data.num_predict=21"])  # fmt: skip
+    """64 x 8 tokens of a block; 256 x 4 are two of them, which its shuffle does not keep
+    together.
+    """
+    plain = configs.override(
+        configs.Config(),
+        [
+            "--config.data.segment_len=128",
+            "--config.data.reuse_len=64",
+            "--config.data.num_predict=21",
+        ],
+    )
     started = {"config": configs.flat(plain)}
-    longer = {"segment_len": 2 * shape[0], "reuse_len": shape[0], "num_predict": 21, "windows_per_block": shape[1]}
+    longer = {
+        "segment_len": 2 * shape[0],
+        "reuse_len": shape[0],
+        "num_predict": 21,
+        "windows_per_block": shape[1],
+    }
     config = dataclasses.replace(plain, phases=({"steps": 4}, {"steps": 4, "data": longer}))
     if math.prod(shape) != 64 * plain.data.windows_per_block:
         with pytest.raises(BadInput, match="shuffles with data.shuffle_len=0"):
@@ -242,7 +311,10 @@ def test_a_plain_run_goes_on_in_phases_whose_windows_fit_its_blocks(shape):
 
 def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that_is_short():
     values = configs.default()
-    values.phases = ({"steps": 90_000}, {"steps": 4, "data": {"segment_len": 1024, "reuse_len": 512}})
+    values.phases = (
+        {"steps": 90_000},
+        {"steps": 4, "data": {"segment_len": 1024, "reuse_len": 512}},
+    )
     assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 8 * 512
     values.phases[1]["data"] = {"segment_len": 1024, "reuse_len": 509}
     assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 0
@@ -258,30 +330,53 @@ def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
 
 def test_a_border_is_where_the_rate_changes(whole):
     rates = [line["learning_rate"] for line in read_jsonl(os.path.join(whole, "metrics.jsonl"))]
-    assert rates[7] / rates[8] == pytest.approx(10 * 7 / 6, rel=1e-4)  # linear decay to step 14, ten times lower
+    # Linear decay to step 14, ten times lower.
+    assert rates[7] / rates[8] == pytest.approx(10 * 7 / 6, rel=1e-4)
 
 
 WRONG = [
-    ({"steps": 3, "model": {"d_model": 8}}, "phases[0].model.d_model must be the same in all phases"),
+    (
+        {"steps": 3, "model": {"d_model": 8}},
+        "phases[0].model.d_model must be the same in all phases",
+    ),
     ({"steps": 3, "data": {"segment_len": 12}}, "in phases[0]: data.segment_len=12 is too short"),
     ({"steps": 0}, "phases[0] must be a dict with `steps`"),
-    ({"steps": 3, "data": {"segmentlen": 12}}, "phases[0]: no config key 'data.segmentlen'. Did you mean"),
-    ({"steps": 3, "segment_len": 12}, "phases[0]: no config key 'segment_len'. Did you mean 'data.segment_len'?"),
-    ({"steps": 3, "data": 12}, "phases[0]: data=12 must be a section with its keys, such as data=dict("),
+    (
+        {"steps": 3, "data": {"segmentlen": 12}},
+        "phases[0]: no config key 'data.segmentlen'. Did you mean",
+    ),
+    (
+        {"steps": 3, "segment_len": 12},
+        "phases[0]: no config key 'segment_len'. Did you mean 'data.segment_len'?",
+    ),
+    (
+        {"steps": 3, "data": 12},
+        "phases[0]: data=12 must be a section with its keys, such as data=dict(",
+    ),
     ({"steps": 3, "foo": {}}, "phases[0]: no config key 'foo'"),
     ({"steps": 3, "phases": {}}, "phases[0]: no config key 'phases'"),
     ({"steps": 3, 3: {}}, "phases[0]: no config key '3'"),
-    *(({"steps": 3, "data": {"reuse_len": value}}, f"phases[0].data.reuse_len={value!r} must be of type int")
-      for value in ("16", None, 16.0, [16])),
-    ({"steps": 3, "data": {"objective": ["plm"]}}, "phases[0].data.objective=['plm'] must be of type str"),
+    *(
+        (
+            {"steps": 3, "data": {"reuse_len": value}},
+            f"phases[0].data.reuse_len={value!r} must be of type int",
+        )
+        for value in ("16", None, 16.0, [16])
+    ),
+    (
+        {"steps": 3, "data": {"objective": ["plm"]}},
+        "phases[0].data.objective=['plm'] must be of type str",
+    ),
     ("x", "phases[0] must be a dict with `steps`"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("phase", "line"), WRONG)
 def test_a_phase_that_cannot_be_is_one_line(phase, line):
     values = configs.default()
-    values.update({"phases": (phase,), "optimizer": {"warmup_steps": 0}, "train": {"spike_zscore": 6.0}})
+    values.update(
+        {"phases": (phase,), "optimizer": {"warmup_steps": 0}, "train": {"spike_zscore": 6.0}}
+    )
     for overrides in ([], ["--config.phases[0].data.num_predict=9"]):
         with pytest.raises(BadInput) as raised:
             configs.from_dict(values.to_dict(), overrides)
@@ -290,12 +385,17 @@ def test_a_phase_that_cannot_be_is_one_line(phase, line):
 
 @pytest.mark.parametrize("phases", [5, "x", None, {"a": {"steps": 3}}])
 def test_phases_that_are_no_tuple_are_one_line(phases):
-    with pytest.raises(BadInput, match=f"^phases must be a tuple of dicts, .*, not of type {type(phases).__name__}$"):
+    with pytest.raises(
+        BadInput,
+        match=f"^phases must be a tuple of dicts, .*, not of type {type(phases).__name__}$",
+    ):
         configs.from_dict({"phases": phases})
 
 
 def test_what_several_phases_have_wrong_is_said_once():
-    values = configs.default().to_dict() | {"phases": [{"steps": 90_000, "data": {"segment_len": 12}}] * 2}
+    values = configs.default().to_dict() | {
+        "phases": [{"steps": 90_000, "data": {"segment_len": 12}}] * 2
+    }
     with pytest.raises(BadInput) as raised:
         configs.from_dict(values)
     assert str(raised.value).count("data.segment_len=12 is too short") == 1
@@ -317,8 +417,12 @@ def test_steps_that_a_file_inherits_are_left_out_beside_phases_with_a_line(tmp_p
         "    config.train.steps = 1234\n    return config\n"
     )
     (tmp_path / "phased.py").write_text(
-        "from xlnet_jax.config import start_from\n\ndef get_config():\n    config = start_from(__file__, 'base.py')\n"
-        "    with config.unlocked():\n        config.phases = (dict(steps=90_000), dict(steps=7))\n    return config\n"
+        "from xlnet_jax.config import start_from\n\n"
+        "def get_config():\n"
+        "    config = start_from(__file__, 'base.py')\n"
+        "    with config.unlocked():\n"
+        "        config.phases = (dict(steps=90_000), dict(steps=7))\n"
+        "    return config\n"
     )
     config = configs.load(str(tmp_path / "phased.py"), words)
     assert config.train.steps == 90_007 + 2 * len(words)
@@ -338,7 +442,10 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         ("--config.phases[2].steps=9", "the configuration has 2 phases, counted from 0"),
         ("--config.phases[1].data.segmentlen=9", "no config key 'data.segmentlen'"),
         ("--config.phases[1].data=9", "no config key 'data'"),
-        ("--config.phases[1]=9", "the configuration has 2 phases, counted from 0; write a key of one as"),
+        (
+            "--config.phases[1]=9",
+            "the configuration has 2 phases, counted from 0; write a key of one as",
+        ),
         ("--config.phases[\N{ARABIC-INDIC DIGIT ONE}].steps=9", "the configuration has 2 phases"),
         (f"--config.phases[{'9' * 5000}].steps=9", "the configuration has 2 phases"),
         ("--config.phases[0].steps=0", "phases[0] must be a dict with `steps`"),
@@ -349,13 +456,19 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
 
 def test_an_override_leaves_a_dictionary_that_phases_share(tmp_path):
     (tmp_path / "twice.py").write_text(
-        "from xlnet_jax import config as base\n\ndef get_config():\n    config = base.default()\n"
+        "from xlnet_jax import config as base\n\n"
+        "def get_config():\n"
+        "    config = base.default()\n"
         "    config.optimizer.warmup_steps = 0\n"
-        "    config.phases = (dict(steps=50_000, data=dict(segment_len=600)),) * 2\n    return config\n"
+        "    config.phases = (dict(steps=50_000, data=dict(segment_len=600)),) * 2\n"
+        "    return config\n"
     )
     words = ["--config.phases[0].steps=7", "--config.phases[0].data.num_predict=9"]
     config = configs.load(str(tmp_path / "twice.py"), words)
-    assert config.ends == [7, 50_007] and [config.parts[n].data.num_predict for n in (0, 1)] == [9, 85]
+    assert config.ends == [7, 50_007] and [config.parts[n].data.num_predict for n in (0, 1)] == [
+        9,
+        85,
+    ]
 
 
 def started(config):
@@ -365,31 +478,46 @@ def started(config):
 
 def test_a_later_phase_leaves_the_shuffle_of_the_run_as_it_was():
     def phases(*lengths):
-        every = tuple({"steps": 90_000, "data": {"windows_per_block": windows}} for windows in lengths)
+        every = tuple(
+            {"steps": 90_000, "data": {"windows_per_block": windows}} for windows in lengths
+        )
         return configs.from_dict({"phases": every})
 
     run = started(phases(2, 4))
     assert run["config"]["data.shuffle_len"] == 4 * 256
     for later in (phases(2, 4, 1), phases(2, 2), phases(2)):
         assert keep_shuffle(later, run, "run").parts[0].data.shuffle_len == 4 * 256
-    line = "run shuffles with data.shuffle_len=1024, and phases that come later need a multiple of 3072: give them"
+    line = (
+        "run shuffles with data.shuffle_len=1024, and phases that come later need a "
+        "multiple of 3072: give them"
+    )
     with pytest.raises(BadInput, match=line):
         keep_shuffle(phases(2, 4, 3), run, "run")
     plain = started(configs.from_dict({}))
     assert keep_shuffle(phases(8, 8), plain, "run").parts[1].data.shuffle_len == 0
     with pytest.raises(
-        BadInput, match="run shuffles with data.shuffle_len=0, and .* start a new run with data.shuffle_len=4096"
+        BadInput,
+        match=(
+            "run shuffles with data.shuffle_len=0, "
+            "and .* start a new run with data.shuffle_len=4096"
+        ),
     ):
         keep_shuffle(phases(8, 16), plain, "run")
 
 
 def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
     built = SimpleNamespace(abstract_state=SimpleNamespace(params={"a": 1, "b": {"c": 2}}))
-    check_parameters(built, {"checksums": {"params/a": "", "params/b/c": "", "memory/x": ""}}, "run/4")
-    for names, line in (("a", "run/4: params/b/c is not there, and phases need it now"),
-                        ("a b/c d", "run/4: params/d is there, and no phase needs it now")):  # fmt: skip
+    check_parameters(
+        built, {"checksums": {"params/a": "", "params/b/c": "", "memory/x": ""}}, "run/4"
+    )
+    for names, line in (
+        ("a", "run/4: params/b/c is not there, and phases need it now"),
+        ("a b/c d", "run/4: params/d is there, and no phase needs it now"),
+    ):
         with pytest.raises(BadInput, match=line):
-            check_parameters(built, {"checksums": {f"params/{name}": "" for name in names.split()}}, "run/4")
+            check_parameters(
+                built, {"checksums": {f"params/{name}": "" for name in names.split()}}, "run/4"
+            )
 
 
 def test_phases_that_are_over_must_stay(whole, pytestconfig):
@@ -419,9 +547,15 @@ def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path
 def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_path, pytestconfig):
     shutil.copytree(whole, tmp_path / "longer")
     train(settings(pytestconfig, (*PHASES, {"steps": 2})), str(tmp_path / "longer"))
-    assert shared.steps(tmp_path / "longer")[:14] == shared.steps(whole) and newest(tmp_path / "longer") == 16
+    assert (
+        shared.steps(tmp_path / "longer")[:14] == shared.steps(whole)
+        and newest(tmp_path / "longer") == 16
+    )
     # Two streams after one, with blocks that divide the same shuffle.
-    one, two = (settings(pytestconfig, (PHASES[1], PHASES[0])[:n]).changed(data={"shuffle_len": 128}) for n in (1, 2))
+    one, two = (
+        settings(pytestconfig, (PHASES[1], PHASES[0])[:n]).changed(data={"shuffle_len": 128})
+        for n in (1, 2)
+    )
     train(one, str(tmp_path / "clm"))
     with pytest.raises(BadInput, match="segment_bias is not there, and phases need it now"):
         train(two, str(tmp_path / "clm"))
@@ -431,4 +565,6 @@ def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_pat
 def test_a_phase_that_has_not_begun_may_change(whole, tmp_path, pytestconfig):
     train(settings(pytestconfig), str(tmp_path), stop_at=6)
     train(settings(pytestconfig, (*PHASES[:2], PHASES[2] | {"steps": 2})), str(tmp_path))
-    assert shared.steps(tmp_path)[:6] == shared.steps(whole)[:6] and len(shared.steps(tmp_path)) == 10
+    assert (
+        shared.steps(tmp_path)[:6] == shared.steps(whole)[:6] and len(shared.steps(tmp_path)) == 10
+    )

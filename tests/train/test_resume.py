@@ -1,4 +1,6 @@
-"""A run stopped and started again ends bit for bit as if never touched; without its memory, as its record says."""
+"""A run stopped and started again ends bit for bit as if never touched; without its memory, as its
+record says.
+"""
 
 import os
 import shutil
@@ -41,12 +43,18 @@ def test_stopped_at_an_odd_step_and_resumed_without_the_compilation_cache(tmp_pa
     assert shared.steps(tmp_path) == undisturbed.steps()
     before, _ = shared.arrays(tmp_path, STEPS - 4)
     same = {name for name, digest in hashes.items() if before[name] == digest}
-    assert same <= {"['counters']['skipped']", "['counters']['consecutive_bad']", "['memory']['valid']"}
+    assert same <= {
+        "['counters']['skipped']",
+        "['counters']['consecutive_bad']",
+        "['memory']['valid']",
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.production
-def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_undisturbed(tmp_path, undisturbed):
+def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_undisturbed(
+    tmp_path, undisturbed
+):
     rebuild = "--config.checkpoint.memory=rebuild"
     finish(start(tmp_path, "--stop_at=8", rebuild, undisturbed.cache))
     _, err = finish(start(tmp_path, "--stop_at=12", rebuild, undisturbed.cache))
@@ -55,8 +63,12 @@ def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_u
 
 
 def config(pytestconfig, **changes):
-    """Blocks of eight windows: a memory of two layers depends on the four segments before it at most."""
-    return shared.settings(pytestconfig, data={"windows_per_block": 8}, checkpoint={"memory": "rebuild"}, **changes)
+    """Blocks of eight windows: a memory of two layers depends on the four segments before it at
+    most.
+    """
+    return shared.settings(
+        pytestconfig, data={"windows_per_block": 8}, checkpoint={"memory": "rebuild"}, **changes
+    )
 
 
 def record(workdir, step):
@@ -65,8 +77,12 @@ def record(workdir, step):
 
 
 @pytest.mark.slow
-def test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record(tmp_path, pytestconfig):
-    """Would fail if the memory were saved, or depended on anything but the checkpoint and its step."""
+def test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record(
+    tmp_path, pytestconfig
+):
+    """Would fail if the memory were saved, or depended on anything but the checkpoint and its
+    step.
+    """
     killed, clean = tmp_path / "killed", tmp_path / "clean"
 
     def run(workdir, stop):
@@ -74,12 +90,15 @@ def test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_
         return shared.steps(workdir)
 
     carried = run(killed, 6)
-    # As left by a kill before the save: the lines of two steps are there, which the next start repeats.
+    # As left by a kill before the save: the lines of two steps are there, which the next start
+    # repeats.
     shutil.rmtree(killed / "checkpoints" / "6")
     lines = run(killed, 8)
     assert lines[:4] == carried[:4] and lines[4] != carried[4], "the memory was not rebuilt"
     found = record(killed, 8)
-    assert found["rebuilt"] == [4] and not any(name.startswith("memory/") for name in found["checksums"])
+    assert found["rebuilt"] == [4] and not any(
+        name.startswith("memory/") for name in found["checksums"]
+    )
     assert [line["rebuilt"] for line in read_jsonl(os.path.join(killed, "runs.jsonl"))] == [[], [4]]
     run(clean, 4)
     assert run(clean, 8) == lines
@@ -98,14 +117,21 @@ LATER = [[0, 0, 4], [6, 4, 8]]
         (LATER, 17, "15 to 17", {}),
         (LATER, 14, None, {}),
         # Its memory is emptied before step 1000, counted from 0.
-        pytest.param([[0, 0, 4], [998, 500, 8]], 1001, "999 to 1001", {"compat": {"switches": "zero_memory"}},
-                     marks=pytest.mark.slow),
+        pytest.param(
+            [[0, 0, 4], [998, 500, 8]],
+            1001,
+            "999 to 1001",
+            {"compat": {"switches": "zero_memory"}},
+            marks=pytest.mark.slow,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried(
     tmp_path, pytestconfig, caplog, plan, step, steps, changes
 ):
-    """Would fail for a segment too few, another dropout mask, another batch, or a memory left empty."""
+    """Would fail for a segment too few, another dropout mask, another batch, or a memory left
+    empty.
+    """
     caplog.set_level("INFO", "xlnet_jax")
     settings = config(pytestconfig, mesh={"data": 1}, **changes)
     recipe, mixture = make_recipe(settings), open_mixture(settings)
@@ -123,7 +149,9 @@ def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried
         assert "memory rebuilt" not in caplog.text and not np.any(state.memory.hidden_LBMD)
     else:
         assert f"memory rebuilt from steps {steps} in" in caplog.text
-        memory = carried_memory(recipe, mixture, tuple(PlanEntry(*entry) for entry in plan), step, state.params)
+        memory = carried_memory(
+            recipe, mixture, tuple(PlanEntry(*entry) for entry in plan), step, state.params
+        )
         np.testing.assert_array_equal(state.memory.valid_B, memory.valid_B)
         np.testing.assert_allclose(state.memory.hidden_LBMD, memory.hidden_LBMD, atol=1e-6)
         assert np.abs(memory.hidden_LBMD).mean() > 0.01

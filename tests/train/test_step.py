@@ -45,33 +45,45 @@ def initial():
 
 
 def run(cuts, edit=lambda batch: batch, execute=None):
-    """The state and all metrics after the given dispatch lengths; `execute` runs one in place of the jitted step."""
+    """The state and all metrics after the given dispatch lengths; `execute` runs one in place of
+    the jitted step.
+    """
     grid, step = built()
     with jax.set_mesh(grid):
         state = jax.device_put(initial(), jax.tree.map(lambda x: x.sharding, step.abstract_state))
         at, metrics = 0, []
         for length in cuts:
-            state, values = (execute or step.jitted)(state, meshes.place(edit(batches(at, at + length)), grid))
+            state, values = (execute or step.jitted)(
+                state, meshes.place(edit(batches(at, at + length)), grid)
+            )
             metrics.append(jax.device_get(values))
             at += length
-        return jax.device_get(state), {name: np.concatenate([m[name] for m in metrics]) for name in metrics[0]}
+        return jax.device_get(state), {
+            name: np.concatenate([m[name] for m in metrics]) for name in metrics[0]
+        }
 
 
 def assert_same_bits(a, b):
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True
+    ):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), jax.tree_util.keystr(path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cuts", [[1, 1, 1], [1, 2], [2, 1]])
 def test_a_scan_cut_anywhere_gives_the_same_bits(cuts):
-    """Without optimisation a bias may differ in its last bit; so the dispatches are as production compiles them."""
+    """Without optimisation a bias may differ in its last bit; so the dispatches are as production
+    compiles them.
+    """
     programs = {}
 
     def execute(state, batch):
         length = len(batch.tokens)
         if length not in programs:
-            programs[length] = built()[1].jitted.lower(state, batch).compile(compiler_options=OPTIMISED)
+            programs[length] = (
+                built()[1].jitted.lower(state, batch).compile(compiler_options=OPTIMISED)
+            )
         return programs[length](state, batch)
 
     whole, metrics = run([3], execute=execute)
@@ -110,7 +122,9 @@ def test_a_non_finite_step_changes_nothing_but_counters_and_memory():
 
 
 def test_the_average_is_that_of_the_parameters_after_each_good_step():
-    """In float64 from the parameters themselves. The fault: those before the update, or with weight for the first."""
+    """In float64 from the parameters themselves. The fault: those before the update, or with weight
+    for the first.
+    """
     states = [run([1] * steps)[0] for steps in (1, 2, 3, 4)]
 
     def same(path, average, *w):
@@ -160,7 +174,11 @@ class Straight:
     coefficients = {"tokens": 1.0, "sentences": 0.5}
 
     def init(self, key, batch):
-        return {"embedding": declared(lambda: np.cos(np.arange(256, dtype=np.float32)), (None,), "vector", 0)()}
+        return {
+            "embedding": declared(
+                lambda: np.cos(np.arange(256, dtype=np.float32)), (None,), "vector", 0
+            )()
+        }
 
     def carried(self, rows):
         return ()
@@ -170,14 +188,20 @@ class Straight:
 
     def row_losses(self, params, batch, memory, dropout_key=None, rows_B=None):
         weights = {name: batch[f"{name}_weight_B"] for name in self.coefficients}
-        return RowLosses({name: (batch[name] @ params["embedding"], w) for name, w in weights.items()}, memory)
+        return RowLosses(
+            {name: (batch[name] @ params["embedding"], w) for name, w in weights.items()}, memory
+        )
 
 
 def test_every_metric_is_what_its_line_in_the_documentation_says():
-    """By hand. The fault: the norm of the gradient after the clip, a mean of means, the rate of another step."""
+    """By hand. The fault: the norm of the gradient after the clip, a mean of means, the rate of
+    another step.
+    """
     B, w = 4, np.cos(np.arange(256))
     config = tiny.config(
-        data={"corpus": "one,two"}, train={"batch_size": B}, optimizer={"clip": 0.25, "min_lr_ratio": 0.1}
+        data={"corpus": "one,two"},
+        train={"batch_size": B},
+        optimizer={"clip": 0.25, "min_lr_ratio": 0.1},
     )
     recipe = assemble(config, Straight(), lambda rows: None, 1)
     tokens_BD, sentences_BD = np.random.default_rng(0).normal(size=(2, B, 256)) / 5
@@ -190,9 +214,13 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
     with jax.set_mesh(grid):
         began = nn.meta.unbox(init_state(recipe, recipe.init_params()))
         counts = {"step": 7, "skipped": 2, "consecutive_bad": 1}
-        began = dataclasses.replace(began, **{name: np.int32(count) for name, count in counts.items()})
+        began = dataclasses.replace(
+            began, **{name: np.int32(count) for name, count in counts.items()}
+        )
         found = jax.device_get(step(began, jax.tree.map(np.float32, batch))[1])
-        bad = jax.device_get(step(began, jax.tree.map(np.float32, batch | {"tokens": tokens_BD * np.inf}))[1])
+        bad = jax.device_get(
+            step(began, jax.tree.map(np.float32, batch | {"tokens": tokens_BD * np.inf}))[1]
+        )
 
     of_rows = found.pop("rows_B")
     gradient = tokens_BD.sum(axis=0) / 11 + 0.5 * sentences_BD.sum(axis=0) / 3
@@ -201,10 +229,18 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
     # Five good steps before this one, two of them of the warm-up; 38 of the decay from 1 to 0.1.
     rate = config.optimizer.learning_rate * (1 - 0.9 * 3 / 38)
     expected = {
-        "loss": tokens, "loss_sentences": sentences, "total_loss": tokens + 0.5 * sentences,
-        "grad_norm": np.linalg.norm(gradient), "learning_rate": rate, "targets": 11, "skipped": 2, "consecutive_bad": 0,
-    }  # fmt: skip
-    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-5)
+        "loss": tokens,
+        "loss_sentences": sentences,
+        "total_loss": tokens + 0.5 * sentences,
+        "grad_norm": np.linalg.norm(gradient),
+        "learning_rate": rate,
+        "targets": 11,
+        "skipped": 2,
+        "consecutive_bad": 0,
+    }
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        expected, rel=1e-5
+    )
     assert not np.isfinite(bad["loss"]) and not np.isfinite(bad["grad_norm"])
     assert (bad["skipped"], bad["consecutive_bad"], bad["targets"]) == (3, 2, 11)
     assert bad["learning_rate"] == found["learning_rate"]
@@ -225,13 +261,16 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
         corpus_B, _ = stream.deal(at - 1, np.arange(B), plan)
         assert set(corpus_B) == {0, 1}
         host = {
-            "step": at, "perplexity": math.exp(expected["loss"]), "tokens_per_second": 2 * B * 32 / 4.0,
+            "step": at,
+            "perplexity": math.exp(expected["loss"]),
+            "tokens_per_second": 2 * B * 32 / 4.0,
             "mfu": 2 * 0.25 / 4.0,
-        }  # fmt: skip
+        }
         for index, name in enumerate(("text0", "text1")):
             of_it = corpus_B == index
             host[f"loss/{name}"] = (tokens_BD[of_it] @ w).sum() / tokens_B[of_it].sum()
-            # By its share of all tokens, of the blocks of four windows of 16 tokens that the steps have read.
+            # By its share of all tokens, of the blocks of four windows of 16 tokens that the steps
+            # have read.
             tokens = (5000, 3000)[index]
             host[f"epoch/{name}"] = at * B / 4 * tokens / 8000 / (tokens // 64)
         assert line == pytest.approx(expected | host, rel=1e-5)

@@ -1,4 +1,6 @@
-"""The Vanilla Transformer: absolute positions at every layer, its auxiliary losses, and sliding evaluation."""
+"""The Vanilla Transformer: absolute positions at every layer, its auxiliary losses, and sliding
+evaluation.
+"""
 
 import dataclasses
 import functools
@@ -28,28 +30,48 @@ ROWS = np.arange(4)
 
 def config(steps=60, **model):
     return tiny.config(
-        model={"memory_len": 0, "layers": LAYERS, "architecture": "vanilla", "layer_losses": True, "dropout": 0.0,
-               "attention_dropout": 0.0} | model,
-        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T, "multi_token_prediction": 2,
-              "bidirectional": False},
+        model={
+            "memory_len": 0,
+            "layers": LAYERS,
+            "architecture": "vanilla",
+            "layer_losses": True,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        }
+        | model,
+        data={
+            "objective": "clm",
+            "segment_len": T,
+            "reuse_len": T,
+            "num_predict": T,
+            "multi_token_prediction": 2,
+            "bidirectional": False,
+        },
         train={"steps": steps, "batch_size": 4},
-    )  # fmt: skip
+    )
 
 
 @functools.cache
 def vanilla():
     """(recipe, parameters, a batch of step 0)."""
     settings = config()
-    return make_recipe(settings), tiny.params(settings), jax.tree.map(jnp.asarray, tiny.batch(settings, 0))
+    return (
+        make_recipe(settings),
+        tiny.params(settings),
+        jax.tree.map(jnp.asarray, tiny.batch(settings, 0)),
+    )
 
 
 def streams(tokens_BT):
     """The content stream after every layer, without dropout."""
     recipe, params, batch = vanilla()
     _, seen = recipe.model.transformer.apply(
-        {"params": params}, dataclasses.replace(batch, tokens=tokens_BT), recipe.empty_memory(4), deterministic=True,
+        {"params": params},
+        dataclasses.replace(batch, tokens=tokens_BT),
+        recipe.empty_memory(4),
+        deterministic=True,
         mutable=["layer_outputs"],
-    )  # fmt: skip
+    )
     return seen["layer_outputs"]["layers"]["content_stream"][0]
 
 
@@ -70,12 +92,19 @@ def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
         assert (weights_BLA == weights_BLA[:1]).all()
         np.testing.assert_array_equal(weights_BLA[..., 1], 0.5 * weights_BLA[..., 0])
     assert {step: w[0, :, 0].tolist() for step, w in shares.items()} == {
-        0: [1, 1, 1], 9: [1, 1, 1], 10: [0, 1, 1], 19: [0, 1, 1], 20: [0, 0, 1], 59: [0, 0, 1],
-    }  # fmt: skip
+        0: [1, 1, 1],
+        9: [1, 1, 1],
+        10: [0, 1, 1],
+        19: [0, 1, 1],
+        20: [0, 0, 1],
+        59: [0, 0, 1],
+    }
 
 
 def test_no_layer_sees_a_later_token():
-    """The gradient of every layer's vector at i with respect to the embedding of j is 0 exactly where j > i."""
+    """The gradient of every layer's vector at i with respect to the embedding of j is 0 exactly
+    where j > i.
+    """
     recipe, params, batch = vanilla()
     memory = recipe.empty_memory(4)
     # One row, every position its own token: a row of the table is a position.
@@ -85,9 +114,12 @@ def test_no_layer_sees_a_later_token():
     def seen(table_VD):
         def vectors(table_VD):
             _, seen = recipe.model.transformer.apply(
-                {"params": {**params, "word_embedding": table_VD}}, batch, memory, deterministic=True,
+                {"params": {**params, "word_embedding": table_VD}},
+                batch,
+                memory,
+                deterministic=True,
                 mutable=["layer_outputs"],
-            )  # fmt: skip
+            )
             return seen["layer_outputs"]["layers"]["content_stream"][0][:, 0]
 
         # Pulled back from each vector of each layer, in a random direction: [L, T, V, D].
@@ -103,7 +135,9 @@ def test_no_layer_sees_a_later_token():
 def test_the_loss_is_the_weighted_sum_of_all_its_parts():
     recipe, params, batch = vanilla()
     weights = jnp.asarray(np.random.default_rng(0).random((4, LAYERS, 2)), jnp.float32)
-    batch = dataclasses.replace(batch, auxiliary=dataclasses.replace(batch.auxiliary, weights=weights))
+    batch = dataclasses.replace(
+        batch, auxiliary=dataclasses.replace(batch.auxiliary, weights=weights)
+    )
     loss, rows = jax.jit(functools.partial(mean_loss, model=recipe.model))(
         params, batch=batch, memory=recipe.empty_memory(4)
     )
@@ -125,7 +159,9 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
 
 def test_windows_are_predicted_from_their_last_position_whatever_their_number():
     recipe, params, _ = vanilla()
-    recipe = dataclasses.replace(recipe, config=recipe.config.changed(evaluation={"batch_size": 16}))
+    recipe = dataclasses.replace(
+        recipe, config=recipe.config.changed(evaluation={"batch_size": 16})
+    )
     # Shorter than the segments of training; the last of three batches is not full.
     context, text = 12, tiny.words().text[:50]
     windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
@@ -135,9 +171,15 @@ def test_windows_are_predicted_from_their_last_position_whatever_their_number():
     assert found.shape == (len(windows),) == (38,)
     tokens, zeros = jnp.asarray(windows[:, :-1]), jnp.zeros(len(windows), jnp.int32)
     batch = dataclasses.replace(
-        vanilla()[2], tokens=tokens, segments=0 * tokens, rank=jnp.broadcast_to(jnp.arange(context), tokens.shape),
-        direction=zeros + 1, continues=zeros > 0, target_positions=zeros[:, None], auxiliary=None,
-    )  # fmt: skip
+        vanilla()[2],
+        tokens=tokens,
+        segments=0 * tokens,
+        rank=jnp.broadcast_to(jnp.arange(context), tokens.shape),
+        direction=zeros + 1,
+        continues=zeros > 0,
+        target_positions=zeros[:, None],
+        auxiliary=None,
+    )
     out = jax.jit(functools.partial(recipe.model.transformer.apply, deterministic=True))(
         {"params": params}, batch, recipe.empty_memory(len(zeros))
     )
@@ -145,12 +187,16 @@ def test_windows_are_predicted_from_their_last_position_whatever_their_number():
     expected_NT = -np.take_along_axis(np.asarray(logs_NTV), windows[:, 1:, None], 2)[..., 0]
     np.testing.assert_allclose(found, expected_NT[:, -1], rtol=1e-5)
     # A window also predicts the tokens in it, each from those before it.
-    all_B = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=context))(params, windows[:1])
+    all_B = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=context))(
+        params, windows[:1]
+    )
     np.testing.assert_allclose(all_B, expected_NT[:1], rtol=1e-5)
 
 
 def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
-    settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    settings = tiny.config(
+        model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32}
+    )
     model = make_recipe(settings).model
     params = tiny.params(settings)
     windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
@@ -164,7 +210,10 @@ def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
     settings = config()
     found = flops.forward_flops(settings)
     V, D, F = tiny.VOCAB, 16, 32
-    assert found["content"] == LAYERS * T * (4 * D * D + 2 * 2 * T * D + 4 * D * F) and found["query"] == 0
+    assert (
+        found["content"] == LAYERS * T * (4 * D * D + 2 * 2 * T * D + 4 * D * F)
+        and found["query"] == 0
+    )
     # Two for each of the two lower layers, and the second target of the last one.
     assert found["auxiliary"] == 5 * T * 2 * D * V
     assert flops.step_flops(settings) == 4 * 3 * sum(found.values())
@@ -181,11 +230,17 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
         plain = HeldoutLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
     assert found["targets"] == plain["targets"] == 60 and found["context"] == T
     windows = np.lib.stride_tricks.sliding_window_view(mixture.corpora[0].text, T + 1)
-    first, last = (sliding.window_nll(recipe.model, params, jnp.asarray(part), slots)
-                   for part, slots in ((windows[:1], T), (windows[1:], 1)))  # fmt: skip
-    assert found["heldout_loss"] == pytest.approx(np.concatenate([first[0], last[:, 0]]).mean(), rel=1e-5)
+    first, last = (
+        sliding.window_nll(recipe.model, params, jnp.asarray(part), slots)
+        for part, slots in ((windows[:1], T), (windows[1:], 1))
+    )
+    assert found["heldout_loss"] == pytest.approx(
+        np.concatenate([first[0], last[:, 0]]).mean(), rel=1e-5
+    )
     assert found["unigram_cross_entropy"] == plain["unigram_cross_entropy"]
-    assert abs(found["heldout_loss"] - plain["heldout_loss"]) > 1e-4, "another context for most tokens"
+    assert abs(found["heldout_loss"] - plain["heldout_loss"]) > 1e-4, (
+        "another context for most tokens"
+    )
     assert found["bits_per_character"] == pytest.approx(
         found["heldout_loss"] / plain["heldout_loss"] * plain["bits_per_character"], rel=1e-6
     )
@@ -194,30 +249,47 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
 @pytest.mark.slow
 @pytest.mark.production
 def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
-    """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all others."""
+    """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all
+    others.
+    """
     losses = []
     for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
         settings = config(dropout=0.1, attention_dropout=0.1)
-        settings = settings.changed(train={"batch_size": 8, "gradient_accumulation_steps": parts}, mesh=shape)
-        mesh, recipe = meshes.make_mesh(settings.mesh, jax.devices()[:devices]), make_recipe(settings)
+        settings = settings.changed(
+            train={"batch_size": 8, "gradient_accumulation_steps": parts}, mesh=shape
+        )
+        mesh, recipe = (
+            meshes.make_mesh(settings.mesh, jax.devices()[:devices]),
+            make_recipe(settings),
+        )
         batches = stack([tiny.batch(settings, step) for step in range(6)])
         with jax.set_mesh(mesh):
             built = build_step(recipe, mesh)
             _, metrics = built.jitted(create_state(built), meshes.place(batches, mesh))
-        np.testing.assert_allclose(metrics["total_loss"], metrics["loss"] + metrics["loss_auxiliary"], rtol=1e-6)
+        np.testing.assert_allclose(
+            metrics["total_loss"], metrics["loss"] + metrics["loss_auxiliary"], rtol=1e-6
+        )
         losses.append(metrics["loss"])
     assert losses[0][0] > losses[0][-1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_what_does_not_fit_absolute_positions_is_refused():
-    with pytest.raises(BadInput, match="model.memory_len=8 is not for model.architecture=vanilla; use 0"):
+    with pytest.raises(
+        BadInput, match="model.memory_len=8 is not for model.architecture=vanilla; use 0"
+    ):
         config(memory_len=8)
-    with pytest.raises(BadInput, match="plm is not for model.architecture=vanilla, which is trained by clm"):
+    with pytest.raises(
+        BadInput, match="plm is not for model.architecture=vanilla, which is trained by clm"
+    ):
         tiny.config(model={"architecture": "vanilla", "memory_len": 0})
-    with pytest.raises(BadInput, match="data.multi_token_prediction=2 is for pretraining with data.objective=clm"):
+    with pytest.raises(
+        BadInput, match="data.multi_token_prediction=2 is for pretraining with data.objective=clm"
+    ):
         tiny.config(data={"multi_token_prediction": 2})
     with pytest.raises(BadInput, match="kernels compute relative positions"):
         choice.choose(config(attention="fused").model)
-    with pytest.raises(BadInput, match="run has model.architecture=vanilla, and no memory that could follow a text"):
+    with pytest.raises(
+        BadInput, match="run has model.architecture=vanilla, and no memory that could follow a text"
+    ):
         check(config(), "run", Generate())

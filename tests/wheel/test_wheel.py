@@ -1,4 +1,6 @@
-"""What someone has who has no checkout: .venv-wheel, into which `make` installs the wheel and nothing else of ours."""
+"""What someone has who has no checkout: .venv-wheel, into which `make` installs the wheel and
+nothing else of ours.
+"""
 
 import json
 import os
@@ -12,14 +14,20 @@ import tiny
 from packaging.metadata import Metadata
 
 BIN = tiny.ROOT / ".venv-wheel" / "bin"
-FEW = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.optimizer.warmup_steps=5",
-       "--config.evaluation.blocks=4"]  # fmt: skip
+FEW = [
+    "--config.train.steps=20",
+    "--config.checkpoint.every=10",
+    "--config.optimizer.warmup_steps=5",
+    "--config.evaluation.blocks=4",
+]
 
 
 def run(folder, program, *words):
     """What a program of the environment prints, in a folder outside of the checkout."""
     env = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run([str(BIN / program), *words], cwd=folder, env=env, capture_output=True, text=True)
+    ended = subprocess.run(
+        [str(BIN / program), *words], cwd=folder, env=env, capture_output=True, text=True
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -36,7 +44,12 @@ def folder(tmp_path_factory):
 def test_the_package_is_that_of_the_wheel(folder):
     place = run(folder, "python", "-c", "import xlnet_jax; print(xlnet_jax.__file__)")
     assert place.startswith(str(BIN.parent))
-    listed = run(folder, "python", "-c", "from xlnet_jax.config.loading import packaged; print(*sorted(packaged()))")
+    listed = run(
+        folder,
+        "python",
+        "-c",
+        "from xlnet_jax.config.loading import packaged; print(*sorted(packaged()))",
+    )
     ours = tiny.ROOT / "configs"
     assert listed.split() == sorted(str(path.relative_to(ours))[:-3] for path in ours.rglob("*.py"))
 
@@ -47,12 +60,16 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(folder, page):
     assert sessions
     program = "".join(f"{code}\nprint('END')\n" for code, _ in sessions)
     found = run(folder, "python", "-c", program).split("END\n")[:-1]
-    assert [output.count("\n") for output in found] == [output.count("\n") for _, output in sessions]
+    assert [output.count("\n") for output in found] == [
+        output.count("\n") for _, output in sessions
+    ]
 
 
 def test_the_metadata_of_both_files_can_be_read_by_an_index():
     """What `twine check` asks, without its fourteen packages."""
-    (sdist,), (wheel,) = (list((BIN.parent / "dist").glob(pattern)) for pattern in ("*.tar.gz", "*.whl"))
+    (sdist,), (wheel,) = (
+        list((BIN.parent / "dist").glob(pattern)) for pattern in ("*.tar.gz", "*.whl")
+    )
     with tarfile.open(sdist) as files, zipfile.ZipFile(wheel) as zipped:
         of_sdist = next(name for name in files.getnames() if name.endswith("/PKG-INFO"))
         of_wheel = next(name for name in zipped.namelist() if name.endswith(".dist-info/METADATA"))

@@ -1,10 +1,12 @@
-"""The time of a step from its scheduled program: what each operation needs of the core, of HBM and of the network.
+"""The time of a step from its scheduled program: what each operation needs of the core, of HBM and
+of the network.
 
-An operation takes at least the longest of its bundles or products at the clock, its bytes at the bandwidth of HBM, and
-its collective at the bandwidth of the network: its lower time. Its upper time is their sum, or the cycles that the
-compiler estimates if these are more: it knows of copies in small pieces. Operations follow each other. Only what has a
-start and a done in the program runs beside the work between them, with the bandwidth that this leaves. Bandwidths are
-the published ones; stalls and pauses between operations are in neither time.
+An operation takes at least the longest of its bundles or products at the clock, its bytes at the
+bandwidth of HBM, and its collective at the bandwidth of the network: its lower time. Its upper time
+is their sum, or the cycles that the compiler estimates if these are more: it knows of copies in
+small pieces. Operations follow each other. Only what has a start and a done in the program runs
+beside the work between them, with the bandwidth that this leaves. Bandwidths are the published
+ones; stalls and pauses between operations are in neither time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from xlnet_jax.storage.files import Json
 CORE, HBM, ICI, DCN = range(4)
 _NETWORK = np.array([0, 0, 1, 1])
 _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
-"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
+"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of
+the array.
+"""
 
 
 @dataclasses.dataclass
@@ -58,24 +62,34 @@ class Account:
     """The most turns that a loop in a kernel takes if their number depends on data."""
 
     def result(self, steps: int, least: float) -> Json:
-        """The keys of docs/compile.md, for one of so many steps; `least` are its seconds at the published peak."""
+        """The keys of docs/compile.md, for one of so many steps; `least` are its seconds at the
+        published peak.
+        """
         lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
         kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}
         milliseconds = {
-            "compute_ms": lower.busy[CORE], "memory_ms": lower.busy[HBM], "collectives_ms": lower.busy[ICI:].sum(),
-            "hidden_ms": lower.hidden, "lower_ms": lower.time, "upper_ms": upper.time,
-        }  # fmt: skip
+            "compute_ms": lower.busy[CORE],
+            "memory_ms": lower.busy[HBM],
+            "collectives_ms": lower.busy[ICI:].sum(),
+            "hidden_ms": lower.hidden,
+            "lower_ms": lower.time,
+            "upper_ms": upper.time,
+        }
         return {
             **{name: float(seconds) / steps * 1e3 for name, seconds in milliseconds.items()},
             "mfu": least * steps / float(upper.time),
             "data_dependent_loops": [
-                {"kernel": name, "most_turns": self.blocks} for name, each in kernels.items() if each.repeated
+                {"kernel": name, "most_turns": self.blocks}
+                for name, each in kernels.items()
+                if each.repeated
             ],
             "units": {name: each.units for name, each in kernels.items()},
         }
 
     def run(self, name: str, upper: bool) -> Cost:
-        """One run of a computation. Where a condition chooses, the shortest branch, or the longest for `upper`."""
+        """One run of a computation. Where a condition chooses, the shortest branch, or the longest
+        for `upper`.
+        """
         body, total = self.program.computations[name], Cost()
         pieces = collections.Counter(self.program.chain(one) for one in body.values())
         seen: collections.Counter[str | None] = collections.Counter()
@@ -138,37 +152,58 @@ class Account:
         """Seconds of work of one instruction."""
         chip, body, work = self.chip, self.program.computations[name], np.zeros(4)
         schedule = self.schedules.get(one.name, Schedule(0))
-        further = (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
+        further = (
+            (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
+        )
         work[CORE] = max(schedule.bundles + further, schedule.products) / chip.clock
         work[HBM] = traffic.moved(self.program, body, one) / (chip.hbm_bandwidth / chip.devices)
         for found in self.program.collectives_of(name, one, self.axes):
-            wire = found.bytes * (_RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1)
+            wire = found.bytes * (
+                _RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1
+            )
             # Where nothing is published it is left out.
-            rate = chip.ici_bandwidth / 2 * self._links(found.axis) if found.network == "ici" else chip.dcn_bandwidth
-            work[ICI if found.network == "ici" else DCN] += wire / (rate / chip.devices) if rate else 0
+            rate = (
+                chip.ici_bandwidth / 2 * self._links(found.axis)
+                if found.network == "ici"
+                else chip.dcn_bandwidth
+            )
+            work[ICI if found.network == "ici" else DCN] += (
+                wire / (rate / chip.devices) if rate else 0
+            )
         return work
 
     def _links(self, axes: str) -> float:
         """The share of a chip's links that a ring along mesh axes has.
 
-        Of each side of the torus that it goes along these are both if it goes around, else one: along a part of the
-        side, or where the ends of the side are not joined.
+        Of each side of the torus that it goes along these are both if it goes around, else one:
+        along a part of the side, or where the ends of the side are not joined.
         """
         grid = self.places.reshape(*self.axes.values(), -1)
         group = grid[tuple(slice(None) if name in axes.split("+") else 0 for name in self.axes)]
-        whole, along = (np.ptp(each.reshape(-1, grid.shape[-1]), axis=0) + 1 for each in (grid, group))
+        whole, along = (
+            np.ptp(each.reshape(-1, grid.shape[-1]), axis=0) + 1 for each in (grid, group)
+        )
         around = (along == whole) & (whole % self.chip.ring == 0)
         return max(((along > 1) * (1 + around)).sum(), 1) / self.chip.links
 
 
 def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
-    """With those of equal operations, which libtpu writes once. RuntimeError if that of a kernel is missing."""
-    every = {one.name: program.identity(body, one) for body in program.computations.values() for one in body.values()}
+    """With those of equal operations, which libtpu writes once. RuntimeError if that of a kernel is
+    missing.
+    """
+    every = {
+        one.name: program.identity(body, one)
+        for body in program.computations.values()
+        for one in body.values()
+    }
     first = {identity: schedules[name] for name, identity in every.items() if name in schedules}
-    found = {name: first[identity] for name, identity in every.items() if identity in first} | schedules
+    found = {
+        name: first[identity] for name, identity in every.items() if identity in first
+    } | schedules
     for one in program.kernels():
         if one.name not in found:
             raise RuntimeError(
-                f"libtpu wrote no schedule of the kernel {one.name}; it was loaded before aot.schedule.prepare()"
+                f"libtpu wrote no schedule of the kernel {one.name}; "
+                "it was loaded before aot.schedule.prepare()"
             )
     return found

@@ -1,4 +1,5 @@
-"""Compiles one training dispatch for devices that are not here: whether it fits, its memory, the text of the program.
+"""Compiles one training dispatch for devices that are not here: whether it fits, its memory, the
+text of the program.
 
 The step is the one of `train`, from the same `build_step`; nothing is executed.
 """
@@ -56,7 +57,9 @@ class Trial:
 
 
 def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
-    """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
+    """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises
+    BadInput.
+    """
     meshes.training_rows(recipe.config.train, mesh)
     meshes.check_model(recipe.config.model, mesh)
     with jax.set_mesh(mesh):
@@ -65,13 +68,17 @@ def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
 
 
 def attempt(recipe: Recipe, topology: Topology) -> Trial:
-    """Compiles once. A program that is too large for the HBM also gives a Trial; other errors are raised."""
+    """Compiles once. A program that is too large for the HBM also gives a Trial; other errors are
+    raised.
+    """
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
     arguments, zero1 = argument_bytes(built), None
     if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
-        share, whole = meshes.split_share((built.abstract_state.params, built.abstract_state.opt_state))
+        share, whole = meshes.split_share(
+            (built.abstract_state.params, built.abstract_state.opt_state)
+        )
         zero1 = {"split_share": share, "whole_bytes": whole}
     try:
         with refusals(recipe.config.train.compiler_options), schedule.collected() as schedules:
@@ -79,20 +86,40 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
         required += sum(arguments.values())  # the compiler reports the size of the temporaries only
-        return Trial(recipe, mesh, arguments, time.monotonic() - began, required, available, zero1=zero1)
+        return Trial(
+            recipe, mesh, arguments, time.monotonic() - began, required, available, zero1=zero1
+        )
     memory = compiled.memory_analysis()
     needed = (
-        memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
-    )  # fmt: skip
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
     seconds, temp = time.monotonic() - began, memory.temp_size_in_bytes
-    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, schedules, zero1)
+    return Trial(
+        recipe,
+        mesh,
+        arguments,
+        seconds,
+        needed,
+        topology.hbm_bytes,
+        temp,
+        compiled,
+        schedules,
+        zero1,
+    )
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
-    """(bytes needed, bytes available) from the compiler's out-of-memory message. RuntimeError for any other message."""
+    """(bytes needed, bytes available) from the compiler's out-of-memory message. RuntimeError for
+    any other message.
+    """
     found = re.search(
-        r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)\)?(?: exceeds available HBM \(| of )([\d.]+)([KMGT]?)", message
+        r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)\)?(?: "
+        r"exceeds available HBM \(| of )([\d.]+)([KMGT]?)",
+        message,
     )
     if "RESOURCE_EXHAUSTED" not in message or not found:
         raise RuntimeError(f"the TPU compiler failed: {message}")
@@ -103,5 +130,10 @@ def out_of_memory(message: str) -> tuple[int, int]:
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
     trees = built.abstract_state.split()
-    groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
+    groups = {
+        "parameters": trees.pop("params"),
+        "memory": (),
+        **trees,
+        "batch": built.abstract_batch,
+    }
     return {name: meshes.device_bytes(tree) for name, tree in groups.items()}

@@ -1,8 +1,8 @@
 """Reads the text of a compiled program: its loops, its collectives and their axes.
 
-Needs only text and numpy; https://openxla.org/xla/operation_semantics describes scheduled HLO modules. The body of a
-loop counts once per iteration. A collective that the compiler splits into pieces, to overlap it with several
-computations, has one `chain_id` and counts once.
+Needs only text and numpy; https://openxla.org/xla/operation_semantics describes scheduled HLO
+modules. The body of a loop counts once per iteration. A collective that the compiler splits into
+pieces, to overlap it with several computations, has one `chain_id` and counts once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ from typing import Any
 
 import numpy as np
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*?)\)(.*)$")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
+_CALLED = re.compile(
+    r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
+)
 _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
-"""The only opcode whose computations under this name run by themselves; those of a custom call on the SparseCores."""
+"""The only opcode whose computations under this name run by themselves; those of a custom call on
+the SparseCores.
+"""
 ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 KERNEL = "tpu_custom_call"
 """Names a kernel of Pallas."""
@@ -51,15 +62,21 @@ class Collective:
     group: int
     """Number of devices in one group."""
     dtype: str
-    """Of the elements that are sent or added, as the compiler writes it: f32, bf16; joined by + if they differ."""
+    """Of the elements that are sent or added, as the compiler writes it: f32, bf16; joined by + if
+    they differ.
+    """
     count: int
     """How often it runs in the whole program."""
     bytes: int
-    """Bytes of the whole array, over all runs: the operand of a reduction, the result of a gather."""
+    """Bytes of the whole array, over all runs: the operand of a reduction, the result of a
+    gather.
+    """
 
 
 class Program:
-    """A compiled module. ValueError if the text is not one, or the trip count of a loop cannot be read."""
+    """A compiled module. ValueError if the text is not one, or the trip count of a loop cannot be
+    read.
+    """
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
@@ -70,9 +87,12 @@ class Program:
                 entry = header[2] if header[1] else entry
             elif found := _INSTRUCTION.match(line):
                 root, name, kind, opcode, inner, attributes = found.groups()
-                # The value of a constant and the number of a parameter are in the place of the operands.
+                # The value of a constant and the number of a parameter are in the place of the
+                # operands.
                 operands = re.findall(r"%([\w.\-]+)", inner) or [inner]
-                current[name] = Instruction(name, kind, opcode, tuple(operands), attributes, bool(root))
+                current[name] = Instruction(
+                    name, kind, opcode, tuple(operands), attributes, bool(root)
+                )
         if not entry:
             raise ValueError("the text has no ENTRY computation")
         self.runs: collections.Counter[str] = collections.Counter()
@@ -95,12 +115,16 @@ class Program:
                 self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Iterations of a loop that counts up to a constant: from 0, or from more where the compiler took the first out
-        of it; in steps of 1, or of more where it joined some."""
+        """Iterations of a loop that counts up to a constant: from 0, or from more where the
+        compiler took the first out of it; in steps of 1, or of more where it joined some.
+        """
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
-        condition, caller = self.computations[attribute(loop, "condition")], self.computations[where]
+        condition, caller = (
+            self.computations[attribute(loop, "condition")],
+            self.computations[where],
+        )
 
         def constant(name: str) -> int | None:
             one = condition.get(name)
@@ -109,7 +133,11 @@ class Program:
                 one = _part(caller, caller[loop.operands[0]], one)
                 while one is not None and one.opcode == "copy":
                     one = caller.get(one.operands[0])
-            return int(one.operands[0]) if one and one.opcode == "constant" and one.operands[0].isdigit() else None
+            return (
+                int(one.operands[0])
+                if one and one.opcode == "constant" and one.operands[0].isdigit()
+                else None
+            )
 
         (test,) = [one for one in condition.values() if one.root]
         known_test = "direction=LT" in test.attributes and len(test.operands) == 2
@@ -131,7 +159,9 @@ class Program:
         return steps[0]
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
-        """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
+        """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and
+        sizes in order.
+        """
         counted, moved = collections.Counter[Collective](), collections.Counter[Collective]()
         chains: set[Any] = set()
         for name, times in self.runs.items():
@@ -145,17 +175,25 @@ class Program:
                 kind = dataclasses.replace(found, count=0, bytes=0)
                 counted[kind] += times
                 moved[kind] += times * found.bytes
-        return [dataclasses.replace(kind, count=counted[kind], bytes=total) for kind, total in moved.most_common()]
+        return [
+            dataclasses.replace(kind, count=counted[kind], bytes=total)
+            for kind, total in moved.most_common()
+        ]
 
     def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
-        """One run of the collective that an instruction of this computation starts, or is a piece of, if it is one."""
+        """One run of the collective that an instruction of this computation starts, or is a piece
+        of, if it is one.
+        """
         kind = _kind(name, one)
         if kind is None:
             return None
         # A send also has a token operand, which has no bytes.
         operands = one.operands[:1] if one.opcode == "send" else one.operands
         types = " ".join(self.computations[name][operand].type for operand in operands)
-        size, dtype = array_bytes(types), "+".join(sorted({found[0] for found in ARRAY.findall(types)}))
+        size, dtype = (
+            array_bytes(types),
+            "+".join(sorted({found[0] for found in ARRAY.findall(types)})),
+        )
         if one.opcode == "send":
             # Between slices; slices are the first mesh axis, see mesh.make_mesh.
             slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
@@ -163,27 +201,44 @@ class Program:
         else:
             groups = device_groups(one.attributes, math.prod(axes.values()))
             axis, network, group = axes_of(groups, axes), "ici", max(map(len, groups))
-        return Collective(kind, axis, network, group, dtype, 1, size * (group if kind == "all-gather" else 1))
+        return Collective(
+            kind, axis, network, group, dtype, 1, size * (group if kind == "all-gather" else 1)
+        )
 
     def collectives_of(self, name: str, one: Instruction, axes: dict[str, int]) -> list[Collective]:
         """Those that an instruction runs once, also inside of a fusion."""
         inner = attribute(one, "calls") if one.opcode == "fusion" else ""
-        inside = [(inner, each) for each in self.computations[inner].values()] if inner else [(name, one)]
+        inside = (
+            [(inner, each) for each in self.computations[inner].values()]
+            if inner
+            else [(name, one)]
+        )
         return [found for place, each in inside if (found := self.collective(place, each, axes))]
 
     def chain(self, one: Instruction) -> str | None:
         """Common to the pieces of one collective; of a fusion that of the piece in it."""
-        inside = self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else (one,)
+        inside = (
+            self.computations[attribute(one, "calls")].values()
+            if one.opcode == "fusion"
+            else (one,)
+        )
         found = (re.search(r"channel_id=(\d+).*chain_id=(\S+)", each.attributes) for each in inside)
         return next((" ".join(each.groups()) for each in found if each), None)
 
     def kernels(self) -> list[Instruction]:
         """The calls of Pallas kernels."""
-        return [one for name in self.runs for one in self.computations[name].values() if KERNEL in one.attributes]
+        return [
+            one
+            for name in self.runs
+            for one in self.computations[name].values()
+            if KERNEL in one.attributes
+        ]
 
     def identity(self, body: dict[str, Instruction], one: Instruction) -> tuple[Any, ...]:
         """What instructions have in common that compute the same."""
-        inside = self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else ()
+        inside = (
+            self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else ()
+        )
         operands = [body[name].type for name in one.operands if name in body]
         return (one.opcode, one.type, *operands, *((each.opcode, each.type) for each in inside))
 
@@ -191,7 +246,9 @@ class Program:
 def called(one: Instruction) -> list[str]:
     """The computations that an instruction runs once: all but those of a loop."""
     found = _CALLED.findall(one.attributes)
-    names = " ".join(names for field, names in found if _CALLERS.get(field, one.opcode) == one.opcode)
+    names = " ".join(
+        names for field, names in found if _CALLERS.get(field, one.opcode) == one.opcode
+    )
     return re.findall(r"[\w.\-]+", names)
 
 
@@ -203,8 +260,12 @@ def attribute(one: Instruction, name: str) -> str:
     return found[1]
 
 
-def _part(body: dict[str, Instruction], whole: Instruction, read: Instruction | None) -> Instruction | None:
-    """What makes the part of a tuple that a get-tuple-element reads; None if that is not in the text."""
+def _part(
+    body: dict[str, Instruction], whole: Instruction, read: Instruction | None
+) -> Instruction | None:
+    """What makes the part of a tuple that a get-tuple-element reads; None if that is not in the
+    text.
+    """
     index = re.search(r"index=(\d+)", read.attributes) if read else None
     return body.get(whole.operands[int(index[1])]) if index and whole.opcode == "tuple" else None
 
@@ -232,17 +293,22 @@ def bits(dtype: str) -> int:
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
-    """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a permutation."""
+    """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a
+    permutation.
+    """
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
         return [ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
     named = re.search(
-        r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}]*)\}", attributes
+        r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}]*)\}",
+        attributes,
     )
     if named:
         # 'axis':(2)4 is a part of the axis: of its positions 2 x 4 x rest, the 4.
-        across = {name: (int(before or 1), int(size or 0)) for name, before, size in
-                  re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])}  # fmt: skip
+        across = {
+            name: (int(before or 1), int(size or 0))
+            for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])
+        }
         shape, places = [], {}
         for name, length in re.findall(r"'(\w+)'=(\d+)", named[1]):
             before, size = across.get(name, (1, 0))
@@ -275,7 +341,9 @@ def ints(text: str) -> list[int]:
 
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
-    """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
+    """Names of the mesh axes along which members of one group differ, joined by +; devices are in
+    mesh order.
+    """
     varying: set[str] = set()
     for group in groups:  # not all of one size
         coordinates = np.unravel_index(np.asarray(group), tuple(axes.values()))

@@ -1,7 +1,9 @@
-"""`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and analyses it.
+"""`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and
+analyses it.
 
-Memory, collectives and FLOPs need no chip and are exact. The time of a step lies between two bounds of `account`, by
-libtpu's schedule of every operation and the published bandwidths. Nothing is executed.
+Memory, collectives and FLOPs need no chip and are exact. The time of a step lies between two bounds
+of `account`, by libtpu's schedule of every operation and the published bandwidths. Nothing is
+executed.
 """
 
 from __future__ import annotations
@@ -35,17 +37,22 @@ from xlnet_jax.train.recipe import make_recipe, recipes
 log = logging.getLogger(__name__)
 
 
-def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0) -> Json:
-    """Compiles one training dispatch for a topology, of a run with phases one of this `phase`; returns the keys of
-    docs/compile.md.
+def compile_for(
+    config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0
+) -> Json:
+    """Compiles one training dispatch for a topology, of a run with phases one of this `phase`;
+    returns the keys of docs/compile.md.
 
-    Raises BadInput: there is no such phase, the topology is not rented, libtpu is missing, this jaxlib does not read
-    its programs, or a mesh, batch or model does not divide over the devices.
+    Raises BadInput: there is no such phase, the topology is not rented, libtpu is missing, this
+    jaxlib does not read its programs, or a mesh, batch or model does not divide over the devices.
     """
     chip = check(name, slices)
     check_readable(name, chip)
     if phase >= len(config.ends):
-        raise BadInput(f"--phase={phase}: the configuration has {quantity(len(config.ends), 'phase')}, counted from 0")
+        raise BadInput(
+            f"--phase={phase}: the configuration has "
+            f"{quantity(len(config.ends), 'phase')}, counted from 0"
+        )
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
     phases = [choice.decided(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
@@ -54,7 +61,10 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     with kept_for_absent_devices(config) as kept:
         trial = attempt(recipes(phases)[phase], topology)
     if kept and trial.fits:
-        log.info("the program is in %s, where train finds it with the same key", config.log.compilation_cache)
+        log.info(
+            "the program is in %s, where train finds it with the same key",
+            config.log.compilation_cache,
+        )
     result = report(trial, topology, steps)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:
@@ -65,8 +75,9 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
 
 
 def report(trial: Trial, topology: Topology, total: int) -> Json:
-    """The report of so many steps without advice and budget. For a program that did not compile figures are None,
-    collectives empty."""
+    """The report of so many steps without advice and budget. For a program that did not compile
+    figures are None, collectives empty.
+    """
     config = trial.config
     result: Json = {
         "topology": topology.name,
@@ -99,26 +110,36 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     schedules = account.completed(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
     at_peak = trial.recipe.flops_per_step / topology.chips / topology.chip.peak_flops
-    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(steps, at_peak)
+    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(
+        steps, at_peak
+    )
     seconds = times["upper_ms"] / 1e3
     return result | {
         "collectives": [
-            {"kind": one.kind, "axis": one.axis, "network": one.network, "dtype": one.dtype,
-             "count": _per_step(one.count, steps), "bytes": _per_step(one.bytes, steps)}
+            {
+                "kind": one.kind,
+                "axis": one.axis,
+                "network": one.network,
+                "dtype": one.dtype,
+                "count": _per_step(one.count, steps),
+                "bytes": _per_step(one.bytes, steps),
+            }
             for one in program.collectives(axes)
         ],
         "account": times,
         # All positions, like the metrics of training.
         "projected_tokens_per_second": config.train.batch_size * config.data.segment_len / seconds,
         "projected_days": seconds * total / 86400,
-    }  # fmt: skip
+    }
 
 
 def gradient_bytes(trial: Trial) -> int:
     """Float32, as the backward pass has them: part of the temporaries of a device."""
     abstract = nn.meta.unbox(trial.recipe.abstract_params)
     *_, entry = gradients.layouts(trial.recipe, trial.mesh.shape)
-    placed = jax.tree.map(lambda x, spec: x.update(sharding=NamedSharding(trial.mesh, spec)), abstract, entry)
+    placed = jax.tree.map(
+        lambda x, spec: x.update(sharding=NamedSharding(trial.mesh, spec)), abstract, entry
+    )
     return meshes.device_bytes(placed)
 
 
@@ -128,7 +149,9 @@ def _per_step(total: int, steps: int) -> float | int:
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
-    """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
+    """Settings that fit: the first change of remat or mesh that does, else the largest batch found;
+    all compiled.
+    """
     remat, ways = ["--config.model.remat=full"], meshes.row_devices(refused.mesh)
     first = [] if refused.config.model.remat == "full" else remat
     for more in [[], *_more_fsdp(refused, topology)]:
@@ -151,7 +174,11 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
 
 
 def _advice(words: list[str], trial: Trial) -> Json:
-    return {"set": " ".join(words), "peak_hbm_bytes": trial.needed, "compile_seconds": round(trial.seconds, 2)}
+    return {
+        "set": " ".join(words),
+        "peak_hbm_bytes": trial.needed,
+        "compile_seconds": round(trial.seconds, 2),
+    }
 
 
 def _try(config: Config, words: list[str], topology: Topology) -> Trial:
@@ -160,32 +187,53 @@ def _try(config: Config, words: list[str], topology: Topology) -> Trial:
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
-    """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the present one."""
+    """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the
+    present one.
+    """
     per_slice = len(topology.devices) // topology.slices
     most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
-    return [["--config.mesh.data=-1", f"--config.mesh.fsdp={most}"]] if most > trial.mesh.shape["fsdp"] else []
+    return (
+        [["--config.mesh.data=-1", f"--config.mesh.fsdp={most}"]]
+        if most > trial.mesh.shape["fsdp"]
+        else []
+    )
 
 
 def _estimate(trial: Trial, rows: int) -> int:
-    """Rows per device that would fit if everything except parameters and optimizer grew in proportion to them."""
+    """Rows per device that would fit if everything except parameters and optimizer grew in
+    proportion to them.
+    """
     fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
 def search(first: Trial, topology: Topology) -> list[Json]:
-    """The largest batch per device that fits, for each remat, with the given mesh and with the largest fsdp."""
+    """The largest batch per device that fits, for each remat, with the given mesh and with the
+    largest fsdp.
+    """
     found, ways = [], meshes.row_devices(first.mesh)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
-            best = largest_batch(override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways)
+            best = largest_batch(
+                override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways
+            )
             if best is not None:
                 rows, mesh = best.config.train.batch_size // ways, dict(best.mesh.shape)
-                found.append({"batch_per_core": rows, "remat": remat, "mesh": mesh, "peak_hbm_bytes": best.needed})
+                found.append(
+                    {
+                        "batch_per_core": rows,
+                        "remat": remat,
+                        "mesh": mesh,
+                        "peak_hbm_bytes": best.needed,
+                    }
+                )
     return sorted(found, key=lambda each: -each["batch_per_core"])
 
 
 def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
-    """The Trial with the most rows per device that fits, to one part in 16; None if one row does not fit."""
+    """The Trial with the most rows per device that fits, to one part in 16; None if one row does
+    not fit.
+    """
     low, high, tries = 0, 0, 0
     best: Trial | None = None
     guess = max(config.train.batch_size // ways, 1)
@@ -204,7 +252,9 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
 
 
 def print_report(result: Json) -> None:
-    """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md explains them."""
+    """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md
+    explains them.
+    """
     table = Table("", "", show_header=False, box=None)
     times = dict(result["account"] or {})
     units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]

@@ -1,15 +1,16 @@
 """The static schedule of every operation, from the text that libtpu writes while it compiles.
 
-libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle; on v3 `vdelay` in
-a bundle adds cycles. So the bundles, each as often as its loops run, are the cycles that the operation needs without
-stalls: a lower bound of its time. A part under a condition counts as if the condition always held. On v4 and v5p a
-device has two cores, and libtpu has already divided the work between them.
+libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle;
+on v3 `vdelay` in a bundle adds cycles. So the bundles, each as often as its loops run, are the
+cycles that the operation needs without stalls: a lower bound of its time. A part under a condition
+counts as if the condition always held. On v4 and v5p a device has two cores, and libtpu has already
+divided the work between them.
 
-Products go through queues: on v5e, v5p and TPU7x libtpu starts them closer together than the units can take them, and
-the core waits. So they are counted as well. A register has 8 rows of float32 or 16 of bfloat16; a unit of 128 x 128
-takes one per cycle, one of 256 x 256 (`mubr`) two. A product of transposed rows (`lmr`) has 8, as many as it gives
-results. libtpu keeps these distances on v3, v4 and v6e, and with the clocks of topology.py they are the published
-peaks.
+Products go through queues: on v5e, v5p and TPU7x libtpu starts them closer together than the units
+can take them, and the core waits. So they are counted as well. A register has 8 rows of float32 or
+16 of bfloat16; a unit of 128 x 128 takes one per cycle, one of 256 x 256 (`mubr`) two. A product of
+transposed rows (`lmr`) has 8, as many as it gives results. libtpu keeps these distances on v3, v4
+and v6e, and with the clocks of topology.py they are the published peaks.
 """
 
 from __future__ import annotations
@@ -42,25 +43,33 @@ class Schedule:
     """One call of an operation on one core."""
 
     bundles: int
-    """Cycles of the bundles, as often as their loops run; a loop whose number of turns depends on data counts once."""
+    """Cycles of the bundles, as often as their loops run; a loop whose number of turns depends on
+    data counts once.
+    """
     repeated: int = 0
     """Of these the bundles in such loops: every further turn costs as many."""
     units: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Shares of the slots of each unit that are used: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and others."""
+    """Shares of the slots of each unit that are used: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and
+    others.
+    """
     products: float = 0
     """Cycles for which its products keep each unit busy."""
 
 
 def prepare() -> pathlib.Path:
-    """Sets the flags with which libtpu writes schedules, once in a process. Returns the folder, not yet there.
+    """Sets the flags with which libtpu writes schedules, once in a process. Returns the folder, not
+    yet there.
 
-    Call this before libtpu is loaded. The texts of all operations multiply the time to compile; without `collected`
-    they stay in the folder.
+    Call this before libtpu is loaded. The texts of all operations multiply the time to compile;
+    without `collected` they stay in the folder.
     """
     if folder := _folder():
         return folder
     folder = pathlib.Path(tempfile.gettempdir(), f"{_PREFIX}{uuid.uuid4().hex}")
-    ours = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final_"
+    ours = (
+        f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
+        "--xla_jf_dump_llo_pass_label_regex=final_"
+    )
     # Of two equal flags libtpu takes the last.
     os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {ours}".strip()
     return folder
@@ -68,7 +77,9 @@ def prepare() -> pathlib.Path:
 
 def _folder() -> pathlib.Path | None:
     """The folder of `prepare`."""
-    found = re.search(rf"--xla_jf_dump_to=(\S*{_PREFIX}\S+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
+    found = re.search(
+        rf"--xla_jf_dump_to=(\S*{_PREFIX}\S+)", os.environ.get("LIBTPU_INIT_ARGS", "")
+    )
     return pathlib.Path(found[1]) if found else None
 
 
@@ -83,7 +94,8 @@ def collected() -> Iterator[dict[str, Schedule]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     flags = os.environ["LIBTPU_INIT_ARGS"]
-    # libtpu has read these flags. `train` sets none of them, so they must not enter the key of JAX's cache.
+    # libtpu has read these flags. `train` sets none of them, so they must not enter the key of
+    # JAX's cache.
     os.environ["LIBTPU_INIT_ARGS"] = flags[: flags.index(f"--xla_jf_dump_to={folder}")].strip()
     try:
         yield found
@@ -94,21 +106,26 @@ def collected() -> Iterator[dict[str, Schedule]]:
 
 
 def read(folder: pathlib.Path) -> dict[str, Schedule]:
-    """The schedules in a folder by the name of their instruction. libtpu writes those of equal operations once."""
+    """The schedules in a folder by the name of their instruction. libtpu writes those of equal
+    operations once.
+    """
     texts: dict[str, dict[str, str]] = {}
     # Where an operation was compiled again, the last one counts.
     for path in sorted(folder.iterdir()):
         if name := _NAME.fullmatch(path.name):
-            texts.setdefault(name[1], {})[name[2]] = path.read_text(encoding="utf-8", errors="replace")
+            texts.setdefault(name[1], {})[name[2]] = path.read_text(
+                encoding="utf-8", errors="replace"
+            )
     return {name: parse(each["bundles"], each.get(_UNITS, "")) for name, each in texts.items()}
 
 
 def parse(text: str, units: str = "") -> Schedule:
     """The schedule in a text of bundles; `units` has the slots that each of them uses.
 
-    In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. Bundles of a loop that also
-    start what follows it have one `>` less, so the loop ends with the last one that has all. The loop over the programs
-    overlaps fetching, computing and storing in stages, so it has two turns more than programs.
+    In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. Bundles
+    of a loop that also start what follows it have one `>` less, so the loop ends with the last one
+    that has all. The loop over the programs overlaps fetching, computing and storing in stages, so
+    it has two turns more than programs.
     """
     lines = [(line, found) for line in text.splitlines() if (found := _BUNDLE.match(line))]
     depths = [len(found[2]) for _, found in lines]
@@ -124,7 +141,9 @@ def parse(text: str, units: str = "") -> Schedule:
         if tests:
             index, bound = tests[-1].groups()
             # What an inner loop reads of the index of the programs is no index of its own.
-            staged = any(re.search(rf"{index} = [^;]*iteration index, stage", line) for line in body)
+            staged = any(
+                re.search(rf"{index} = [^;]*iteration index, stage", line) for line in body
+            )
             turns = max(int(bound) - 2 * staged, 1)
         for n in range(start, end + 1):
             times[n] *= turns
@@ -133,7 +152,12 @@ def parse(text: str, units: str = "") -> Schedule:
     cycles = [n * (1 + sum(map(int, _DELAY.findall(line)))) for n, line in often]
     repeated = sum(itertools.compress(cycles, unknown))
     products = sum(n * _cycles(name) for n, line in often for name in _PRODUCT.findall(line))
-    return Schedule(sum(cycles), repeated, _units(times, units), products / max(len(set(_UNIT.findall(text))), 1))
+    return Schedule(
+        sum(cycles),
+        repeated,
+        _units(times, units),
+        products / max(len(set(_UNIT.findall(text))), 1),
+    )
 
 
 def _cycles(product: str) -> float:
@@ -141,10 +165,22 @@ def _cycles(product: str) -> float:
 
 
 def _units(times: list[int], text: str) -> dict[str, float]:
-    """Used slots over those that there are, by unit: names, capacities, then a row for each bundle."""
+    """Used slots over those that there are, by unit: names, capacities, then a row for each
+    bundle.
+    """
     if not text:
         return {}
-    names = [name.strip() for name in next(line for line in text.splitlines() if "MATMUL" in line).split(",")]
-    room, *rows = [[int(word) for word in line.split()] for line in text.splitlines() if re.match(r"\s*\d", line)]
+    names = [
+        name.strip()
+        for name in next(line for line in text.splitlines() if "MATMUL" in line).split(",")
+    ]
+    room, *rows = [
+        [int(word) for word in line.split()]
+        for line in text.splitlines()
+        if re.match(r"\s*\d", line)
+    ]
     used = np.dot(times, rows).tolist()
-    return {name: total / (slots * sum(times)) for name, total, slots in zip(names, used, room, strict=True)}
+    return {
+        name: total / (slots * sum(times))
+        for name, total, slots in zip(names, used, room, strict=True)
+    }

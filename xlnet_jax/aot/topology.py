@@ -1,7 +1,9 @@
-"""TPU slices by name, to compile without one: their devices as libtpu describes them, and published chip figures.
+"""TPU slices by name, to compile without one: their devices as libtpu describes them, and published
+chip figures.
 
-A topology counts chips (`v5e:16x16` is 256 chips), JAX counts devices: a v3 or TPU7x chip is two devices, one per core;
-a v4 or v5p chip is one device with two cores (megacore); a v5e or v6e chip is one device with one core.
+A topology counts chips (`v5e:16x16` is 256 chips), JAX counts devices: a v3 or TPU7x chip is two
+devices, one per core; a v4 or v5p chip is one device with two cores (megacore); a v5e or v6e chip
+is one device with one core.
 """
 
 from __future__ import annotations
@@ -45,17 +47,21 @@ class Chip:
     """Cycles per second of a core."""
     example: str
     jaxlib: tuple[int, int] = (0, 10)
-    """The first version that reads the programs that libtpu makes for it: some use the sparse cores."""
+    """The first version that reads the programs that libtpu makes for it: some use the sparse
+    cores.
+    """
 
 
-# Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3 and v4 do not give
-# the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A Domain-Specific Supercomputer for Training Deep
-# Neural Networks", CACM 63(7), 2020), v4 six of 50 GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two
-# papers also give the clocks. Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per
-# cycle on v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our assumption: their
-# pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is a torus of 32 x 32 chips, one of v5e
-# or v6e of 16 x 16, and a shorter side is a part of it without the ends; slices of v4, v5p and TPU7x are made of cubes
-# of 4 x 4 x 4 chips, whose ends optical switches join.
+# Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3
+# and v4 do not give the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A
+# Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020), v4 six of 50
+# GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks.
+# Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on
+# v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our
+# assumption: their pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is
+# a torus of 32 x 32 chips, one of v5e or v6e of 16 x 16, and a shorter side is a part of it without
+# the ends; slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical
+# switches join.
 CHIPS = {
     "v3": Chip("TPU v3", 2, 32 * GIB,
                123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),
@@ -85,16 +91,26 @@ class Rented:
 
     def has(self, sides: list[int]) -> bool:
         """Whether there is a slice with these chips along its sides, in any order."""
-        cube = "cubes" in self.shapes and len(sides) == 3 and all(side and side % 4 == 0 for side in sides)
+        cube = (
+            "cubes" in self.shapes
+            and len(sides) == 3
+            and all(side and side % 4 == 0 for side in sides)
+        )
         listed = sorted(map(str, sides)) in [sorted(shape.split("x")) for shape in self.shapes]
         return (cube or listed) and math.prod(sides) <= self.largest
 
 
 def rented() -> dict[str, Rented]:
     """The table slices.txt by the names of `compile`; other TPUs are left out."""
-    lines = importlib.resources.files("xlnet_jax.aot").joinpath("slices.txt").read_text().splitlines()
+    lines = (
+        importlib.resources.files("xlnet_jax.aot").joinpath("slices.txt").read_text().splitlines()
+    )
     rows = [line.split() for line in lines if not line.startswith("#")]
-    return {row[0]: Rented(int(row[6]), row[7] == "yes", tuple(row[9:])) for row in rows if row[0] != "-"}
+    return {
+        row[0]: Rented(int(row[6]), row[7] == "yes", tuple(row[9:]))
+        for row in rows
+        if row[0] != "-"
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +135,9 @@ class Topology:
 
 
 def prepare_environment() -> None:
-    """Sets what libtpu and JAX need on a machine without TPU, and keeps existing values. Call before importing JAX."""
+    """Sets what libtpu and JAX need on a machine without TPU, and keeps existing values. Call
+    before importing JAX.
+    """
     defaults = {
         "JAX_PLATFORMS": "cpu",
         # libtpu would ask a metadata server which TPU it runs on.
@@ -127,7 +145,8 @@ def prepare_environment() -> None:
         "TPU_WORKER_HOSTNAMES": "localhost",
         # libtpu allows one process at a time, because of the chips; a compiler uses none.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        # A program for devices that are not present cannot be loaded from JAX's cache; see `run.programs`.
+        # A program for devices that are not present cannot be loaded from JAX's cache; see
+        # `run.programs`.
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }
     for name, value in defaults.items():
@@ -135,40 +154,52 @@ def prepare_environment() -> None:
 
 
 def check(name: str, slices: int = 1) -> Chip:
-    """The chip of a topology such as `v5e:16x16`. Raises BadInput for what cannot be rented, before JAX is loaded."""
+    """The chip of a topology such as `v5e:16x16`. Raises BadInput for what cannot be rented, before
+    JAX is loaded.
+    """
     kind, _, layout = name.partition(":")
     if kind not in CHIPS:
         examples = ", ".join(chip.example for chip in CHIPS.values())
         raise BadInput(f"--topology={name}: no such TPU; use for example {examples}")
     chip, sold = CHIPS[kind], rented()[kind]
-    sides = [int(side) for side in layout.split("x")] if re.fullmatch(r"\d{1,5}(x\d{1,5})*", layout) else []
+    sides = (
+        [int(side) for side in layout.split("x")]
+        if re.fullmatch(r"\d{1,5}(x\d{1,5})*", layout)
+        else []
+    )
     if not sold.has(sides):
         shapes = ", ".join(sold.shapes).replace("cubes", "or multiples of 4")
         more = ", and --slices for more" if sold.joined else ""
         raise BadInput(
-            f"--topology={name}: no such slice is rented, as {chip.example} is; {kind} has {shapes}, up to "
-            f"{sold.largest} chips{more}"
+            f"--topology={name}: no such slice is rented, as {chip.example} is; {kind} has "
+            f"{shapes}, up to {sold.largest} chips{more}"
         )
     if slices > 1 and not sold.joined:
-        raise BadInput(f"--slices={slices}: {kind} slices cannot be joined; those of v4 and later can")
+        raise BadInput(
+            f"--slices={slices}: {kind} slices cannot be joined; those of v4 and later can"
+        )
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise BadInput(f"compile needs the TPU compiler libtpu: {how_to_install('tpu')}")
     return chip
 
 
 def check_readable(name: str, chip: Chip) -> None:
-    """Raises BadInput if this jaxlib cannot read what libtpu compiles for the chip: before it compiles for an hour."""
+    """Raises BadInput if this jaxlib cannot read what libtpu compiles for the chip: before it
+    compiles for an hour.
+    """
     version = importlib.metadata.version("jaxlib")
     if tuple(int(part) for part in version.split(".")[:2]) < chip.jaxlib:
         needed = ".".join(map(str, chip.jaxlib))
         raise BadInput(
-            f"--topology={name}: jaxlib {version} cannot read the programs that libtpu makes for it; jaxlib {needed} "
-            "can, which needs Python 3.12"
+            f"--topology={name}: jaxlib {version} cannot read the programs that libtpu makes for "
+            f"it; jaxlib {needed} can, which needs Python 3.12"
         )
 
 
 def describe(name: str, slices: int = 1) -> Topology:
-    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing or rejects it."""
+    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing
+    or rejects it.
+    """
     chip = check(name, slices)
     import jax
     from jax.experimental import topologies
@@ -178,7 +209,11 @@ def describe(name: str, slices: int = 1) -> Topology:
         # libtpu's default is one device per core, which no v4 slice in the cloud uses.
         options["chip_config_name"] = "megacore"
     try:
-        devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+        devices = tuple(
+            topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+        )
     except jax.errors.JaxRuntimeError as error:
-        raise BadInput(f"--topology={name}: {summary(error)}; for example {chip.example}") from error
+        raise BadInput(
+            f"--topology={name}: {summary(error)}; for example {chip.example}"
+        ) from error
     return Topology(name, slices, chip, devices)

@@ -1,4 +1,6 @@
-"""The bytes that one instruction of a compiled program moves between HBM and the core, from the text of its types."""
+"""The bytes that one instruction of a compiled program moves between HBM and the core, from the
+text of its types.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import re
 
 from xlnet_jax.aot.hlo import ARRAY, KERNEL, Instruction, Program, attribute, bits, ints
 
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id"}
+FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "opt-barrier",
+    "partition-id",
+}
 """Opcodes that move no bytes."""
 _SLICES = {"slice", "dynamic-slice", "gather"}
 
@@ -15,26 +26,33 @@ _SLICES = {"slice", "dynamic-slice", "gather"}
 def moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
     """Bytes that one instruction reads from and writes to HBM, with the padding of tiles.
 
-    Of an array that is sliced, gathered from or updated in place only the part. A kernel of Pallas may read a block
-    more than once, which is not seen here.
+    Of an array that is sliced, gathered from or updated in place only the part. A kernel of Pallas
+    may read a block more than once, which is not seen here.
     """
     if one.opcode in ("copy-start", "slice-start"):
         # One end of a copy is in HBM, or both.
         ends = _split(one.type)[:2]
         return min(map(padded_bytes, ends)) * sum(map(in_hbm, ends))
-    if one.opcode in FREE or one.opcode.endswith(("-start", "-update", "-done")) or _moves_nothing(one):
+    if (
+        one.opcode in FREE
+        or one.opcode.endswith(("-start", "-update", "-done"))
+        or _moves_nothing(one)
+    ):
         return 0
     operands = [body[name] for name in one.operands if name in body]
     read = sum(
         min(_read(program, one, each.name, each.type), padded_bytes(each.type))
-        for each in operands if in_hbm(each.type)
-    )  # fmt: skip
+        for each in operands
+        if in_hbm(each.type)
+    )
     results, written = _split(one.type), _written(program, body, one)
     return read + sum(size for kind, size in zip(results, written, strict=True) if in_hbm(kind))
 
 
 def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
-    """Bytes of an operand of this type that an instruction reads, at most once for each use in a fusion."""
+    """Bytes of an operand of this type that an instruction reads, at most once for each use in a
+    fusion.
+    """
     if _moves_nothing(one):
         return 0
     if one.opcode in _SLICES and one.operands[0] == operand:
@@ -44,15 +62,20 @@ def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
     if one.opcode != "fusion":
         return padded_bytes(kind)
     body = program.computations[attribute(one, "calls")]
-    entries = {each.name for each in body.values() if each.opcode == "parameter"
-               and one.operands[int(each.operands[0])] == operand}  # fmt: skip
+    entries = {
+        each.name
+        for each in body.values()
+        if each.opcode == "parameter" and one.operands[int(each.operands[0])] == operand
+    }
     total = 0
     for each in body.values():
         if each.opcode == "bitcast" and each.operands[0] in entries:
             # The same array.
             entries.add(each.name)
         else:
-            total += sum(_read(program, each, name, kind) for name in entries.intersection(each.operands))
+            total += sum(
+                _read(program, each, name, kind) for name in entries.intersection(each.operands)
+            )
     return total
 
 
@@ -73,12 +96,18 @@ def _written(program: Program, body: dict[str, Instruction], one: Instruction) -
 
 
 def _moves_nothing(one: Instruction) -> bool:
-    """A mark of the compiler, or a piece of a collective: like one with a start and a done, it runs beside the work."""
-    return (one.opcode == "custom-call" and KERNEL not in one.attributes) or "chain_id=" in one.attributes
+    """A mark of the compiler, or a piece of a collective: like one with a start and a done, it runs
+    beside the work.
+    """
+    return (
+        one.opcode == "custom-call" and KERNEL not in one.attributes
+    ) or "chain_id=" in one.attributes
 
 
 def padded_bytes(kind: str) -> int:
-    """Bytes of an array type with its padding: `{1,0:T(8,128)}` rounds the two minor dimensions up to 8 and 128."""
+    """Bytes of an array type with its padding: `{1,0:T(8,128)}` rounds the two minor dimensions up
+    to 8 and 128.
+    """
     total = 0
     for dtype, dims, order, layout in ARRAY.findall(kind):
         sizes, tile = ints(dims), re.match(r"T\(([\d,]+)\)", layout)

@@ -1,9 +1,10 @@
-"""Checksums of arrays, the same for every mesh and number of processes, computed where the arrays are.
+"""Checksums of arrays, the same for every mesh and number of processes, computed where the arrays
+are.
 
-The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements: of a mixture of the
-element's bits with its position in the whole array. A sum has no order, so every device sums its own part. One
-different element always changes each of the four sums; several leave all four unchanged with a probability of 2^-128.
-This detects accidents, not forgery.
+The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements: of a
+mixture of the element's bits with its position in the whole array. A sum has no order, so every
+device sums its own part. One different element always changes each of the four sums; several leave
+all four unchanged with a probability of 2^-128. This detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ _PART = 2**18  # elements
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
 
-def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tuple[dict[str, str], list[str]]:
-    """The checksum of every array by its path, such as `params/embedding`, and the paths of non-finite arrays.
+def of_trees(
+    trees: Any, shapes: dict[str, tuple[int, ...]] | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """The checksum of every array by its path, such as `params/embedding`, and the paths of
+    non-finite arrays.
 
-    All processes of a run must call it together; each gets the answers for the whole arrays. Waits for the devices.
-    Of an array with an entry in `shapes`, only so many first elements along each axis count.
+    All processes of a run must call it together; each gets the answers for the whole arrays. Waits
+    for the devices. Of an array with an entry in `shapes`, only so many first elements along each
+    axis count.
     """
-    arrays = {name: array for name, array in by_path(trees).items() if isinstance(array, jax.Array | np.ndarray)}
+    arrays = {
+        name: array
+        for name, array in by_path(trees).items()
+        if isinstance(array, jax.Array | np.ndarray)
+    }
     shapes = {name: array.shape for name, array in arrays.items()} | (shapes or {})
     in_memory = {name: np.asarray(array) for name, array in arrays.items() if _in_memory(array)}
     on_devices = {name: array for name, array in arrays.items() if name not in in_memory}
@@ -40,7 +49,9 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
     for name, array in in_memory.items():
         sums[name], finite[name] = sums_in_memory(_first(array, shapes[name]))
     digits = {name: "".join(f"{word:08x}" for word in sums[name].tolist()) for name in arrays}
-    checksums = {name: f"{form(array, shapes[name])} {digits[name]}" for name, array in arrays.items()}
+    checksums = {
+        name: f"{form(array, shapes[name])} {digits[name]}" for name, array in arrays.items()
+    }
     return checksums, [name for name in arrays if not finite[name]]
 
 
@@ -48,16 +59,22 @@ def _in_memory(array: Any) -> bool:
     """Whether an array is in the memory of this process, whole and without another device."""
     if isinstance(array, np.ndarray):
         return True
-    return array.is_fully_addressable and [device.platform for device in array.sharding.device_set] == ["cpu"]
+    return array.is_fully_addressable and [
+        device.platform for device in array.sharding.device_set
+    ] == ["cpu"]
 
 
 def sums_in_memory(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """`sums_of` an array and whether it is finite, in parts: XLA for CPUs would need five times its size."""
+    """`sums_of` an array and whether it is finite, in parts: XLA for CPUs would need five times its
+    size.
+    """
     flat = np.ascontiguousarray(array).reshape(-1)
     sums, finite, at = np.zeros(len(SALTS), np.uint32), True, 1
     for part in np.split(flat, range(_PART, len(flat), _PART)):
         finite &= bool(np.isfinite(part).all())
-        words = (part if part.dtype == bool else part.view(np.dtype(_UNSIGNED[part.dtype.itemsize]))).astype(np.uint32)
+        words = (
+            part if part.dtype == bool else part.view(np.dtype(_UNSIGNED[part.dtype.itemsize]))
+        ).astype(np.uint32)
         position = _mixed(np.arange(at, at + len(words)).astype(np.uint32))
         sums += np.array([_mixed(words ^ (position + salt)).sum(dtype=np.uint32) for salt in SALTS])
         at += len(words)
@@ -85,16 +102,28 @@ def _first(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
-    """The sharding of the sums: on every device of the arrays, so that each process can read them."""
+    """The sharding of the sums: on every device of the arrays, so that each process can read
+    them.
+    """
     sharding = next(iter(arrays.values())).sharding
-    return NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
+    return (
+        NamedSharding(sharding.mesh, PartitionSpec())
+        if isinstance(sharding, NamedSharding)
+        else None
+    )
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled(out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
-    def sums_and_finite(arrays: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+def _compiled(
+    out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Any:
+    def sums_and_finite(
+        arrays: dict[str, jax.Array],
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         arrays = {name: _first(arrays[name], shape) for name, shape in shapes if name in arrays}
-        return jax.tree.map(sums_of, arrays), {name: jnp.isfinite(array).all() for name, array in arrays.items()}
+        return jax.tree.map(sums_of, arrays), {
+            name: jnp.isfinite(array).all() for name, array in arrays.items()
+        }
 
     return jax.jit(sums_and_finite, out_shardings=out_sharding)
 
@@ -102,7 +131,9 @@ def _compiled(out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple
 def sums_of(array: jax.Array) -> jax.Array:
     """The four sums of an array: uint32 [4]."""
     is_bool = array.dtype == jnp.bool_
-    bits = array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
+    bits = (
+        array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
+    )
     # Of 64-bit elements two words, along a last axis.
     words = bits.astype(jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)
@@ -116,7 +147,9 @@ def sums_of(array: jax.Array) -> jax.Array:
 
 
 def _mixed(word: Any) -> Any:
-    """The last steps of MurmurHash3: a permutation of the 32-bit words in which every bit depends on all."""
+    """The last steps of MurmurHash3: a permutation of the 32-bit words in which every bit depends
+    on all.
+    """
     word ^= word >> 16
     word *= np.uint32(0x85EBCA6B)
     word ^= word >> 13

@@ -1,13 +1,15 @@
-"""How Orbax writes and reads arrays: in which chunks and by whom; where processes wait; what a failure leaves.
+"""How Orbax writes and reads arrays: in which chunks and by whom; where processes wait; what a
+failure leaves.
 
-Under data parallelism every process needs all parameters, and the bucket would send them to each. Instead an array is
-read split over the devices that will hold copies of it (`mesh.spread`), and an all-gather copies it to where it is
-wanted (`Checkpoints.gather`).
+Under data parallelism every process needs all parameters, and the bucket would send them to each.
+Instead an array is read split over the devices that will hold copies of it (`mesh.spread`), and an
+all-gather copies it to where it is wanted (`Checkpoints.gather`).
 
-An array is stored in chunks, which can only be read whole. So it is split between chunks: no process reads one twice,
-and none reads more than without the split, even if the checkpoint was written by other devices. Orbax's own
-`use_load_and_broadcast` is not used: the hosts of one replica read everything, a replica must be whole hosts, and the
-broadcast is part of the read, where a process waits for others that may have found their files damaged.
+An array is stored in chunks, which can only be read whole. So it is split between chunks: no
+process reads one twice, and none reads more than without the split, even if the checkpoint was
+written by other devices. Orbax's own `use_load_and_broadcast` is not used: the hosts of one replica
+read everything, a replica must be whole hosts, and the broadcast is part of the read, where a
+process waits for others that may have found their files damaged.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ def context() -> ocp.Context:
     saving = ocp.options.ArrayOptions.Saving(
         scoped_storage_options_creator=_chunks, min_slice_bytes_for_replica_parallel=2**16
     )
-    return ocp.Context(array_options=ocp.options.ArrayOptions(saving=saving), async_options=_Async())
+    return ocp.Context(
+        array_options=ocp.options.ArrayOptions(saving=saving), async_options=_Async()
+    )
 
 
 def _chunks(key: Any, value: Any) -> Any:
-    """Orbax's options for an array: chunks of at most 1 MiB, because a chunk can only be read whole: see `mesh.spread`.
+    """Orbax's options for an array: chunks of at most 1 MiB, because a chunk can only be read
+    whole: see `mesh.spread`.
 
-    Not if a size is odd, such as a vocabulary of 30522 = 6 x 5087: Orbax would cut it into single rows.
+    Not if a size is odd, such as a vocabulary of 30522 = 6 x 5087: Orbax would cut it into single
+    rows.
     """
     del key
     even = all(size < 64 or size % 64 == 0 for size in value.shape)
@@ -42,7 +48,9 @@ def _chunks(key: Any, value: Any) -> Any:
 
 
 class _Async(ocp.options.AsyncOptions):
-    """Orbax's options, with `_barrier`, which only its older interface has (checked with orbax-checkpoint 0.12.8)."""
+    """Orbax's options, with `_barrier`, which only its older interface has (checked with
+    orbax-checkpoint 0.12.8).
+    """
 
     def v0(self) -> Any:
         return dataclasses.replace(super().v0(), barrier_sync_fn=_barrier)
@@ -51,17 +59,23 @@ class _Async(ocp.options.AsyncOptions):
 def _barrier(*, key: str, timeout_ms: int) -> None:
     """Orbax's barrier, except in a thread of a save in which this process has failed.
 
-    Orbax waits there for the other processes, which wait for this one to write its part: for 20 minutes. The error ends
-    the run in all of them instead.
+    Orbax waits there for the other processes, which wait for this one to write its part: for 20
+    minutes. The error ends the run in all of them instead.
     """
-    failed = sys.exception() is not None and threading.current_thread() is not threading.main_thread()
+    failed = (
+        sys.exception() is not None and threading.current_thread() is not threading.main_thread()
+    )
     if not failed:
         multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def unless_late(hook: Callable[[Any], None], raised: Any) -> None:
-    """`sys.unraisablehook` without one kind of traceback: after an error TensorStore calls back into an event loop of
-    Orbax that is closed, once for each other array of the tree. The error itself is raised.
+    """`sys.unraisablehook` without one kind of traceback: after an error TensorStore calls back
+    into an event loop of Orbax that is closed, once for each other array of the tree. The error
+    itself is raised.
     """
-    if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+    if not (
+        isinstance(raised.exc_value, RuntimeError)
+        and str(raised.exc_value) == "Event loop is closed"
+    ):
         hook(raised)

@@ -1,7 +1,8 @@
-"""Checkpoint restore: the newest checkpoint that all processes can read and whose arrays are what was saved.
+"""Checkpoint restore: the newest checkpoint that all processes can read and whose arrays are what
+was saved.
 
-A run that resumes moves newer damaged checkpoints to `<workdir>/quarantine/` after it finds a good one; if none is
-good, nothing is moved or written. Evaluation and export only read.
+A run that resumes moves newer damaged checkpoints to `<workdir>/quarantine/` after it finds a good
+one; if none is good, nothing is moved or written. Evaluation and export only read.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ log = logging.getLogger("xlnet_jax")
 OF_VOCABULARY = ("params/word_embedding", "params/lm_head/bias")
 """Parameters with a row for each piece."""
 TreesOf = Callable[[str, int, Json], Trees]
-"""From the folder, the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not
-belong here."""
+"""From the folder, the step and the record of a checkpoint to the abstract trees to read; BadInput
+if it does not belong here.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +48,28 @@ class Restored:
     """The newer steps, and the fault of each."""
 
 
-def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arrays: bool = True) -> Restored | None:
-    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine, but
-    not without its `arrays` (see `newest`).
+def resume(
+    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arrays: bool = True
+) -> Restored | None:
+    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved
+    to quarantine, but not without its `arrays` (see `newest`).
 
-    Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then nothing is changed.
+    Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then
+    nothing is changed.
     """
     if not arrays:
-        return newest(checkpoints, same_arrays(trees_of), processes, arrays=False) if checkpoints.steps() else None
+        return (
+            newest(checkpoints, same_arrays(trees_of), processes, arrays=False)
+            if checkpoints.steps()
+            else None
+        )
     restored = _newest_undamaged(checkpoints, same_arrays(trees_of), processes)
     if restored is not None and restored.damaged:
         for step, why in restored.damaged.items():
             folder = f"{checkpoints.workdir}/quarantine"
-            log.error("%s; moved to %s/%d*, resuming from step %d", why, folder, step, restored.step)
+            log.error(
+                "%s; moved to %s/%d*, resuming from step %d", why, folder, step, restored.step
+            )
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), folder)
         counts = processes.collect(str(operations()), "moving damaged checkpoints aside")
@@ -67,9 +78,14 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arra
 
 
 def newest(
-    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None = None, arrays: bool = True
+    checkpoints: Checkpoints,
+    trees_of: TreesOf,
+    processes: Session,
+    step: int | None = None,
+    arrays: bool = True,
 ) -> Restored:
-    """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one of `step`.
+    """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one
+    of `step`.
 
     Without its `arrays` only its record is read and checked: what is damaged in them is not found.
 
@@ -81,19 +97,26 @@ def newest(
         raise BadInput(f"{checkpoints.path}: no checkpoint of step {step}; there are {known}")
     restored = _newest_undamaged(checkpoints, trees_of, processes, step, arrays) if steps else None
     if restored is None:
-        raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
+        raise BadInput(
+            f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one"
+        )
     for why in restored.damaged.values():
         log.warning("%s; taking step %d", why, restored.step)
     return restored
 
 
 def parameters(
-    workdir: str, abstract_params: Any, processes: Session, step: int | None = None, averaged: bool = False
+    workdir: str,
+    abstract_params: Any,
+    processes: Session,
+    step: int | None = None,
+    averaged: bool = False,
 ) -> tuple[Any, int]:
     """The parameters of a run's checkpoint, for a reader, and its step; see `newest`.
 
-    If `averaged`, the average of the same arrays, which the optimizer keeps (`train.optimizer.Average`). A checkpoint
-    without it, of an import, has parameters alone, which are the average if it was that which was exported.
+    If `averaged`, the average of the same arrays, which the optimizer keeps
+    (`train.optimizer.Average`). A checkpoint without it, of an import, has parameters alone, which
+    are the average if it was that which was exported.
     """
     trees_of = same_arrays(lambda *_: {"params": abstract_params}, whole=False)
 
@@ -103,7 +126,8 @@ def parameters(
         number = next((int(found[1]) for found in names if found), None)
         if not averaged or number is None:
             return trees
-        return {"optimizer": [*[None] * number, {"average": trees["params"]}]}  # Orbax wants the list that it has
+        # Orbax wants the list that it has.
+        return {"optimizer": [*[None] * number, {"average": trees["params"]}]}
 
     with Checkpoints(workdir) as checkpoints:
         restored = newest(checkpoints, asked, processes, step)
@@ -114,7 +138,8 @@ def parameters(
 
 
 def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
-    """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
+    """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that
+    is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
     """
@@ -122,16 +147,26 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
     def checked(where: str, step: int, record: Json) -> Trees:
         trees = trees_of(where, step, record)
         for tree in (name for name in trees if name != "memory"):
-            forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
+            forms = {
+                name: checksums.form(leaf)
+                for name, leaf in checksums.by_path({tree: trees[tree]}).items()
+            }
             saved = _forms(record, tree)
             if record.get("phases") and not whole:
-                saved = {name: form for name, form in saved.items() if name in forms}  # and those of other phases
+                # And those of other phases.
+                saved = {name: form for name, form in saved.items() if name in forms}
             if differs := _difference(forms, saved):
                 advice = (
-                    "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in "
-                    "runs.jsonl, or start a new run from these parameters with checkpoint.init_from"
+                    (
+                        "the optimizer of the run was another; resume with the versions of "
+                        "xlnet_jax and optax in runs.jsonl, or start a new run from these "
+                        "parameters with checkpoint.init_from"
+                    )
                     if tree == "optimizer"
-                    else "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
+                    else (
+                        "config.json or the version of xlnet_jax is not that of the run "
+                        "(see runs.jsonl); restore it"
+                    )
                 )
                 raise BadInput(f"{where}: {differs}; {advice}")
         return trees
@@ -140,32 +175,44 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
 
 
 def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
-    """What differs between the arrays that a program has and those of a checkpoint, by name; empty if nothing does."""
-    other = [f"{name} is {saved[name]} there and {form} here"
-             for name, form in forms.items() if saved.get(name, form) != form]  # fmt: skip
+    """What differs between the arrays that a program has and those of a checkpoint, by name; empty
+    if nothing does.
+    """
+    other = [
+        f"{name} is {saved[name]} there and {form} here"
+        for name, form in forms.items()
+        if saved.get(name, form) != form
+    ]
     absent = [f"{name} is not there" for name in sorted(forms.keys() - saved.keys())]
-    found = other or absent or [f"{name} is not known" for name in sorted(saved.keys() - forms.keys())]
+    found = (
+        other or absent or [f"{name} is not known" for name in sorted(saved.keys() - forms.keys())]
+    )
     return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "") if found else ""
 
 
 def run_of(path: str) -> tuple[str, int | None]:
-    """The work directory and the step of a work directory or of the folder of one checkpoint in it."""
+    """The work directory and the step of a work directory or of the folder of one checkpoint in
+    it.
+    """
     workdir = path.rstrip("/")
     above, _, name = workdir.rpartition("/checkpoints/")
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
 
 
-def foreign_parameters(path: str, abstract_params: Any, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
-    """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
-    Without `arrays` there are no parameters, and all else is checked.
+def foreign_parameters(
+    path: str, abstract_params: Any, processes: Session, arrays: bool = True
+) -> tuple[Trees, Json]:
+    """Initial parameters from another run, those that both models have, as nested dictionaries; and
+    their origin. Without `arrays` there are no parameters, and all else is checked.
 
     Those of `OF_VOCABULARY` have the number of rows that they have there.
 
-    `path` is a work directory (its newest good checkpoint), or the folder of one checkpoint in it. The origin has
-    `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names of parameters that only this model has (`fresh`), and
-    of those that only the other run has (`left_over`).
+    `path` is a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
+    The origin has `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names of parameters that
+    only this model has (`fresh`), and of those that only the other run has (`left_over`).
 
-    Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing in common.
+    Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing
+    in common.
     """
     workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
@@ -173,14 +220,21 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session, arra
     def trees_of(where: str, step: int, record: Json) -> Trees:
         del where
         saved = _forms(record)
-        common = {name: _with_rows(leaf, saved[name]) if name in OF_VOCABULARY else leaf
-                  for name, leaf in leaves.items() if name in saved}  # fmt: skip
+        common = {
+            name: _with_rows(leaf, saved[name]) if name in OF_VOCABULARY else leaf
+            for name, leaf in leaves.items()
+            if name in saved
+        }
         if not common:
-            raise BadInput(f"{path} has none of this model's parameters; leave checkpoint.init_from empty")
+            raise BadInput(
+                f"{path} has none of this model's parameters; leave checkpoint.init_from empty"
+            )
         forms = {name: checksums.form(leaf) for name, leaf in common.items()}
         if differs := _difference(forms, {name: saved[name] for name in common}):
-            raise BadInput(f"{path} (step {step}): {differs}; set the same `model` keys, or leave checkpoint.init_from "
-                           "empty")  # fmt: skip
+            raise BadInput(
+                f"{path} (step {step}): {differs}; set the same `model` keys, or leave "
+                "checkpoint.init_from empty"
+            )
         return traverse_util.unflatten_dict(common, sep="/")
 
     try:
@@ -190,15 +244,18 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session, arra
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
     saved = _forms(restored.record).keys()
     return restored.trees.get("params", {}), {
-        "path": path, "step": restored.step,
+        "path": path,
+        "step": restored.step,
         **{name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")},
-        "fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys()),
-    }  # fmt: skip
+        "fresh": sorted(leaves.keys() - saved),
+        "left_over": sorted(saved - leaves.keys()),
+    }
 
 
 def _with_rows(leaf: Any, form: str) -> Any:
-    """An abstract array with as many rows as a saved one has, whole on each device; itself, if there is more that
-    differs."""
+    """An abstract array with as many rows as a saved one has, whole on each device; itself, if
+    there is more that differs.
+    """
     rows = re.split(r"[][,]", form)[1]
     sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
     other = leaf.update(shape=(int(rows), *leaf.shape[1:]), sharding=sharding)
@@ -207,17 +264,27 @@ def _with_rows(leaf: Any, form: str) -> Any:
 
 def _forms(record: Json, tree: str = "params") -> dict[str, str]:
     """Dtype and shape of every array of a tree of a checkpoint, by name."""
-    return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith(f"{tree}/")}
+    return {
+        name: text.split(" ")[0]
+        for name, text in record["checksums"].items()
+        if name.startswith(f"{tree}/")
+    }
 
 
 def _newest_undamaged(
-    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, only: int | None = None, arrays: bool = True
+    checkpoints: Checkpoints,
+    trees_of: TreesOf,
+    processes: Session,
+    only: int | None = None,
+    arrays: bool = True,
 ) -> Restored | None:
     damaged: dict[int, str] = {}
     while True:
-        # Process 0 decides: another host may see a folder a little later, and then finds it damaged. List again each
-        # time: a run that saves removes old ones while a reader reads.
-        steps = json.loads(processes.broadcast(json.dumps(checkpoints.steps() if only is None else [only])))
+        # Process 0 decides: another host may see a folder a little later, and then finds it
+        # damaged. List again each time: a run that saves removes old ones while a reader reads.
+        steps = json.loads(
+            processes.broadcast(json.dumps(checkpoints.steps() if only is None else [only]))
+        )
         damaged = {step: why for step, why in damaged.items() if step in steps}
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
@@ -233,7 +300,12 @@ def _newest_undamaged(
         if not fault:
             try:
                 trees = checkpoints.gather(step, trees, abstract, record) if arrays else {}
-                return Restored(step, record, trees, {newer: why for newer, why in damaged.items() if newer > step})
+                return Restored(
+                    step,
+                    record,
+                    trees,
+                    {newer: why for newer, why in damaged.items() if newer > step},
+                )
             except Damaged as error:
                 fault = str(error)
         trees = {}  # two states do not fit into memory
@@ -243,19 +315,24 @@ def _newest_undamaged(
     if only is not None:
         raise Damaged(f"{damaged[only]}; choose another step")
     raise BadInput(
-        f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
-        "Restore one from a copy, or start again in another --workdir"
+        f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. "
+        f"{'; '.join(damaged.values())}. Restore one from a copy, "
+        "or start again in another --workdir"
     )
 
 
 def _fault(faults: list[str]) -> str:
-    """Of a checkpoint that each process has read: one that cannot is enough, as all must resume from the same one."""
+    """Of a checkpoint that each process has read: one that cannot is enough, as all must resume
+    from the same one.
+    """
     host, fault = next(((host, fault) for host, fault in enumerate(faults) if fault), (0, ""))
     return fault if all(faults) or not fault else f"{fault} (in process {host})"
 
 
 def _move(path: str, folder: str) -> None:
-    """Moves it to a folder, under a free name: a checkpoint of the same step may be damaged again."""
+    """Moves it to a folder, under a free name: a checkpoint of the same step may be damaged
+    again.
+    """
     name = os.path.basename(path)
     with files.translate_errors(path):
         taken = {there.rstrip("/") for there in files.listing(folder)}

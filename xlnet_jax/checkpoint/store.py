@@ -3,15 +3,17 @@
 A checkpoint is some named trees and a JSON record. Of a run (`train.state.State.split`):
 
     params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
-    record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
-             of every array, and a hash of the record itself
+    record   the data plan, the resolved configuration by dotted key, the corpus hash, the format
+             version, the checksum of every array, and a hash of the record itself
 
-so that evaluation and export can read only the parameters. A save copies the arrays to the host before it returns; the
-training step may then donate them while they are written. `restore` decides from which checkpoint a run resumes.
+so that evaluation and export can read only the parameters. A save copies the arrays to the host
+before it returns; the training step may then donate them while they are written. `restore` decides
+from which checkpoint a run resumes.
 
-A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically; there, a checkpoint is
-complete when Orbax's `commit_success.txt` is in it. A folder that a killed run left without it is no checkpoint, and
-the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in it is code or is unpickled.
+A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically;
+there, a checkpoint is complete when Orbax's `commit_success.txt` is in it. A folder that a killed
+run left without it is no checkpoint, and the next save removes it. A checkpoint is JSON and arrays
+of numbers: nothing in it is code or is unpickled.
 
 Only this module and `chunks` import Orbax.
 """
@@ -49,7 +51,9 @@ _COMPLETE_IN_BUCKET = "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 """On disk, in the name of a folder that is not complete."""
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""Errors of the operating system for a damaged file; others (no permission, no memory) have other causes."""
+"""Errors of the operating system for a damaged file; others (no permission, no memory) have other
+causes.
+"""
 
 _ROWS_AXIS = {"hidden": 1, "valid": 0}
 """Of the arrays of the memory."""
@@ -64,32 +68,41 @@ class Damaged(BadInput):
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
-    """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first `save`.
+    """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first
+    `save`.
 
     Args:
-      keep: which checkpoints are kept when new ones are written; None = this is a reader, which does not change the
-        folder (a run may be writing to it).
+      keep: which checkpoints are kept when new ones are written; None = this is a reader, which
+        does not change the folder (a run may be writing to it).
       losses: returns the held-out loss by step, where it is known.
     """
 
     def __init__(
-        self, workdir: str, keep: CheckpointConfig | None = None, losses: Callable[[], dict[int, float]] = dict
+        self,
+        workdir: str,
+        keep: CheckpointConfig | None = None,
+        losses: Callable[[], dict[int, float]] = dict,
     ) -> None:
         # Orbax only writes to absolute paths; a bucket's address is one.
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep, self._losses = keep, losses
-        # Orbax logs, in many lines, errors that it also raises; we report them in one line. A failed read leaves
-        # unfinished tasks, which asyncio logs later.
+        # Orbax logs, in many lines, errors that it also raises; we report them in one line. A
+        # failed read leaves unfinished tasks, which asyncio logs later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         with files.translate_errors(str(self.path)):
             if keep is None and not self.path.exists():
-                raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
+                raise BadInput(
+                    f"{self.path}: no such folder; "
+                    "give the --workdir of a run that has saved a checkpoint"
+                )
         self._writer: Any = None
         self._pending: Any = None
         self.seconds = 0.0
-        """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
+        """Of the last complete save, from the copy to the host until it was on disk; 0 = none
+        yet.
+        """
 
     def __enter__(self) -> Checkpoints:
         self._hook = sys.unraisablehook
@@ -98,7 +111,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A full disk, or a bucket that refuses or does not answer, is reported in one line (BadInput, RestartMe).
+        """A full disk, or a bucket that refuses or does not answer, is reported in one line
+        (BadInput, RestartMe).
 
         On disk, what a failed save has written is removed: it may be what fills the disk.
         """
@@ -106,9 +120,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             with files.translate_errors(str(self.path)):
                 yield
         except Exception:
-            # Orbax's would raise the same error again at the next call. The next save makes a new one.
+            # Orbax's would raise the same error again at the next call. The next save makes a new
+            # one.
             self._writer = None
-            # Of several processes, the others may still write there; their run ends, and the next one removes it.
+            # Of several processes, the others may still write there; their run ends, and the next
+            # one removes it.
             if files.at(self.workdir).locks and jax.process_count() == 1:
                 for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
                     time.sleep(pause)
@@ -118,7 +134,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
-        """Raises Damaged for all errors of libraries about a file that differs from what was written."""
+        """Raises Damaged for all errors of libraries about a file that differs from what was
+        written.
+        """
         where = self.path / str(step)
         try:
             with files.at(self.workdir).translate_errors(str(where)):
@@ -131,7 +149,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             refused = isinstance(error, OSError) and error.errno not in (None, *_MOVED)
             if refused or "PERMISSION_DENIED" in str(error):
                 file = getattr(error, "filename", None) or where
-                raise BadInput(f"{file}: {summary(error)}; fix this and rerun the same command") from error
+                raise BadInput(
+                    f"{file}: {summary(error)}; fix this and rerun the same command"
+                ) from error
             if files.at(self.workdir).locks:
                 # Orbax takes a folder that it may not read for one without files.
                 with files.translate_errors(str(where)), contextlib.suppress(FileNotFoundError):
@@ -140,16 +160,21 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, the newest first. Their contents are not checked."""
+        """The steps of all complete checkpoints, the newest first. Their contents are not
+        checked.
+        """
         folder = str(self.path)
         with files.translate_errors(folder):
             names = files.finished_folders(folder, _COMPLETE_IN_BUCKET)
         # Not those that an operator has renamed, such as 0008.
-        return sorted((int(name) for name in names if name.isdecimal() and str(int(name)) == name), reverse=True)
+        return sorted(
+            (int(name) for name in names if name.isdecimal() and str(int(name)) == name),
+            reverse=True,
+        )
 
     def record(self, step: int) -> Json:
-        """The JSON record of a checkpoint. Raises Damaged if it cannot be read, or differs from what was saved, and
-        BadInput if it has another format.
+        """The JSON record of a checkpoint. Raises Damaged if it cannot be read, or differs from
+        what was saved, and BadInput if it has another format.
         """
         where = self.path / str(step)
         with self._read(step):
@@ -157,9 +182,14 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         version = record.get("format_version") if isinstance(record, dict) else None
         if version is None:
             # Orbax treats a missing or broken metadata file as an empty one.
-            raise Damaged(f"{where} is damaged: its record (_CHECKPOINT_METADATA) is missing or cannot be read")
+            raise Damaged(
+                f"{where} is damaged: its record (_CHECKPOINT_METADATA) "
+                "is missing or cannot be read"
+            )
         # Records of other formats may have no hash.
-        if (version == FORMAT_VERSION or "record_sha256" in record) and record.get("record_sha256") != _hash(record):
+        if (version == FORMAT_VERSION or "record_sha256" in record) and record.get(
+            "record_sha256"
+        ) != _hash(record):
             raise Damaged(f"{where} is damaged: its record is not what was saved")
         if version != FORMAT_VERSION:
             raise BadInput(
@@ -169,7 +199,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return record
 
     def save(self, step: int, trees: Trees, record: Json, finite: Sequence[str] = ()) -> None:
-        """Starts to write a checkpoint, after the previous one is complete. The next call raises errors of the writer.
+        """Starts to write a checkpoint, after the previous one is complete. The next call raises
+        errors of the writer.
 
         Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
         """
@@ -177,8 +208,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         bad = [name for name in bad if name.split("/")[0] in finite]
         if bad:
             raise Diverged(
-                f"step {step}: {bad[0]} is not finite (and others: {len(bad) - 1}), so no checkpoint is written; "
-                "the newest one is from before; lower optimizer.learning_rate"
+                f"step {step}: {bad[0]} is not finite (and others: {len(bad) - 1}), so no "
+                "checkpoint is written; the newest one is from before; "
+                "lower optimizer.learning_rate"
             )
         self.wait()
         began = time.perf_counter()
@@ -188,22 +220,34 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=chunks.context()
+                    self.path,
+                    preservation_policy=self,
+                    cleanup_tmp_directories=True,
+                    context=chunks.context(),
                 )
-            self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
-            self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
+            self._pending = self._writer.save_checkpointables_async(
+                step, trees, force=True, custom_metadata=record
+            )
+            self._pending.on_complete(
+                lambda _: setattr(self, "seconds", time.perf_counter() - began)
+            )
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the oldest first.
+        """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the
+        oldest first.
 
         Its own policy for the best needs the loss before a checkpoint is written.
         """
         del context
         assert self._keep is not None, "a reader does not write"
         keep, losses, steps = self._keep, self._losses(), [each.step for each in checkpoints]
-        best = sorted(losses.keys() & {*steps}, key=lambda step: (losses[step], step))[: keep.keep_best]
+        best = sorted(losses.keys() & {*steps}, key=lambda step: (losses[step], step))[
+            : keep.keep_best
+        ]
         kept = {*steps[-keep.keep :], *best}
-        return [step in kept or (keep.keep_every > 0 and step % keep.keep_every == 0) for step in steps]
+        return [
+            step in kept or (keep.keep_every > 0 and step % keep.keep_every == 0) for step in steps
+        ]
 
     def wait(self) -> None:
         """Waits until the started save is complete on disk."""
@@ -213,10 +257,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 pending.result()
 
     def read(self, step: int, abstract: Trees) -> Trees:
-        """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`; `gather` finishes the job.
+        """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`; `gather`
+        finishes the job.
 
-        Arrays that are not in `abstract` are not read. Each process reads on its own: none waits for another, which may
-        find its files damaged, and of a replicated array each reads a part. Raises Damaged.
+        Arrays that are not in `abstract` are not read. Each process reads on its own: none waits
+        for another, which may find its files damaged, and of a replicated array each reads a part.
+        Raises Damaged.
         """
         where = self.path / str(step)
         me = jax.process_index()
@@ -225,42 +271,61 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         )
         options: Any = {
             "multiprocessing_options": alone if jax.process_count() > 1 else None,
-            "pytree_options": ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True)),
+            "pytree_options": ocp.options.PyTreeOptions(
+                loading=ocp.options.PyTreeOptions.Loading(partial_load=True)
+            ),
         }
         trees: Trees = {}
         with self._read(step):
             with ocp.Context(**options):
                 stored = checksums.by_path(ocp.checkpointables_metadata(where).metadata)
-            abstract = jax.tree_util.tree_map_with_path(functools.partial(_in_parts, stored), abstract)
-            # One after the other: if one of several fails, Orbax does not await the others, and Python warns.
+            abstract = jax.tree_util.tree_map_with_path(
+                functools.partial(_in_parts, stored), abstract
+            )
+            # One after the other: if one of several fails, Orbax does not await the others, and
+            # Python warns.
             for name, tree in abstract.items():
                 # The memory may have other rows of weight 0: their number depends on the devices.
-                loading = ocp.options.ArrayOptions.Loading(enable_padding_and_truncation=name == "memory")
-                with ocp.Context(**options, array_options=ocp.options.ArrayOptions(loading=loading)):
+                loading = ocp.options.ArrayOptions.Loading(
+                    enable_padding_and_truncation=name == "memory"
+                )
+                with ocp.Context(
+                    **options, array_options=ocp.options.ArrayOptions(loading=loading)
+                ):
                     trees |= ocp.load_checkpointables(where, {name: tree})
-        # With `partial_load`, Orbax returns an array that is not in its metadata as it was asked for.
+        # With `partial_load`, Orbax returns an array that is not in its metadata as it was asked
+        # for.
         for name, leaf in checksums.by_path(trees).items():
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise Damaged(f"{where} is damaged: {name} is missing")
         return trees
 
     def gather(self, step: int, trees: Trees, abstract: Trees, record: Json) -> Trees:
-        """What was read, with the shardings of `abstract`, compared with the checksums of what was saved.
+        """What was read, with the shardings of `abstract`, compared with the checksums of what was
+        saved.
 
-        All processes must call it together, after each has read without an error. Raises Damaged in all processes.
+        All processes must call it together, after each has read without an error. Raises Damaged in
+        all processes.
         """
         where = self.path / str(step)
         trees = meshes.placed(trees, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         sums, _ = sums_of(trees, record)
-        wrong = [name for name, checksum in sums.items() if record["checksums"].get(name) != checksum]
+        wrong = [
+            name for name, checksum in sums.items() if record["checksums"].get(name) != checksum
+        ]
         if wrong:
-            raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (and others: {len(wrong) - 1})")
+            raise Damaged(
+                f"{where} is damaged: {wrong[0]} is not what was saved (and "
+                f"others: {len(wrong) - 1})"
+            )
         return trees
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Waits and releases the folder. After an error in one of several processes a save may never be complete.
+        """Waits and releases the folder. After an error in one of several processes a save may
+        never be complete.
 
-        The error that ends the block is the one that is raised: one of the save in flight is then only logged.
+        The error that ends the block is the one that is raised: one of the save in flight is then
+        only logged.
         """
         try:
             if error is not None and jax.process_count() > 1:
@@ -278,7 +343,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
 
 def sums_of(trees: Trees, record: Json) -> tuple[dict[str, str], list[str]]:
-    """`checksums.of_trees`, of the memory without the rows of weight 0, which are those that the data plan lacks."""
+    """`checksums.of_trees`, of the memory without the rows of weight 0, which are those that the
+    data plan lacks.
+    """
     shapes = {}
     for name, array in trees.get("memory", {}).items() if record.get("plan") else ():
         axis, rows = _ROWS_AXIS[name], record["plan"][-1][2]
@@ -297,9 +364,9 @@ def _in_parts(stored: Trees, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Shape
 def operations(at_least: int = 0) -> int:
     """How many operations this process has asked Orbax for, raised to `at_least`.
 
-    The names of Orbax's barriers contain this number: processes that have made different numbers of reads, because only
-    one of them found damage, would wait for each other at the next save. Private (checked with orbax-checkpoint
-    0.12.8): nothing public sets it.
+    The names of Orbax's barriers contain this number: processes that have made different numbers of
+    reads, because only one of them found damage, would wait for each other at the next save.
+    Private (checked with orbax-checkpoint 0.12.8): nothing public sets it.
     """
     from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
@@ -315,7 +382,9 @@ def _hash(record: Json) -> str:
 
 
 def save_parameters(folder: str, params: Any) -> None:
-    """Writes a tree of arrays as a folder that `orbax.checkpoint.v1.load` reads, without a record of ours."""
+    """Writes a tree of arrays as a folder that `orbax.checkpoint.v1.load` reads, without a record
+    of ours.
+    """
     ocp.save(folder, params)
 
 
@@ -324,7 +393,12 @@ def load_parameters(folder: str) -> Trees:
     try:
         one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         stored: Any = ocp.metadata(folder).metadata
-        loaded = ocp.load(folder, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored))
+        loaded = ocp.load(
+            folder,
+            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored),
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadInput(f"{folder}: Orbax cannot read it ({summary(error)}); copy it again") from error
+        raise BadInput(
+            f"{folder}: Orbax cannot read it ({summary(error)}); copy it again"
+        ) from error
     return {name: np.asarray(array) for name, array in checksums.by_path(loaded).items()}

@@ -1,9 +1,10 @@
-"""`xlnet-jax configure`: writes a configuration file for this corpus, this machine and the time available.
+"""`xlnet-jax configure`: writes a configuration file for this corpus, this machine and the time
+available.
 
-It takes the largest model that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al., arXiv:2203.15556), judged by
-the speed of the smallest, which is measured here; the speed of the chosen model is then measured too. No text is read
-more than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). The result is a starting
-point, not an optimum.
+It takes the largest model that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al.,
+arXiv:2203.15556), judged by the speed of the smallest, which is measured here; the speed of the
+chosen model is then measured too. No text is read more than `MOST_EPOCHS` times: more is of little
+use (Muennighoff et al., arXiv:2305.16264). The result is a starting point, not an optimum.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from xlnet_jax.train.step import build_step, create_state
 TOKENS_PER_PARAMETER = 20
 MOST_EPOCHS = 40
 _TARGETS_A_PIECE = 18
-"""For a loss below that of word frequencies. Measured for the first of `SIZES` and 4000 pieces, each run with its own
-schedule: 7 targets a piece (80 steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below."""
+"""For a loss below that of word frequencies. Measured for the first of `SIZES` and 4000 pieces,
+each run with its own schedule: 7 targets a piece (80 steps) end 0.15 nat above, 12 (140 steps) 0.09
+above, 24 (280 steps) 0.08 below.
+"""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -54,7 +57,9 @@ _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
 class Size(NamedTuple):
-    """A model, the length T of its examples (half of it fresh), its memory M, and rows per device."""
+    """A model, the length T of its examples (half of it fresh), its memory M, and rows per
+    device.
+    """
 
     layers: int
     d_model: int
@@ -75,19 +80,25 @@ SIZES = (
 
 
 def configure(
-    corpus: str, output: str, minutes: float, family: str | None = None, objective: str | None = None
+    corpus: str,
+    output: str,
+    minutes: float,
+    family: str | None = None,
+    objective: str | None = None,
 ) -> Json:
-    """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
-    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included. `family` None is
-    that of `prepare --family`, or xlnet; the `objective` is `mdm`, or the usual one of the family.
+    """Writes a configuration for one process on this machine, whose speed is measured: about a
+    minute on two idle cores, mostly compiling. The `minutes` are those of the training, start and
+    evaluations included. `family` None is that of `prepare --family`, or xlnet; the `objective` is
+    `mdm`, or the usual one of the family.
 
     Returns:
-      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in
-      the metrics; `new_tokens`, those of the text that are read in all, and `epochs`, how often that is the text;
-      `minutes` (expected). A warning if a loss below that of word frequencies takes more.
+      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`;
+      `tokens_per_second`, positions as in the metrics; `new_tokens`, those of the text that are
+      read in all, and `epochs`, how often that is the text; `minutes` (expected). A warning if a
+      loss below that of word frequencies takes more.
 
-    Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or a family that is not
-    trained by the objective.
+    Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or
+    a family that is not trained by the objective.
     """
     if not 0 < minutes <= 1e6:
         raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
@@ -113,21 +124,36 @@ def configure(
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
-    least = _TARGETS_A_PIECE * config.model.vocab_size / (result["batch_size"] * config.data.num_predict)
+    least = (
+        _TARGETS_A_PIECE
+        * config.model.vocab_size
+        / (result["batch_size"] * config.data.num_predict)
+    )
     if result["steps"] < least:
-        log.warning("%d steps are too few: from about %d on, expect a loss below that of mere word frequencies (the "
-                    "unigram cross-entropy); give more --minutes, or more text", result["steps"], least)  # fmt: skip
-    log.info("of %g minutes %s are for steps; %s are kept for the start with its two compilations, then %.0f %% "
-             "for evaluations and saves", minutes, duration(_training_seconds(60 * minutes)), duration(_START_SECONDS),
-             100 * (1 - _TRAINING_SHARE))  # fmt: skip
+        log.warning(
+            "%d steps are too few: from about %d on, expect a loss below that of mere word "
+            "frequencies (the unigram cross-entropy); give more --minutes, or more text",
+            result["steps"],
+            least,
+        )
+    log.info(
+        "of %g minutes %s are for steps; %s are kept for the start with its two compilations, "
+        "then %.0f %% for evaluations and saves",
+        minutes,
+        duration(_training_seconds(60 * minutes)),
+        duration(_START_SECONDS),
+        100 * (1 - _TRAINING_SHARE),
+    )
     log.info("next: %s", result["command"])
     return result
 
 
 def _fitting(base: Config, mixture: Mixture) -> list[Config]:
-    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is none.
+    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is
+    none.
 
-    Each has the longest blocks, and then the largest batch, that the text has room for: a memory is worth more.
+    Each has the longest blocks, and then the largest batch, that the text has room for: a memory is
+    worth more.
     """
     shares = zip(mixture.corpora, mixture.cycle.shares, strict=True)
     tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
@@ -135,8 +161,14 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
     for size in SIZES:
         data = _laid_out(base, size, 1, 8).data  # a member without a memory has one window
         room = max(1.0, tokens / data.reuse_len)
-        windows = max(number for number in (1, 2, 4, 8) if number <= min(room, data.windows_per_block))
-        rows = max(number for number in (1, 2, 4, 8, 16) if number <= min(size.rows, max(1.0, room / windows)))
+        windows = max(
+            number for number in (1, 2, 4, 8) if number <= min(room, data.windows_per_block)
+        )
+        rows = max(
+            number
+            for number in (1, 2, 4, 8, 16)
+            if number <= min(size.rows, max(1.0, room / windows))
+        )
         config = _laid_out(base, size, rows, windows)
         try:
             configs.check(config)
@@ -151,8 +183,10 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 
 
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
-    head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
-    dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
+    # Half the usual width in small models, for at least four heads.
+    head_dim = 64 if size.d_model >= 256 else 32
+    # As in the quick start: so small a model does not overfit.
+    dropout = 0.0 if size.layers < 4 else 0.1
     member, objective, of_family = base.model.member, base.objective, {"model": {}, "data": {}}
     if objective.stream == "content":
         of_family = member.usual(size.T, objective.name)
@@ -161,26 +195,45 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     if member.parts.projected:
         of_family["model"]["d_embed"] = min(128, size.d_model // 2)
     return base.changed(
-        model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // head_dim, "head_dim": head_dim,
-               "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std, "dropout": dropout,
-               "attention_dropout": dropout,
-               "compute_dtype": "float32" if jax.default_backend() == "cpu" else "bfloat16"} | of_family["model"],
-        data={"segment_len": size.T, "reuse_len": size.T // 2, "num_predict": size.T // 6,
-              "windows_per_block": windows_per_block} | of_family["data"],
+        model={
+            "layers": size.layers,
+            "d_model": size.d_model,
+            "heads": size.d_model // head_dim,
+            "head_dim": head_dim,
+            "d_ff": 4 * size.d_model,
+            "memory_len": size.M,
+            "init_std": size.init_std,
+            "dropout": dropout,
+            "attention_dropout": dropout,
+            "compute_dtype": "float32" if jax.default_backend() == "cpu" else "bfloat16",
+        }
+        | of_family["model"],
+        data={
+            "segment_len": size.T,
+            "reuse_len": size.T // 2,
+            "num_predict": size.T // 6,
+            "windows_per_block": windows_per_block,
+        }
+        | of_family["data"],
         optimizer={"learning_rate": size.learning_rate, "warmup_steps": 0, "schedule": "cosine"},
         train={"batch_size": rows * jax.device_count()},
-    )  # fmt: skip
+    )
 
 
 def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
-    """The largest configuration that reads enough tokens in the time, or the smallest; and its FLOPs per second.
+    """The largest configuration that reads enough tokens in the time, or the smallest; and its
+    FLOPs per second.
 
     Larger models are usually faster than the FLOPs of the smallest predict.
     """
     chosen = fitting[0]
     speed = measured(chosen, mixture)
     for config in fitting[1:]:
-        fresh = _steps(config, mixture, seconds, speed) * config.train.batch_size * config.data.reuse_len
+        fresh = (
+            _steps(config, mixture, seconds, speed)
+            * config.train.batch_size
+            * config.data.reuse_len
+        )
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
     return chosen, speed if chosen is fitting[0] else measured(chosen, mixture)
@@ -210,7 +263,13 @@ def measured(config: Config, mixture: Mixture) -> float:
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: float) -> int:
     """Steps for which there is enough time and text, at least one."""
     left = _training_seconds(seconds)
-    return max(1, min(int(left * speed / flops.step_flops(config)), int(MOST_EPOCHS / _epochs_a_step(config, mixture))))
+    return max(
+        1,
+        min(
+            int(left * speed / flops.step_flops(config)),
+            int(MOST_EPOCHS / _epochs_a_step(config, mixture)),
+        ),
+    )
 
 
 def _training_seconds(seconds: float) -> float:
@@ -226,11 +285,13 @@ def _epochs_a_step(config: Config, mixture: Mixture) -> float:
 def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
     """Adds steps, warm-up, dispatches, checkpoints and evaluations."""
     steps, rate = _steps(config, mixture, seconds, speed), speed / flops.step_flops(config)
-    dispatch = next((size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1)
+    dispatch = next(
+        (size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1
+    )
     steps -= steps % dispatch
     save = int(min(_CHECKPOINT_SECONDS * rate, steps / 4))
-    # What training leaves, in batches of blocks; at least one, at the end. A window is scored with memory and without,
-    # each a third of a step.
+    # What training leaves, in batches of blocks; at least one, at the end. A window is scored with
+    # memory and without, each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(4, batches)
     # Rounded up, so that the one after the last step is one of them.
@@ -245,34 +306,53 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
 
 
 def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json:
-    steps, batch_size, rate = config.train.steps, config.train.batch_size, speed / flops.step_flops(config)
+    steps, batch_size, rate = (
+        config.train.steps,
+        config.train.batch_size,
+        speed / flops.step_flops(config),
+    )
     return {
-        "output": output, "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
-        "parameters": count_parameters(config)["parameters"], "steps": steps, "batch_size": batch_size,
+        "output": output,
+        "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
+        "parameters": count_parameters(config)["parameters"],
+        "steps": steps,
+        "batch_size": batch_size,
         "tokens_per_second": rate * batch_size * config.data.segment_len,
-        "new_tokens": steps * batch_size * config.data.reuse_len, "epochs": steps * _epochs_a_step(config, mixture),
+        "new_tokens": steps * batch_size * config.data.reuse_len,
+        "epochs": steps * _epochs_a_step(config, mixture),
         "minutes": (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60,
-    }  # fmt: skip
+    }
 
 
 def _source(config: Config, result: Json, minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
     about = (
-        f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {quantity(cores(), 'core')}. "
-        f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
-        f"of which {R} x {batch} are new text. {config.train.steps:,} steps read "
-        f"{result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in "
-        f"{result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them. Nothing here is "
-        "published: sizes and rates are a starting point."
+        f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"{quantity(cores(), 'core')}. {result['tokens_per_second']:,.0f} tokens a second "
+        f"(measured here): all {T} x {batch} positions of a step, of which {R} x {batch} are new "
+        f"text. {config.train.steps:,} steps read {result['new_tokens']:,} new tokens, "
+        f"{result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in "
+        f"{result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them. "
+        "Nothing here is published: sizes and rates are a starting point."
     )
     head = (
-        f"{config.model.layers} layers of width {config.model.d_model}, segments of {T}, batch {batch}, "
-        f"{result['parameters']:,} parameters: made by `xlnet-jax configure --minutes={minutes:g}`.\n\n"
-        f"    {result['command']}\n\n{textwrap.fill(about, width=118, break_long_words=False)}\n"
+        f"{config.model.layers} layers of width {config.model.d_model}, segments of {T}, batch "
+        f"{batch}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
+        f"--minutes={minutes:g}`.\n\n"
+        f"    {result['command']}\n\n"
+        f"{textwrap.fill(about, width=118, break_long_words=False)}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     default = configs.flat(Config())
-    keys = [f"    config.{name} = {value!r}" for name, value in configs.flat(config).items() if value != default[name]]
-    start = ["from xlnet_jax import config as base\n\n", "def get_config():", "    config = base.default()"]
+    keys = [
+        f"    config.{name} = {value!r}"
+        for name, value in configs.flat(config).items()
+        if value != default[name]
+    ]
+    start = [
+        "from xlnet_jax import config as base\n\n",
+        "def get_config():",
+        "    config = base.default()",
+    ]
     return "\n".join([f'"""{head}"""\n', *start, *keys, "    return config\n"])

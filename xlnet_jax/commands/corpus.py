@@ -1,4 +1,6 @@
-"""`xlnet-jax prepare` and `corpus`: text into a corpus; a corpus against its hashes, and as text."""
+"""`xlnet-jax prepare` and `corpus`: text into a corpus; a corpus against its hashes, and as
+text.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,15 @@ from xlnet_jax.storage.files import Json
 
 
 def prepare(
-    input: list[str], tfds: list[str], beam_options: str, output: str, **options: Any,
-) -> Json:  # fmt: skip
-    """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on with."""
+    input: list[str],
+    tfds: list[str],
+    beam_options: str,
+    output: str,
+    **options: Any,
+) -> Json:
+    """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on
+    with.
+    """
     inputs = [*input, *(f"tfds:{name}" for name in tfds)]
     if not inputs:
         raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
@@ -24,19 +32,26 @@ def prepare(
     manifest = pipeline.prepare(inputs, output, beam_options=beam, **options)
     tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
     return {
-        "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],
+        "output": output,
+        **tokens,
+        "vocabulary": manifest["tokenizer"]["vocab_size"],
+        "sha256": manifest["sha256"],
         "dropped": manifest.get("dropped"),
         "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
-    }  # fmt: skip
+    }
 
 
 def verify(path: str, workers: int | None) -> Json:
-    """Compares a corpus with its hashes and counts. Raises BadInput after a line on stderr for each problem."""
+    """Compares a corpus with its hashes and counts. Raises BadInput after a line on stderr for each
+    problem.
+    """
     counts, problems = verifying.verify(path, workers)
     for problem in problems:
         print(printable(problem), file=sys.stderr)
     if problems:
-        raise BadInput(f"{path} is not what was prepared (problems: {len(problems)}); copy it again")
+        raise BadInput(
+            f"{path} is not what was prepared (problems: {len(problems)}); copy it again"
+        )
     return {"ok": True, **counts}
 
 

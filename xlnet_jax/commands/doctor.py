@@ -1,8 +1,9 @@
 """Checks a host before a launch: one line for each check, with what is wrong and what to do.
 
-A check returns a line, or raises BadInput for what would stop a launch, or `Doubt` for a warning. It must work on a
-sick machine: each one has `LIMIT` seconds, and if it fails in an unforeseen way, that is a warning and not the end.
-Nothing stays behind: a probe file is removed, and devices are used in another process.
+A check returns a line, or raises BadInput for what would stop a launch, or `Doubt` for a warning.
+It must work on a sick machine: each one has `LIMIT` seconds, and if it fails in an unforeseen way,
+that is a warning and not the end. Nothing stays behind: a probe file is removed, and devices are
+used in another process.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Doubt(XLNetError):
 
 @dataclasses.dataclass
 class Host:
-    """The work directory or None, `data.corpus` or "", and whether there is one process only: `processes` finds it."""
+    """The work directory or None, `data.corpus` or "", and whether there is one process only:
+    `processes` finds it.
+    """
 
     workdir: str | None
     corpus: str
@@ -57,7 +60,9 @@ class Host:
 
 
 def doctor(workdir: str | None, corpus: str | None) -> Json:
-    """Runs all checks. Raises BadInput, after the lines on stderr, if something would stop a launch."""
+    """Runs all checks. Raises BadInput, after the lines on stderr, if something would stop a
+    launch.
+    """
     host = Host(workdir, corpus or "")
     result = {"checks": [examined(check, host) for check in CHECKS]}
     if stops := [each["check"] for each in result["checks"] if each["status"] == "stop"]:
@@ -75,8 +80,13 @@ def show(result: Json, file: TextIO | None = None) -> None:
 
 
 def examined(check: Callable[[Host], str], host: Host) -> dict[str, str]:
-    """`check`, `status` (ok, warning or stop) and `text`. It runs in a thread: it may hang in a mount or a library."""
-    answer = {"status": "stop", "text": f"no answer within {LIMIT:g} s; look for a mount or a server that hangs"}
+    """`check`, `status` (ok, warning or stop) and `text`. It runs in a thread: it may hang in a
+    mount or a library.
+    """
+    answer = {
+        "status": "stop",
+        "text": f"no answer within {LIMIT:g} s; look for a mount or a server that hangs",
+    }
 
     def run() -> None:
         try:
@@ -94,7 +104,9 @@ def examined(check: Callable[[Host], str], host: Host) -> dict[str, str]:
 
 
 def versions(host: Host) -> str:
-    """All that `train` imports is installed and fits together; then the versions of constraints.txt, in a checkout."""
+    """All that `train` imports is installed and fits together; then the versions of
+    constraints.txt, in a checkout.
+    """
     from packaging.requirements import Requirement  # tensorboardX brings it
 
     fix = how_to_install("tpu" if _chips() else "dev")
@@ -102,19 +114,39 @@ def versions(host: Host) -> str:
         importlib.import_module("xlnet_jax.commands.train")
     except Exception as error:
         raise BadInput(f"{type(error).__name__}: {summary(error)}; {fix}") from error
-    installed = {each.name: each.version for each in importlib.metadata.distributions() if each.name in PACKAGES}
-    text = ", ".join([f"Python {platform.python_version()} in {sys.prefix}", *map(" ".join, installed.items())])
+    installed = {
+        each.name: each.version
+        for each in importlib.metadata.distributions()
+        if each.name in PACKAGES
+    }
+    text = ", ".join(
+        [f"Python {platform.python_version()} in {sys.prefix}", *map(" ".join, installed.items())]
+    )
     tested = files.read_if_there(f"{os.path.dirname(xlnet_jax.__file__)}/../constraints.txt") or b""
-    pins = [Requirement(line) for line in tested.decode().splitlines() if line and not line.startswith("#")]
-    here = [pin for pin in pins if pin.name in installed and (not pin.marker or pin.marker.evaluate())]
-    if others := [str(pin).partition(";")[0] for pin in here if not pin.specifier.contains(installed[pin.name])]:
+    pins = [
+        Requirement(line)
+        for line in tested.decode().splitlines()
+        if line and not line.startswith("#")
+    ]
+    here = [
+        pin for pin in pins if pin.name in installed and (not pin.marker or pin.marker.evaluate())
+    ]
+    if others := [
+        str(pin).partition(";")[0]
+        for pin in here
+        if not pin.specifier.contains(installed[pin.name])
+    ]:
         raise Doubt(f"{text}; tested with {', '.join(others)}: {fix}")
     return text
 
 
 def processes(host: Host) -> str:
-    """The number of this process, as `train` finds it; process 0 can listen at its ports, the others reach it."""
-    me = find_process_info(Config(distributed=DistributedConfig(rendezvous_seconds=_CLUSTER_SECONDS)))
+    """The number of this process, as `train` finds it; process 0 can listen at its ports, the
+    others reach it.
+    """
+    me = find_process_info(
+        Config(distributed=DistributedConfig(rendezvous_seconds=_CLUSTER_SECONDS))
+    )
     host.alone = me is None
     if me is None:
         return "a single process"
@@ -129,13 +161,19 @@ def processes(host: Host) -> str:
         pass  # its host answers; process 0 has not started
     except OSError as error:
         if me.process == 0:
-            raise BadInput(f"{text}: {summary(error)}; stop what uses them, or set distributed.coordinator") from error
-        raise Doubt(f"{text}: {summary(error)}; open both between the hosts, if its host is up") from error
+            raise BadInput(
+                f"{text}: {summary(error)}; stop what uses them, or set distributed.coordinator"
+            ) from error
+        raise Doubt(
+            f"{text}: {summary(error)}; open both between the hosts, if its host is up"
+        ) from error
     return f"{text} can be {'reached' if me.process else 'used'}"
 
 
 def _chips() -> int:
-    """TPU chips of this machine, as its PCI bus lists them. Private (checked with JAX 0.10.2 and 0.12.0)."""
+    """TPU chips of this machine, as its PCI bus lists them. Private (checked with JAX 0.10.2 and
+    0.12.0).
+    """
     from jax._src.hardware_utils import num_available_tpu_chips_and_device_id
 
     return num_available_tpu_chips_and_device_id()[0]
@@ -151,13 +189,17 @@ def devices(host: Host) -> str:
     chips, chosen = _chips(), os.environ.get("JAX_PLATFORMS", "").split(",")[0]
     if chips and not host.alone and chosen in ("", "tpu"):
         if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
-            raise BadInput(f"TPU chips: {chips}, but libtpu is not installed; {how_to_install('tpu')}")
+            raise BadInput(
+                f"TPU chips: {chips}, but libtpu is not installed; {how_to_install('tpu')}"
+            )
         return f"TPU chips: {chips}; they start when all hosts of the slice do"
     probe = [sys.executable, "-c", _PROBE]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, timeout=_DEVICE_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise BadInput(f"JAX found no device within {_DEVICE_SECONDS:g} s; restart the machine") from error
+        raise BadInput(
+            f"JAX found no device within {_DEVICE_SECONDS:g} s; restart the machine"
+        ) from error
     if done.returncode:
         line = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise BadInput(f"JAX finds no device: {line.removeprefix('xlnet_jax.errors.BadInput: ')}")
@@ -167,7 +209,9 @@ def devices(host: Host) -> str:
     if kind == expected or (expected == "cpu" and kind == chosen):
         return text
     if chosen:
-        raise Doubt(f"{text}, because JAX_PLATFORMS={chosen}; unset it to use the machine's {expected}")
+        raise Doubt(
+            f"{text}, because JAX_PLATFORMS={chosen}; unset it to use the machine's {expected}"
+        )
     raise BadInput(f"{text}, but the machine has a {expected}; {how_to_install(expected)}")
 
 
@@ -180,12 +224,16 @@ def disk(host: Host) -> str:
             texts.append(f"{name} {path}: {free[-1] / 1e9:.1f} GB free")
     if min(free) < _LITTLE_SPACE:
         kind = BadInput if min(free) < _TOO_LITTLE_SPACE else Doubt
-        raise kind(f"{', '.join(texts)}; checkpoints may not fit: free some space, or choose another disk")
+        raise kind(
+            f"{', '.join(texts)}; checkpoints may not fit: free some space, or choose another disk"
+        )
     return ", ".join(texts)
 
 
 def rights(host: Host) -> str:
-    """Lists the work directory, and writes, reads and removes a file in it, or in the folder where it will be."""
+    """Lists the work directory, and writes, reads and removes a file in it, or in the folder where
+    it will be.
+    """
     from xlnet_jax.run.workdir import check_folder
 
     if not (folder := host.workdir):
@@ -207,7 +255,10 @@ def rights(host: Host) -> str:
     except BadInput as error:
         with contextlib.suppress(XLNetError, OSError):
             files.remove(path)
-        advice = "; give this host's service account the role roles/storage.objectUser on the bucket" * in_bucket
+        advice = (
+            "; give this host's service account the role roles/storage.objectUser on the bucket"
+            * in_bucket
+        )
         raise BadInput(f"cannot {doing}: {error}{advice}") from error
     check_folder(host.workdir or "")
     return f"{folder}: list, write, read and delete"
@@ -218,7 +269,10 @@ def corpus(host: Host) -> str:
     from xlnet_jax.data.corpus.corpus import Corpus
 
     names = [name for name in DataConfig(corpus=host.corpus).folders() if name]
-    return ", ".join(f"{name}: {Corpus(name).tokens:,} tokens" for name in names) or "not checked: no --corpus"
+    return (
+        ", ".join(f"{name}: {Corpus(name).tokens:,} tokens" for name in names)
+        or "not checked: no --corpus"
+    )
 
 
 CHECKS = (versions, processes, devices, disk, rights, corpus)

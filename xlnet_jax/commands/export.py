@@ -27,27 +27,39 @@ log = logging.getLogger("xlnet_jax")
 
 
 def export(
-    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, every: bool = False,
-    average: int = 1, shard_bytes: int = SHARD_BYTES, overrides: Sequence[str] = (),
-) -> Json:  # fmt: skip
+    workdir: str,
+    output: str,
+    *,
+    format: str = "huggingface",
+    step: int | None = None,
+    every: bool = False,
+    average: int = 1,
+    shard_bytes: int = SHARD_BYTES,
+    overrides: Sequence[str] = (),
+) -> Json:
     """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
     Args:
       output: a new or empty folder, also `gs://`.
-      format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
-        directory.
+      format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer`
+        as in a work directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       every: all kept checkpoints instead, each into `output`/step_N.
-      average: with more than one the mean of the parameters of so many checkpoints, that one and the saves before it.
+      average: with more than one the mean of the parameters of so many checkpoints, that one and
+        the saves before it.
       overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
       shard_bytes: largest file with weights of a Hugging Face folder.
 
-    Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a model the other
-    library cannot express.
+    Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a
+    model the other library cannot express.
     """
     if every:
-        return _every(workdir, output, step, dict(format=format, average=average, shard_bytes=shard_bytes,
-                                                  overrides=overrides))  # fmt: skip
+        return _every(
+            workdir,
+            output,
+            step,
+            dict(format=format, average=average, shard_bytes=shard_bytes, overrides=overrides),
+        )
     config, step = workdirs.config_at(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}
@@ -61,35 +73,55 @@ def export(
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
     if phases := identity.pop("phases", ()):  # the keys of the phase
-        identity |= workdirs.identity(config, identity["corpus_sha256"], identity["tokenizer_sha256"])
+        identity |= workdirs.identity(
+            config, identity["corpus_sha256"], identity["tokenizer_sha256"]
+        )
     evaluated = workdirs.line_of(workdir, "evaluations", at)
     share, task = evaluated.get("heldout_share", 1), config.finetune.task
     held_out = "dev" if task != "none" else "held-out" + f", {share:.1%} of the split" * (share < 1)
     losses = {
-        "training": workdirs.line_of(workdir, "metrics", at).get("loss"), held_out: workdirs.heldout_loss(evaluated),
-    }  # fmt: skip
+        "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
+        held_out: workdirs.heldout_loss(evaluated),
+    }
     ranking = TASKS[task](config, tokenizer).metrics if task != "none" else ()
     itself = average == 1 and not config.evaluation.averaged
     known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
     scores = {name: evaluated[name] for name in ranking if name in evaluated and itself}
     tokens = None if phases else _tokens(stored, at)
     WRITERS[format].write(
-        Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens), output, shard_bytes
+        Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens),
+        output,
+        shard_bytes,
     )
-    return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}
+    return {
+        "output": output,
+        "step": at,
+        "files": sorted(os.path.join(output, x) for x in files.listing(output)),
+    }
 
 
 def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
     """`export` of each checkpoint, the oldest first."""
     if step is not None:
-        raise BadInput(f"--every exports all checkpoints, and --step={step} one; leave one of them out")
+        raise BadInput(
+            f"--every exports all checkpoints, and --step={step} one; leave one of them out"
+        )
     check_output(output)
     with Checkpoints(workdir) as checkpoints:
         steps = sorted(checkpoints.steps())
     if not steps:
-        raise BadInput(f"{workdir}/checkpoints has no complete checkpoint; train until the first save")
-    done = [export(workdir, os.path.join(output, f"step_{each}"), step=each, **options) for each in steps]
-    return {"output": output, "steps": steps, "files": [name for each in done for name in each.get("files", ())]}
+        raise BadInput(
+            f"{workdir}/checkpoints has no complete checkpoint; train until the first save"
+        )
+    done = [
+        export(workdir, os.path.join(output, f"step_{each}"), step=each, **options)
+        for each in steps
+    ]
+    return {
+        "output": output,
+        "steps": steps,
+        "files": [name for each in done for name in each.get("files", ())],
+    }
 
 
 def _tokens(stored: Stored, at: int) -> int | None:
@@ -106,15 +138,24 @@ def _tokens(stored: Stored, at: int) -> int | None:
 def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
     """The mean of the parameters of step `at` and of the `count` - 1 saves before it.
 
-    Raises BadInput if one of them is not kept: the best of long ago, which is, is far from the others.
+    Raises BadInput if one of them is not kept: the best of long ago, which is, is far from the
+    others.
     """
     with Checkpoints(stored.path) as checkpoints:
         kept = checkpoints.steps()
     steps, saves = [step for step in kept if step <= at][:count], stored.config.checkpoint
-    if len(steps) < count or any(later - step > saves.every for later, step in itertools.pairwise(steps)):
-        fix = f"train with checkpoint.keep={count} (it was {saves.keep})" if at == kept[0] else f"give --step={kept[0]}"
-        raise BadInput(f"--average={count} needs the last {count} saves up to step {at}, every {saves.every} steps, "
-                       f"and {stored.path} has steps {', '.join(map(str, kept))}; {fix}")  # fmt: skip
+    if len(steps) < count or any(
+        later - step > saves.every for later, step in itertools.pairwise(steps)
+    ):
+        fix = (
+            f"train with checkpoint.keep={count} (it was {saves.keep})"
+            if at == kept[0]
+            else f"give --step={kept[0]}"
+        )
+        raise BadInput(
+            f"--average={count} needs the last {count} saves up to step {at}, every {saves.every} "
+            f"steps, and {stored.path} has steps {', '.join(map(str, kept))}; {fix}"
+        )
     total = jax.tree.map(np.float64, params)
     for step in steps[1:]:
         other = jax.device_get(on_one_device(stored, step)[0])

@@ -1,4 +1,6 @@
-"""`xlnet-jax finetune`: a task on labelled examples, from a pretrained model, with the loop of pretraining."""
+"""`xlnet-jax finetune`: a task on labelled examples, from a pretrained model, with the loop of
+pretraining.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +30,49 @@ from xlnet_jax.train.recipe import Recipe
 
 
 def finetune(
-    config: Config, workdir: str, *, seeds: int = 1, stop_at: int | None = None, dry_run: bool = False
+    config: Config,
+    workdir: str,
+    *,
+    seeds: int = 1,
+    stop_at: int | None = None,
+    dry_run: bool = False,
 ) -> Json:
-    """Trains a task until `config.train.steps`, or until `finetune.patience` ends it; resumes as `train` does.
+    """Trains a task until `config.train.steps`, or until `finetune.patience` ends it; resumes as
+    `train` does.
 
     Args:
-      seeds: number of runs, whose seeds are those of the configuration plus 0, 1, 2 and so on; more than one have the
-        work directories `seed_0`, `seed_1` ... below `workdir`.
+      seeds: number of runs, whose seeds are those of the configuration plus 0, 1, 2 and so on; more
+        than one have the work directories `seed_0`, `seed_1` ... below `workdir`.
       stop_at, dry_run: of every run; see `train`.
 
     Returns:
-      `task`; `step` of the best checkpoint (of the first run) and its `metric`; the `scores` of the runs at their best,
-      their mean `score` and standard deviation `spread`; `workdir`.
+      `task`; `step` of the best checkpoint (of the first run) and its `metric`; the `scores` of the
+      runs at their best, their mean `score` and standard deviation `spread`; `workdir`.
 
-    Raises BadInput for a configuration, example, tokenizer or work directory that does not fit, and as `train`.
+    Raises BadInput for a configuration, example, tokenizer or work directory that does not fit, and
+    as `train`.
     """
     with stop_request() as request:
-        folders = [workdir] if seeds == 1 else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]
+        folders = (
+            [workdir]
+            if seeds == 1
+            else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]
+        )
         for folder in folders:
             workdirs.check_folder(folder)
         if seeds > 1 and workdirs.read_config(workdir) is not None:
-            raise BadInput(f"--workdir={workdir} holds a run of one seed; name another folder for --seeds={seeds}")
+            raise BadInput(
+                f"--workdir={workdir} holds a run of one seed; "
+                f"name another folder for --seeds={seeds}"
+            )
         train, dev = prepare(config, folders[0])
         jobs = [_job(train, dev, folder, seed, stop_at) for seed, folder in enumerate(folders)]
-        equal = {"the examples (sha256)": train.sha256, "--stop_at": stop_at, "--dry_run": dry_run, "--seeds": seeds}
+        equal = {
+            "the examples (sha256)": train.sha256,
+            "--stop_at": stop_at,
+            "--dry_run": dry_run,
+            "--seeds": seeds,
+        }
         with session(train.task.config, equal) as processes:
             if dry_run:
                 return launch.dry_run(jobs[0], processes)
@@ -73,10 +94,14 @@ def finetune(
         }
 
 
-def _job(train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at: int | None) -> Job:
+def _job(
+    train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at: int | None
+) -> Job:
     """One run. Its inputs are checked against what its work directory holds."""
     config = train.task.config
-    config = config.changed(seeds={name: value + seed for name, value in vars(config.seeds).items()})
+    config = config.changed(
+        seeds={name: value + seed for name, value in vars(config.seeds).items()}
+    )
     if (saved := workdirs.read_config(workdir)) is not None:
         workdirs.check_resume(saved, config, train, workdir)
     make_recipe = functools.partial(task_recipe, train.task, train.rows[0])

@@ -1,7 +1,8 @@
-"""`xlnet-jax import`: a model of another program becomes a work directory with a checkpoint of step 0.
+"""`xlnet-jax import`: a model of another program becomes a work directory with a checkpoint of
+step 0.
 
-The checkpoint has the parameters alone. A new run starts from it with `checkpoint.init_from`; `evaluate`, `export` and
-`inspect` take the work directory as it is.
+The checkpoint has the parameters alone. A new run starts from it with `checkpoint.init_from`;
+`evaluate`, `export` and `inspect` take the work directory as it is.
 """
 
 from __future__ import annotations
@@ -26,24 +27,31 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 
-def import_(source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()) -> Json:
+def import_(
+    source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
+) -> Json:
     """Writes the work directory, a new folder.
 
     Args:
-      source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the common part of the
-        names of its files); or a folder of `export --format=orbax`.
-      tokenizer: a SentencePiece model, if it is not in the source; for a Transformer-XL the file of its symbols.
+      source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the
+        common part of the names of its files); or a folder of `export --format=orbax`.
+      tokenizer: a SentencePiece model, if it is not in the source; for a Transformer-XL the file of
+        its symbols.
       overrides: config keys that the source does not set, such as `--config.data.segment_len=128`.
 
     Returns `arrays`, the number of those read, and `workdir`.
 
-    Raises BadInput if the source cannot be read, lacks an array or has others, or its tokenizer is of another model.
+    Raises BadInput if the source cannot be read, lacks an array or has others, or its tokenizer is
+    of another model.
     """
     workdirs.check_folder(workdir)
     if workdirs.read_config(workdir) is not None:
         raise BadInput(f"--workdir={workdir} holds a run; name a new folder")
     with open_source(source, tokenizer, overrides) as foreign:
-        config, params = foreign.config, foreign.params(any_recipe(foreign.config, foreign.tokenizer))
+        config, params = (
+            foreign.config,
+            foreign.params(any_recipe(foreign.config, foreign.tokenizer)),
+        )
         available_devices()
         # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
         params = jax.device_put(params)
@@ -57,22 +65,41 @@ def import_(source: str, workdir: str, *, tokenizer: str | None = None, override
             kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}
             # The last one: a killed import is none.
             files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
-        log.info("imported %d arrays of %s (%s); model.activation=%s", len(foreign.arrays.forms), foreign.path,
-                 foreign.format, config.model.activation)  # fmt: skip
+        log.info(
+            "imported %d arrays of %s (%s); model.activation=%s",
+            len(foreign.arrays.forms),
+            foreign.path,
+            foreign.format,
+            config.model.activation,
+        )
         if foreign.assumed:
-            log.info("%s does not say how its model was trained; assumed: %s; if that is wrong, import it again with "
-                     "--config.KEY=VALUE", foreign.path, " ".join(foreign.assumed))  # fmt: skip
+            log.info(
+                "%s does not say how its model was trained; assumed: %s; if that is wrong, import "
+                "it again with --config.KEY=VALUE",
+                foreign.path,
+                " ".join(foreign.assumed),
+            )
         if foreign.lost:
-            log.info("without a key here, so that a later export will lack it: %s", ", ".join(foreign.lost))
-        log.info("train it further in a new work directory with --config.checkpoint.init_from=%s %s", workdir,
-                 " ".join(_changed(config)))  # fmt: skip
+            log.info(
+                "without a key here, so that a later export will lack it: %s",
+                ", ".join(foreign.lost),
+            )
+        log.info(
+            "train it further in a new work directory with --config.checkpoint.init_from=%s %s",
+            workdir,
+            " ".join(_changed(config)),
+        )
         return {"arrays": len(foreign.arrays.forms), "workdir": workdir}
 
 
 def _changed(config: Config) -> list[str]:
-    """The model's keys and the objective, where they are not the defaults, as words of the command line; also the other
-    keys of examples, where the usual ones do not fit the member."""
+    """The model's keys and the objective, where they are not the defaults, as words of the command
+    line; also the other keys of examples, where the usual ones do not fit the member.
+    """
     sections = ("model.", "data." if config.model.member.positions_at_input else "data.objective")
     defaults = configs.flat(Config())
-    return [f"--config.{name}={value}" for name, value in configs.flat(config).items()
-            if name.startswith(sections) and value != defaults[name]]  # fmt: skip
+    return [
+        f"--config.{name}={value}"
+        for name, value in configs.flat(config).items()
+        if name.startswith(sections) and value != defaults[name]
+    ]

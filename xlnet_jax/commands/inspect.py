@@ -1,4 +1,6 @@
-"""`xlnet-jax inspect`: one training example as the model receives it, its visibility, and the number of parameters."""
+"""`xlnet-jax inspect`: one training example as the model receives it, its visibility, and the
+number of parameters.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,28 @@ from xlnet_jax.train.recipe import make_recipe
 
 
 def inspect(
-    path: str | None, workdir: str | None, step: int, row: int, output: str | None, parameters: bool,
+    path: str | None,
+    workdir: str | None,
+    step: int,
+    row: int,
+    output: str | None,
+    parameters: bool,
     overrides: list[str],
-) -> Json:  # fmt: skip
-    """The command: `example`, drawn to `output` if given, or with `parameters` the result of `count_parameters`.
+) -> Json:
+    """The command: `example`, drawn to `output` if given, or with `parameters` the result of
+    `count_parameters`.
 
     Raises BadInput unless there is either the `path` of a configuration or a `workdir`.
     """
     if (path is None) == (workdir is None):
-        raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
+        raise BadInput(
+            "give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None)
+        )
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    config = workdirs.load_config(workdir, overrides) if workdir else configs.load(str(path), overrides)
+    config = (
+        workdirs.load_config(workdir, overrides) if workdir else configs.load(str(path), overrides)
+    )
     of_phase = config.parts[config.phase_before(step + 1)]
     result = count_parameters(of_phase) if parameters else example(config, step, row)
     if output:
@@ -54,8 +66,9 @@ def show(result: Json) -> None:
 
 
 def count_parameters(config: Config) -> Json:
-    """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the `families` that
-    `model.architecture` may name, that of this model first. Computes nothing."""
+    """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the
+    `families` that `model.architecture` may name, that of this model first. Computes nothing.
+    """
     available_devices()  # JAX makes a random key even if nothing is computed
     params = nn.meta.unbox(make_recipe(config).abstract_params)
     ours = names.by_path(params).keys()
@@ -63,16 +76,20 @@ def count_parameters(config: Config) -> Json:
         params = jax.eval_shape(functools.partial(names.to_foreign, TENSORFLOW), params)
     tensors = jax.tree.leaves(params)
     families = sorted(MEMBERS, key=lambda name: name != config.model.architecture)
-    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors), "families": families}
+    return {
+        "parameters": sum(int(np.prod(x.shape)) for x in tensors),
+        "tensors": len(tensors),
+        "families": families,
+    }
 
 
 def example(config: Config, step: int, row: int) -> Json:
     """The example of one row of one step of a run that never changed its batch size.
 
     Returns:
-      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and `predicted` (their pieces);
-      `direction`; `continues`; `label`, None where there is none; `objective`, `pairs` and `memory_len` of the
-      configuration.
+      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and
+      `predicted` (their pieces); `direction`; `continues`; `label`, None where there is none;
+      `objective`, `pairs` and `memory_len` of the configuration.
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
     """
@@ -83,36 +100,50 @@ def example(config: Config, step: int, row: int) -> Json:
     mixture.check(config)
     mixture.stream(config).check(config.train.batch_size, mixture.described())
     plan = plan_until(mixture, whole, step)
-    batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(step)
+    batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(
+        step
+    )
     used = batch.target_weights[0] > 0
     pieces = mixture.tokenizer.pieces
     return {
-        "step": step, "row": row,
-        "tokens": batch.tokens[0].tolist(), "pieces": [pieces[token] for token in batch.tokens[0]],
-        "segments": batch.segments[0].tolist(), "rank": batch.rank[0].tolist(),
+        "step": step,
+        "row": row,
+        "tokens": batch.tokens[0].tolist(),
+        "pieces": [pieces[token] for token in batch.tokens[0]],
+        "segments": batch.segments[0].tolist(),
+        "rank": batch.rank[0].tolist(),
         "targets": batch.target_positions[0][used].tolist(),
         "predicted": [pieces[token] for token in batch.target_tokens[0][used]],
-        "direction": int(batch.direction[0]), "continues": bool(batch.continues[0]),
+        "direction": int(batch.direction[0]),
+        "continues": bool(batch.continues[0]),
         "label": int(batch.label[0]) if batch.label_weight[0] else None,
-        "objective": config.data.objective, "pairs": config.data.pairs, "memory_len": config.model.memory_len,
-    }  # fmt: skip
+        "objective": config.data.objective,
+        "pairs": config.data.pairs,
+        "memory_len": config.model.memory_len,
+    }
 
 
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only targets have a query.
-    Nothing sees padding."""
+    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only
+    targets have a query. Nothing sees padding.
+    """
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
     content_TT = (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER)
     return content_TT, (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
-_PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are swapped", "A and B are in order")}
+_PAIRS = {
+    "next": ("B is from elsewhere", "B follows A"),
+    "order": ("A and B are swapped", "A and B are in order"),
+}
 """By `data.pairs`, for each label."""
 
 
 def print_example(shown: Json) -> None:
-    """A table of the positions on stdout; for targets also the piece to predict and the positions it sees."""
+    """A table of the positions on stdout; for targets also the piece to predict and the positions
+    it sees.
+    """
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     sight = visible(shown["rank"], list(targets))[OBJECTIVES[shown["objective"]].stream == "query"]
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
@@ -120,11 +151,14 @@ def print_example(shown: Json) -> None:
     console = Console(markup=False, emoji=False)
     memory = "continues its memory, " if shown["continues"] else "starts with an empty memory, "
     console.print(
-        f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
+        f"step {shown['step']} row {shown['row']}: "
+        f"{'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{memory if shown['memory_len'] else ''}{pair}{quantity(len(targets), 'target')}"
     )
     table = Table("position", "piece", "segment", "rank", "predicts", "sees")
-    for i, (piece, segment, rank) in enumerate(zip(shown["pieces"], shown["segments"], shown["rank"], strict=True)):
+    for i, (piece, segment, rank) in enumerate(
+        zip(shown["pieces"], shown["segments"], shown["rank"], strict=True)
+    ):
         predicts = sees = ""
         if i in targets:
             earlier = [str(j) for j in sorted(targets) if sight[i, j]]
@@ -136,7 +170,9 @@ def print_example(shown: Json) -> None:
 
 
 def draw(shown: Json, path: str) -> None:
-    """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not installed."""
+    """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not
+    installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -144,10 +180,22 @@ def draw(shown: Json, path: str) -> None:
     figure = Figure(figsize=(13, 6.5), layout="constrained")
     names = ("content", "query")[: 1 + (OBJECTIVES[shown["objective"]].stream == "query")]
     panels = figure.subplots(1, len(names), squeeze=False)[0]
-    for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), names, strict=False):
+    for axes, mask, name in zip(
+        panels, visible(shown["rank"], shown["targets"]), names, strict=False
+    ):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
-        axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
-        axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
+        axes.plot(
+            np.zeros(len(shown["targets"])) - 2,
+            shown["targets"],
+            "_",
+            color="tab:red",
+            clip_on=False,
+        )
+        axes.set(
+            title=f"{name} stream: row sees column (targets marked red)",
+            xlabel="key",
+            ylabel="query",
+        )
     memory = "; the memory is visible to all" if shown["memory_len"] else ""
     figure.suptitle(f"step {shown['step']}, row {shown['row']}{memory}")
     try:

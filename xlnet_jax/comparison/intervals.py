@@ -3,9 +3,10 @@
     d_s = a_s - b_s of seed s
     mean +- t * sd / sqrt(S), Student's t with S - 1 degrees of freedom
 
-Two systems have the same order of the data under one seed, so what it does to both is gone from d_s. Of m pairs Holm
-(1979) tests the smallest p at alpha / m, the next at alpha / (m - 1), and so on to the first that fails, and with it
-all that are left. Each interval here has the level of its test, so it leaves 0 exactly if the test rejects.
+Two systems have the same order of the data under one seed, so what it does to both is gone from
+d_s. Of m pairs Holm (1979) tests the smallest p at alpha / m, the next at alpha / (m - 1), and so
+on to the first that fails, and with it all that are left. Each interval here has the level of its
+test, so it leaves 0 exactly if the test rejects.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ FEWEST_SEEDS = 5
 
 
 class Difference(NamedTuple):
-    """Of system `a` minus system `b`. Without two seeds there is no interval: `low` and `high` are None."""
+    """Of system `a` minus system `b`. Without two seeds there is no interval: `low` and `high` are
+    None.
+    """
 
     a: str
     b: str
@@ -47,7 +50,9 @@ def quantile(level: float, freedom: int) -> float:
 
 
 def differences(values: Mapping[str, Mapping[Any, float]]) -> list[Difference]:
-    """All pairs of systems, from the value of each seed of each, with Holm's correction for their number."""
+    """All pairs of systems, from the value of each seed of each, with Holm's correction for their
+    number.
+    """
     found, tested = dict[tuple[str, str], Difference](), []
     for a, b in itertools.combinations(values, 2):
         seeds = values[a].keys() & values[b].keys()
@@ -66,6 +71,9 @@ def differences(values: Mapping[str, Mapping[Any, float]]) -> list[Difference]:
         half = quantile(1 - ALPHA / left, pair.seeds - 1) * error
         rejects = p <= ALPHA / left
         left -= rejects  # after the first that fails all have its level
-        found[names] = pair._replace(low=pair.mean - half, high=pair.mean + half,
-                                     named=rejects and pair.seeds >= FEWEST_SEEDS)  # fmt: skip
+        found[names] = pair._replace(
+            low=pair.mean - half,
+            high=pair.mean + half,
+            named=rejects and pair.seeds >= FEWEST_SEEDS,
+        )
     return [*found.values()]

@@ -1,4 +1,6 @@
-"""The page of a comparison: one HTML file with its plots inside (SVG). It loads nothing and runs no script."""
+"""The page of a comparison: one HTML file with its plots inside (SVG). It loads nothing and runs no
+script.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,24 @@ TITLES = {
     "bound": "The bound of masked diffusion",
 }
 EXPLAINED = {
-    "left_to_right": "log p of a whole window by the chain rule from left to right. A distribution.",
-    "half": "log p of a random half of a window given the other half, by the chain rule in random orders, their mean: "
-            "a bound on the mixture of the orders, of which each is a distribution.",
-    "pseudo": "the sum over tokens of log p given all others (pseudo-likelihood): no distribution over texts.",
-    "bound": f"what masked diffusion is trained by, of a whole window: an estimate from {DRAWS} sets of masks, the "
-             "same for all runs, of an upper bound on -log p of the mixture of all orders.",
-}  # fmt: skip
+    "left_to_right": (
+        "log p of a whole window by the chain rule from left to right. A distribution."
+    ),
+    "half": (
+        "log p of a random half of a window given the other half, by the chain rule in random "
+        "orders, their mean: a bound on the mixture of the orders, "
+        "of which each is a distribution."
+    ),
+    "pseudo": (
+        "the sum over tokens of log p given all others (pseudo-likelihood): "
+        "no distribution over texts."
+    ),
+    "bound": (
+        f"what masked diffusion is trained by, of a whole window: an estimate from {DRAWS} sets "
+        "of masks, the same for all runs, "
+        "of an upper bound on -log p of the mixture of all orders."
+    ),
+}
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 STYLE = """
 :root {color-scheme: light dark; --text: #222; --back: #fff; --line: #ddd; --faint: #6a6a6a}
@@ -56,26 +69,42 @@ def page(result: Json) -> str:
     few = min(map(len, systems.values())) < FEWEST_SEEDS
     first = next((one for runs in systems.values() for one in runs.values()), None)
     budget = "FLOPs" if result["equal"] == "flops" else "tokens"
-    claim = "A difference is named only where its interval, corrected for the number of pairs, leaves 0."
+    claim = (
+        "A difference is named only where its interval, "
+        "corrected for the number of pairs, leaves 0."
+    )
     claim += f" Of a system with fewer than {FEWEST_SEEDS} seeds nothing is claimed." * few
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",
-        f"<p>Equal training {budget}. Held-out text: windows of {result['length']} tokens, {result['windows']} in all, "
-        "the same for all systems, each read without what is before it. One estimator for all: the chain rule. A "
-        "system that predicts from masks is called once for each token, with all later positions of the order masked; "
-        f"the others once for a window and an order. Orders of half: {result['orders']}. <b>{claim}</b></p>",
-        *(measured(result, measure) for measure in TITLES), tasks(result),
-        "<h2>Cost</h2>", costs(systems), calls(systems), "<h2>Learning curves</h2>",
-        "<p>Training loss, nats per target, of each system's own objective: heights of different objectives do not "
-        "compare.</p>", curves(systems),
-    ]  # fmt: skip
+        (
+            f"<p>Equal training {budget}. Held-out text: windows of {result['length']} tokens, "
+            f"{result['windows']} in all, the same for all systems, each read without what is "
+            "before it. One estimator for all: the chain rule. A system that predicts from masks "
+            "is called once for each token, with all later positions of the order masked; the "
+            "others once for a window and an order. Orders of half: "
+            f"{result['orders']}. <b>{claim}</b></p>"
+        ),
+        *(measured(result, measure) for measure in TITLES),
+        tasks(result),
+        "<h2>Cost</h2>",
+        costs(systems),
+        calls(systems),
+        "<h2>Learning curves</h2>",
+        (
+            "<p>Training loss, nats per target, of each system's own objective: heights of "
+            "different objectives do not compare.</p>"
+        ),
+        curves(systems),
+    ]
     if first:
         where = first["environment"]
         packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
-        body.append(f"<p class='no'>First run: {where['time']}; xlnet-jax {where['xlnet_jax']}, Python "
-                    f"{where['python']}, {packages}; {where['devices']} x {text(where['device_kind'])}, "
-                    f"{where['cores']} cores. Corpus {result['corpus_sha256'][:12]}, configurations "
-                    f"{result['configs_sha256'][:12]}.</p>")  # fmt: skip
+        body.append(
+            f"<p class='no'>First run: {where['time']}; xlnet-jax {where['xlnet_jax']}, Python "
+            f"{where['python']}, {packages}; {where['devices']} x {text(where['device_kind'])}, "
+            f"{where['cores']} cores. Corpus {result['corpus_sha256'][:12]}, configurations "
+            f"{result['configs_sha256'][:12]}.</p>"
+        )
     return document("Comparison", body)
 
 
@@ -83,7 +112,11 @@ def document(title: str, body: Iterable[str]) -> str:
     """A whole file, light or dark as the reader's system is."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head += f'<title>{text(title)}</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
 
 
 def text(value: Any) -> str:
@@ -95,7 +128,11 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> s
     """The first column names the row."""
     lines = ["<tr>" + "".join(f"<th>{text(cell)}</th>" for cell in head) + "</tr>"]
     for name, *cells in rows:
-        lines.append(f"<tr><th>{text(name)}</th>" + "".join(f"<td>{text(cell)}</td>" for cell in cells) + "</tr>")
+        lines.append(
+            f"<tr><th>{text(name)}</th>"
+            + "".join(f"<td>{text(cell)}</td>" for cell in cells)
+            + "</tr>"
+        )
     rows_of = "\n".join(lines)
     return f'<div class="wide"><table><caption>{text(caption)}</caption>{rows_of}</table></div>'
 
@@ -107,7 +144,9 @@ def spread(values: Sequence[float]) -> str:
 
 def of_measure(runs: Mapping[str, Any], measure: str) -> Json:
     """By seed the scores of the runs of a system that have this measure."""
-    return {seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]}
+    return {
+        seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]
+    }
 
 
 def of_task(runs: Mapping[str, Any], task: str) -> dict[str, float]:
@@ -119,27 +158,46 @@ def measured(result: Json, measure: str) -> str:
     """The scores of one measure, and its differences with a plot."""
     scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
     values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
-    of_windows = {name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0)) if found else ""
-                  for name, found in scores.items()}  # fmt: skip
-    return (f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>"
-            + compared(result, measure, "bits per byte", values, of_windows))  # fmt: skip
+    of_windows = {
+        name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
+        if found
+        else ""
+        for name, found in scores.items()
+    }
+    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + compared(
+        result, measure, "bits per byte", values, of_windows
+    )
 
 
 def tasks(result: Json) -> str:
     """The scores of each task that the runs were fine-tuned on."""
     parts, systems = [], result["systems"]
-    found = {task: one["metric"] for runs in systems.values() for run in runs.values()
-             for task, one in run["tasks"].items()}  # fmt: skip
+    found = {
+        task: one["metric"]
+        for runs in systems.values()
+        for run in runs.values()
+        for task, one in run["tasks"].items()
+    }
     for task, metric in found.items():
         values = {name: [*of_task(runs, task).values()] for name, runs in systems.items()}
-        parts.append(f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all systems."
-                     " Each position sees the whole text, also in a model that was trained left to right. High is "
-                     "good.</p>" + compared(result, task, metric, values, {}))  # fmt: skip
+        parts.append(
+            f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for "
+            "all systems. Each position sees the whole text, also in a model that was trained "
+            "left to right. High is good.</p>" + compared(result, task, metric, values, {})
+        )
     return "".join(parts)
 
 
-def compared(result: Json, measure: str, unit: str, values: dict[str, list[float]], of_windows: dict[str, str]) -> str:
-    """Scores of each system, and the differences with a plot. `of_windows`: standard deviations; {} = no windows."""
+def compared(
+    result: Json,
+    measure: str,
+    unit: str,
+    values: dict[str, list[float]],
+    of_windows: dict[str, str],
+) -> str:
+    """Scores of each system, and the differences with a plot. `of_windows`: standard deviations;
+    {} = no windows.
+    """
     rows = []
     for name, found in values.items():
         without = "not defined" if of_windows and result["systems"][name] else "not run"
@@ -157,12 +215,22 @@ def compared(result: Json, measure: str, unit: str, values: dict[str, list[float
     pairs = [each for each in result["differences"] if each["measure"] == measure]
     if not pairs:
         return scores
-    lines = [(f"{each['a']} - {each['b']}", f"{each['mean']:+.4f}",
-              "-" if each["low"] is None else f"[{each['low']:+.4f}, {each['high']:+.4f}]",
-              *([f"{each['spread']:.4f}"] if of_windows else []), "yes" if each["named"] else "no")
-             for each in pairs]  # fmt: skip
+    lines = [
+        (
+            f"{each['a']} - {each['b']}",
+            f"{each['mean']:+.4f}",
+            "-" if each["low"] is None else f"[{each['low']:+.4f}, {each['high']:+.4f}]",
+            *([f"{each['spread']:.4f}"] if of_windows else []),
+            "yes" if each["named"] else "no",
+        )
+        for each in pairs
+    ]
     columns = ("a - b, paired by seed", "mean", "interval over seeds", *windows, "named")
-    return scores + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines) + forest(pairs)
+    return (
+        scores
+        + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines)
+        + forest(pairs)
+    )
 
 
 def costs(systems: Json) -> str:
@@ -174,10 +242,20 @@ def costs(systems: Json) -> str:
             rows.append((name, "not run", "", "", ""))
             continue
         # A wait between two starts of a run is no cost of its system.
-        busy = [sum(value for cause, value in one["seconds"].items() if cause != "restarts") for one in every]
+        busy = [
+            sum(value for cause, value in one["seconds"].items() if cause != "restarts")
+            for one in every
+        ]
         seconds = float(np.mean(busy))
-        rows.append((name, every[0]["steps"], f"{every[0]['train_tokens']:,}", f"{every[0]['train_flops']:.3e}",
-                     duration(seconds)))  # fmt: skip
+        rows.append(
+            (
+                name,
+                every[0]["steps"],
+                f"{every[0]['train_tokens']:,}",
+                f"{every[0]['train_flops']:.3e}",
+                duration(seconds),
+            )
+        )
     return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
 
 
@@ -188,9 +266,17 @@ def calls(systems: Json) -> str:
         for measure, title in TITLES.items():
             if found := [*of_measure(runs, measure).values()]:
                 seconds = float(np.mean([each["seconds"] for each in found]))
-                rows.append((f"{name}, {title.lower()}", f"{found[0]['calls']:,}", f"{found[0]['flops']:.3e}",
-                             duration(seconds)))  # fmt: skip
-    return table("Scoring, a run (the time with compilation)", ("system", "calls", "FLOPs", "time"), rows)
+                rows.append(
+                    (
+                        f"{name}, {title.lower()}",
+                        f"{found[0]['calls']:,}",
+                        f"{found[0]['flops']:.3e}",
+                        duration(seconds),
+                    )
+                )
+    return table(
+        "Scoring, a run (the time with compilation)", ("system", "calls", "FLOPs", "time"), rows
+    )
 
 
 def scale(values: Sequence[float], low: float, high: float) -> Callable[[float], float]:
@@ -201,8 +287,10 @@ def scale(values: Sequence[float], low: float, high: float) -> Callable[[float],
 
 def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
     """A picture."""
-    return (f'<svg role="img" aria-label="{text(label)}" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}">' + "".join(parts) + "</svg>")  # fmt: skip
+    return (
+        f'<svg role="img" aria-label="{text(label)}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">' + "".join(parts) + "</svg>"
+    )
 
 
 def forest(pairs: Sequence[Json]) -> str:
@@ -212,23 +300,38 @@ def forest(pairs: Sequence[Json]) -> str:
         return ""
     ends = [0.0, *(each[end] for each in known for end in ("low", "high"))]
     x, bottom = scale(ends, 260, 700), 24 * len(known) + 10
-    parts = [f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="0" y2="{bottom}" stroke="#999" stroke-dasharray="3"/>',
-             f'<text x="{x(0):.1f}" y="{bottom + 14}" text-anchor="middle">0</text>']  # fmt: skip
+    parts = [
+        (
+            f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="0" y2="{bottom}" '
+            'stroke="#999" stroke-dasharray="3"/>'
+        ),
+        f'<text x="{x(0):.1f}" y="{bottom + 14}" text-anchor="middle">0</text>',
+    ]
     for number, each in enumerate(known):
         y, opacity = 24 * number + 16, 1 if each["named"] else 0.35
-        parts.append(f'<text x="0" y="{y + 4}">{text(each["a"])} - {text(each["b"])}</text>'
-                     f'<line x1="{x(each["low"]):.1f}" x2="{x(each["high"]):.1f}" y1="{y}" y2="{y}" '
-                     f'stroke="currentColor" stroke-opacity="{opacity}" stroke-width="2"/>'
-                     f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="currentColor" '
-                     f'fill-opacity="{opacity}"/>')  # fmt: skip
+        parts.append(
+            f'<text x="0" y="{y + 4}">{text(each["a"])} - {text(each["b"])}</text>'
+            f'<line x1="{x(each["low"]):.1f}" x2="{x(each["high"]):.1f}" y1="{y}" y2="{y}" '
+            f'stroke="currentColor" stroke-opacity="{opacity}" stroke-width="2"/>'
+            f'<circle cx="{x(each["mean"]):.1f}" cy="{y}" r="4" fill="currentColor" '
+            f'fill-opacity="{opacity}"/>'
+        )
     return svg(720, bottom + 20, parts, "differences with their intervals")
 
 
 def curves(systems: Json) -> str:
     """Training loss over FLOPs, a line for each run."""
-    lines = [(number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
-             for number, runs in enumerate(systems.values()) for one in runs.values() if one["curve"]]  # fmt: skip
-    return legend(systems) + chart("training loss", "training FLOPs", lines) if lines else "<p>not run</p>"
+    lines = [
+        (number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
+        for number, runs in enumerate(systems.values())
+        for one in runs.values()
+        if one["curve"]
+    ]
+    return (
+        legend(systems) + chart("training loss", "training FLOPs", lines)
+        if lines
+        else "<p>not run</p>"
+    )
 
 
 def colour(number: int) -> str:
@@ -238,8 +341,13 @@ def colour(number: int) -> str:
 
 def legend(names: Iterable[str]) -> str:
     """Names with their colours, for all charts below."""
-    keys = (f'<span class="key"><span class="colour" style="background:{colour(number)}"></span>{text(name)}</span>'
-            for number, name in enumerate(names))  # fmt: skip
+    keys = (
+        (
+            '<span class="key"><span class="colour" '
+            f'style="background:{colour(number)}"></span>{text(name)}</span>'
+        )
+        for number, name in enumerate(names)
+    )
     return f"<p>{''.join(keys)}</p>"
 
 
@@ -257,22 +365,39 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"
 
 
-def chart(title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dashed: Sequence[Any] = ()) -> str:
-    """Lines, [n, 2] each with the number of its colour, from x = 0; those of `dashed` with a circle at each point."""
+def chart(
+    title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dashed: Sequence[Any] = ()
+) -> str:
+    """Lines, [n, 2] each with the number of its colour, from x = 0; those of `dashed` with a circle
+    at each point.
+    """
     points = np.concatenate([line for _, line in [*lines, *dashed]])
     (_, least), (last, most) = points.min(axis=0), points.max(axis=0)
     x, y = scale([0, last], 70, 420), scale([least, most], 210, 8)
     parts = ['<path d="M70 8V210H420" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
-    parts += [f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
-              f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
-              for value in ticks(least, most)]  # fmt: skip
-    parts += [f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
-              for value in ticks(0, last)]  # fmt: skip
+    parts += [
+        f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
+        f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
+        for value in ticks(least, most)
+    ]
+    parts += [
+        f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
+        for value in ticks(0, last)
+    ]
     parts.append(f'<text x="245" y="246" text-anchor="middle">{text(xlabel)}</text>')
     for kind, extra in ((lines, ""), (dashed, ' stroke-dasharray="5 3"')):
         for number, line in kind:
             at = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)
-            parts.append(f'<polyline points="{at}" fill="none" stroke="{colour(number)}" stroke-opacity=".8"{extra}/>')
-            parts += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" fill="{colour(number)}" stroke="var(--back)"/>'
-                      for a, b in line if extra]  # fmt: skip
+            parts.append(
+                f'<polyline points="{at}" fill="none" stroke="{colour(number)}" '
+                f'stroke-opacity=".8"{extra}/>'
+            )
+            parts += [
+                (
+                    f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4" '
+                    f'fill="{colour(number)}" stroke="var(--back)"/>'
+                )
+                for a, b in line
+                if extra
+            ]
     return f"<figure><figcaption>{text(title)}</figcaption>{svg(440, 252, parts, title)}</figure>"

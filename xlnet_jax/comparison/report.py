@@ -1,4 +1,6 @@
-"""The page of `report`: what runs tell of themselves, in one HTML file, of the pieces of the page of a comparison."""
+"""The page of `report`: what runs tell of themselves, in one HTML file, of the pieces of the page
+of a comparison.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,18 @@ ERRORS, LONGEST = 20, 300
 POINTS = 400
 """Of a curve at most; each is the mean of the steps since the one before."""
 CURVES = {
-    "Loss (dashed: held-out)": "loss", "Learning rate": "learning_rate", "Gradient norm": "grad_norm",
+    "Loss (dashed: held-out)": "loss",
+    "Learning rate": "learning_rate",
+    "Gradient norm": "grad_norm",
     "Tokens per second": "tokens_per_second",
-}  # fmt: skip
+}
 STATES = {
-    "end": "ended as asked", "signal": "stopped by a signal", "diverged": "diverged",
-    "lost": "killed, failed, or going on", None: "not recorded",
-}  # fmt: skip
+    "end": "ended as asked",
+    "signal": "stopped by a signal",
+    "diverged": "diverged",
+    "lost": "killed, failed, or going on",
+    None: "not recorded",
+}
 """By `goodput.end_of`."""
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
 
@@ -34,12 +41,24 @@ def report(runs: Mapping[str, Json]) -> str:
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = [
-        f"<h1>{title}</h1>", f'<p class="no">Written at {written}.</p>', overview(runs),
-        "<h2>Curves</h2>", legend(runs), curves(runs), "<h2>Where the time went</h2>", times(runs),
-        "<h2>Starts and interruptions</h2>", *(starts(name, run["starts"]) for name, run in runs.items()), memory(runs),
-        samples(runs), errors(runs), "<h2>Checkpoints</h2>", checkpoints(runs), "<h2>Configuration</h2>",
+        f"<h1>{title}</h1>",
+        f'<p class="no">Written at {written}.</p>',
+        overview(runs),
+        "<h2>Curves</h2>",
+        legend(runs),
+        curves(runs),
+        "<h2>Where the time went</h2>",
+        times(runs),
+        "<h2>Starts and interruptions</h2>",
+        *(starts(name, run["starts"]) for name, run in runs.items()),
+        memory(runs),
+        samples(runs),
+        errors(runs),
+        "<h2>Checkpoints</h2>",
+        checkpoints(runs),
+        "<h2>Configuration</h2>",
         configuration(runs),
-    ]  # fmt: skip
+    ]
     return document(f"{title}: {', '.join(runs)}", body)
 
 
@@ -55,25 +74,57 @@ def scored(run: Json) -> str:
 
 def overview(runs: Mapping[str, Json]) -> str:
     """A line for each run."""
-    columns = ("run", "step", "of", "state", "last loss", "held-out loss", "scored", "best score", "tokens/s",
-               "training time", "goodput")  # fmt: skip
-    rows = [(name, f"{run['step']:,}", f"{run['steps']:,}", STATES[run["state"]], known(run["loss"]),
-             known(run["heldout_loss"]), known(run["heldout_share"], "{:.1%}".format), scored(run),
-             known(run["tokens_per_second"]), known((run["seconds"] or {}).get("steps"), duration),
-             known(run["goodput"], "{:.1%}".format))
-            for name, run in runs.items()]  # fmt: skip
-    caption = "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
+    columns = (
+        "run",
+        "step",
+        "of",
+        "state",
+        "last loss",
+        "held-out loss",
+        "scored",
+        "best score",
+        "tokens/s",
+        "training time",
+        "goodput",
+    )
+    rows = [
+        (
+            name,
+            f"{run['step']:,}",
+            f"{run['steps']:,}",
+            STATES[run["state"]],
+            known(run["loss"]),
+            known(run["heldout_loss"]),
+            known(run["heldout_share"], "{:.1%}".format),
+            scored(run),
+            known(run["tokens_per_second"]),
+            known((run["seconds"] or {}).get("steps"), duration),
+            known(run["goodput"], "{:.1%}".format),
+        )
+        for name, run in runs.items()
+    ]
+    caption = (
+        "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
+    )
     return table(caption, columns, rows)
 
 
 def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
     """Of the lines with a number for the key, steps and means, [at most `most`, 2]."""
-    points = np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None], float)
+    points = np.array(
+        [(line["step"], line[key]) for line in lines if line.get(key) is not None], float
+    )
     if not len(points):
         return np.zeros((0, 2))
-    if key == "tokens_per_second":  # on CPUs the last dispatch seems to take no time, since one is read behind the next
+    # On CPUs the last dispatch seems to take no time, since one is read behind the next.
+    if key == "tokens_per_second":
         points = points[points[:, 1] < 3 * np.median(points[:, 1])]
-    return np.array([(part[-1, 0], part[:, 1].mean()) for part in np.array_split(points, min(most, len(points)))])
+    return np.array(
+        [
+            (part[-1, 0], part[:, 1].mean())
+            for part in np.array_split(points, min(most, len(points)))
+        ]
+    )
 
 
 def curves(runs: Mapping[str, Json]) -> str:
@@ -82,9 +133,19 @@ def curves(runs: Mapping[str, Json]) -> str:
     for title, key in (CURVES | {"Score": "score"}).items():
         held_out = {"loss": "heldout_loss", "score": "score"}.get(key, "")
         for tokenizer in tokenizers if key == "loss" else [None]:
-            some = [(number, run) for number, run in enumerate(runs.values()) if tokenizer in (None, run["tokenizer"])]
-            pair = [[(number, points) for number, run in some if len(points := binned(run[lines], name))]
-                    for lines, name in (("metrics", key), ("evaluations", held_out))]  # fmt: skip
+            some = [
+                (number, run)
+                for number, run in enumerate(runs.values())
+                if tokenizer in (None, run["tokenizer"])
+            ]
+            pair = [
+                [
+                    (number, points)
+                    for number, run in some
+                    if len(points := binned(run[lines], name))
+                ]
+                for lines, name in (("metrics", key), ("evaluations", held_out))
+            ]
             if any(pair):
                 only = f", tokenizer {tokenizer[:8]}" if tokenizer and len(tokenizers) > 1 else ""
                 parts.append(chart(title + only, "step", *pair))
@@ -97,11 +158,18 @@ def times(runs: Mapping[str, Json]) -> str:
     parts = [legend(CAUSES)]
     for name, seconds in spent.items():
         total = sum(seconds.values()) or 1.0
-        pieces = "".join(f'<span class="colour" style="margin:0;height:100%;width:{100 * seconds[cause] / total:.2f}%;'
-                         f'background:{colour(number)}"></span>' for number, cause in enumerate(CAUSES))  # fmt: skip
+        pieces = "".join(
+            (
+                '<span class="colour" style="margin:0;height:100%;width:'
+                f'{100 * seconds[cause] / total:.2f}%;background:{colour(number)}"></span>'
+            )
+            for number, cause in enumerate(CAUSES)
+        )
         parts.append(f'{text(name)}<div class="bar">{pieces}</div>')
-    rows = [(name, *(duration(seconds[cause]) for cause in CAUSES), duration(sum(seconds.values())))
-            for name, seconds in spent.items()]  # fmt: skip
+    rows = [
+        (name, *(duration(seconds[cause]) for cause in CAUSES), duration(sum(seconds.values())))
+        for name, seconds in spent.items()
+    ]
     caption = "steps is training; restarts is work that was repeated, and waiting"
     parts.append(table(caption, ("run", *CAUSES, "all"), rows))
     return "".join(parts) if spent else "<p>Nothing has been saved yet.</p>"
@@ -112,19 +180,42 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
         packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
-        rows.append((line.get("time", "-"), f"{line['step']:,}", ended[line.get("before")] if number else "",
-                     f"{line['repeated']:,}" if number and "repeated" in line else "",
-                     f"{line.get('devices', '-')} x {line.get('device_kind', '-')}",
-                     f"{line.get('xlnet_jax', '-')}, jax {packages.get('jax', '-')}",
-                     commit[:12] + "+" * commit.endswith("+")))  # fmt: skip
-    columns = ("start", "from step", "the one before", "repeated steps", "devices", "version", "commit")
+        rows.append(
+            (
+                line.get("time", "-"),
+                f"{line['step']:,}",
+                ended[line.get("before")] if number else "",
+                f"{line['repeated']:,}" if number and "repeated" in line else "",
+                f"{line.get('devices', '-')} x {line.get('device_kind', '-')}",
+                f"{line.get('xlnet_jax', '-')}, jax {packages.get('jax', '-')}",
+                commit[:12] + "+" * commit.endswith("+"),
+            )
+        )
+    columns = (
+        "start",
+        "from step",
+        "the one before",
+        "repeated steps",
+        "devices",
+        "version",
+        "commit",
+    )
     return table(name, columns, rows)
 
 
 def memory(runs: Mapping[str, Json]) -> str:
     """The most that was used, where it was recorded."""
-    rows = [(name, *(known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
-                     for what in ("host", "device"))) for name, run in runs.items() if run["memory"]]  # fmt: skip
+    rows = [
+        (
+            name,
+            *(
+                known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
+                for what in ("host", "device")
+            ),
+        )
+        for name, run in runs.items()
+        if run["memory"]
+    ]
     columns = ("run", "process 0", "its fullest device")
     return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
 
@@ -136,27 +227,47 @@ def samples(runs: Mapping[str, Json]) -> str:
         parts.append(f"<h3>{text(name)}</h3>")
         for number, example in enumerate(lines[-1]["samples"]):
             parts.append(f"<p><b>{marked(example['parts'], example['truth'])}</b></p>")
-            parts += [f'<p><span class="no">step {line["step"]:,}</span> {marked(each["parts"], each["filled"])}</p>'
-                      for line in lines for each in line["samples"][number : number + 1]]  # fmt: skip
-    title = "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; below it what was put there.</p>"
+            parts += [
+                (
+                    f'<p><span class="no">step {line["step"]:,}</span> '
+                    f"{marked(each['parts'], each['filled'])}</p>"
+                )
+                for line in lines
+                for each in line["samples"][number : number + 1]
+            ]
+    title = (
+        "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; "
+        "below it what was put there.</p>"
+    )
     return title + "".join(parts) if parts else ""
 
 
 def errors(runs: Mapping[str, Json]) -> str:
-    """Of each task with classes how often each was taken for each, and the errors with the highest probability."""
+    """Of each task with classes how often each was taken for each, and the errors with the highest
+    probability.
+    """
     parts = []
     for name, run in runs.items():
-        found = [(str(line["gold"]), line["label"], _probability(line["scores"]), line)
-                 for line in run["predictions"] if line.keys() >= {"gold", "label", "scores"}]  # fmt: skip
+        found = [
+            (str(line["gold"]), line["label"], _probability(line["scores"]), line)
+            for line in run["predictions"]
+            if line.keys() >= {"gold", "label", "scores"}
+        ]
         if not found:
             continue
         counts = collections.Counter((gold, said) for gold, said, *_ in found)
         labels = sorted({label for pair in counts for label in pair})
-        rows: list[Sequence[Any]] = [(gold, *(counts[gold, said] for said in labels)) for gold in labels]
-        parts.append(table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows))
+        rows: list[Sequence[Any]] = [
+            (gold, *(counts[gold, said] for said in labels)) for gold in labels
+        ]
+        parts.append(
+            table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows)
+        )
         wrong = sorted((each for each in found if each[0] != each[1]), key=lambda each: -each[2])
-        rows = [(line["where"], gold, said, shown(probability), " | ".join(line["texts"])[:LONGEST])
-                for gold, said, probability, line in wrong[:ERRORS]]  # fmt: skip
+        rows = [
+            (line["where"], gold, said, shown(probability), " | ".join(line["texts"])[:LONGEST])
+            for gold, said, probability, line in wrong[:ERRORS]
+        ]
         columns = ("example", "gold", "predicted", "probability", "texts")
         parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
@@ -178,8 +289,11 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
 
 def checkpoints(runs: Mapping[str, Json]) -> str:
     """The kept ones."""
-    rows = [(name, f"{step:,}", known(run["scored"].get(step)))
-            for name, run in runs.items() for step in run["checkpoints"]]  # fmt: skip
+    rows = [
+        (name, f"{step:,}", known(run["scored"].get(step)))
+        for name, run in runs.items()
+        for step in run["checkpoints"]
+    ]
     columns = ("run", "step", "held-out loss")
     return table("Kept", columns, rows) if rows else "<p>None is kept.</p>"
 
@@ -190,7 +304,14 @@ def configuration(runs: Mapping[str, Json]) -> str:
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
     other = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
     columns = ("key", *runs)
-    parts = [table("Where they differ", columns, other)] if other else ["<p>All are alike.</p>"] * (len(runs) > 1)
+    parts = (
+        [table("Where they differ", columns, other)]
+        if other
+        else ["<p>All are alike.</p>"] * (len(runs) > 1)
+    )
     set_here = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
     parts.append(table("Keys that are not at their default", columns, set_here))
-    return "".join(parts) + f"<details><summary>All keys</summary>{table('All keys', columns, rows)}</details>"
+    return (
+        "".join(parts)
+        + f"<details><summary>All keys</summary>{table('All keys', columns, rows)}</details>"
+    )

@@ -1,10 +1,12 @@
-"""What the code of the originals does differently: XLNet's of 2019, and Google's BERT. docs/compat.md has the reasons.
+"""What the code of the originals does differently: XLNet's of 2019, and Google's BERT.
+docs/compat.md has the reasons.
 
-This module has the switches, the rules that refuse some of them together with other keys, and the hooks in `data/`. It
-needs no jax. The module `hooks` has the hooks in the model, the step, the gradient and the optimizer.
+This module has the switches, the rules that refuse some of them together with other keys, and the
+hooks in `data/`. It needs no jax. The module `hooks` has the hooks in the model, the step, the
+gradient and the optimizer.
 
-A hook has the name of what happens at its place. It gets what the default is made of, and returns the default unless
-its switch is on. So nothing else asks for a switch.
+A hook has the name of what happens at its place. It gets what the default is made of, and returns
+the default unless its switch is on. So nothing else asks for a switch.
 """
 
 from __future__ import annotations
@@ -20,15 +22,35 @@ from xlnet_jax.messages import suggest
 
 SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
-    "fill_functional": "spans and the fill may cover SEP and CLS, which are not targets then: fewer targets than slots",
-    "static_targets": "windows, their targets and their segments A and B are the same in every epoch",
-    "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
-    "zero_memory": "empty memory slots are zeros that every position sees, and all slots are emptied every 1000 steps",
+    "fill_functional": (
+        "spans and the fill may cover SEP and CLS, "
+        "which are not targets then: fewer targets than slots"
+    ),
+    "static_targets": (
+        "windows, their targets and their segments A and B are the same in every epoch"
+    ),
+    "both_directions": (
+        "every text is read forward and reversed in the same step, by rows r and r + B/2"
+    ),
+    "zero_memory": (
+        "empty memory slots are zeros that every position sees, "
+        "and all slots are emptied every 1000 steps"
+    ),
     "position_dropout_per_row": "every row has its own dropout mask on the position table",
-    "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
-    "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
-    "no_bias_correction": "Adam without bias correction; without weight decay TensorFlow's, corrected with epsilon hat",
-    "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
+    "glorot_mask_embedding": (
+        "the query stream's first vector is drawn uniformly, by Glorot's bound"
+    ),
+    "core_clip": (
+        "each of `compat.cores` cores averages and clips the gradient of "
+        "its own rows before the sum"
+    ),
+    "no_bias_correction": (
+        "Adam without bias correction; without weight decay TensorFlow's, "
+        "corrected with epsilon hat"
+    ),
+    "layer_decay_on_gradients": (
+        "layer-wise decay scales gradients, not rates; no embeddings and no relative biases"
+    ),
     "static_copies": "a window has the same text and targets in epochs n and n + 10",
 }
 """By name."""
@@ -47,7 +69,9 @@ COPIES = 10
 class CompatConfig:
     """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
-    switches: str = key("", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas")
+    switches: str = key(
+        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas"
+    )
     cores: int = key(1, "TPU cores of the run that core_clip imitates")
 
     def on(self, name: str) -> bool:
@@ -63,37 +87,87 @@ def rules(config: Any) -> list[Rule]:
     """What the switches do not go with."""
     train, data, optimizer, on = config.train, config.data, config.optimizer.name, config.compat.on
     objective, at_input = config.objective, config.model.member.positions_at_input
-    newer = at_input or data.factorization_order != "spans" or (objective.whole and not objective.causal)
-    of_examples = ", ".join(filter(on, ("piece_spans", "fill_functional", "static_targets", "both_directions")))
+    newer = (
+        at_input
+        or data.factorization_order != "spans"
+        or (objective.whole and not objective.causal)
+    )
+    of_examples = ", ".join(
+        filter(on, ("piece_spans", "fill_functional", "static_targets", "both_directions"))
+    )
     return [
-        *[("compat.switches", name in SWITCHES or name in SETS, f"has no {name!r}{suggest(name, SWITCHES)}")
-          for name in config.compat.switches.split(",") if config.compat.switches],
-        ("compat.switches", not (of_examples and newer and config.pretrains),
-         f"must leave out {of_examples} with data.factorization_order={data.factorization_order}, data.objective="
-         f"{data.objective} and model.architecture={config.model.architecture}: 2019 had no such examples"),
-        ("compat.switches", not on("static_copies") or (at_input and not objective.whole and config.pretrains),
-         "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
-        ("compat.switches", optimizer == "adamw" or not (on("no_bias_correction") or on("layer_decay_on_gradients")),
-         f"must leave out no_bias_correction and layer_decay_on_gradients with optimizer.name={optimizer}"),
-        ("train.gradient_accumulation_steps", train.gradient_accumulation_steps == 1 or not on("core_clip"),
-         "must be 1 with compat switch core_clip, which has parts of its own"),
-        ("train.elastic", not train.elastic or not on("core_clip"),
-         "must be off with compat switch core_clip, which divides the batch over its own number of cores"),
-        ("train.batch_size", not on("both_directions") or train.batch_size % 2 == 0,
-         "must be even with compat switch both_directions"),
-        ("compat.cores", config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
-         f"must divide train.batch_size={train.batch_size}"),
-    ]  # fmt: skip
+        *[
+            (
+                "compat.switches",
+                name in SWITCHES or name in SETS,
+                f"has no {name!r}{suggest(name, SWITCHES)}",
+            )
+            for name in config.compat.switches.split(",")
+            if config.compat.switches
+        ],
+        (
+            "compat.switches",
+            not (of_examples and newer and config.pretrains),
+            (
+                f"must leave out {of_examples} with "
+                f"data.factorization_order={data.factorization_order}, "
+                f"data.objective={data.objective} and "
+                f"model.architecture={config.model.architecture}: 2019 had no such examples"
+            ),
+        ),
+        (
+            "compat.switches",
+            not on("static_copies") or (at_input and not objective.whole and config.pretrains),
+            "must leave out static_copies, which is for pretraining of bert, roberta and albert",
+        ),
+        (
+            "compat.switches",
+            optimizer == "adamw"
+            or not (on("no_bias_correction") or on("layer_decay_on_gradients")),
+            (
+                "must leave out no_bias_correction and layer_decay_on_gradients with "
+                f"optimizer.name={optimizer}"
+            ),
+        ),
+        (
+            "train.gradient_accumulation_steps",
+            train.gradient_accumulation_steps == 1 or not on("core_clip"),
+            "must be 1 with compat switch core_clip, which has parts of its own",
+        ),
+        (
+            "train.elastic",
+            not train.elastic or not on("core_clip"),
+            (
+                "must be off with compat switch core_clip, "
+                "which divides the batch over its own number of cores"
+            ),
+        ),
+        (
+            "train.batch_size",
+            not on("both_directions") or train.batch_size % 2 == 0,
+            "must be even with compat switch both_directions",
+        ),
+        (
+            "compat.cores",
+            config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
+            f"must divide train.batch_size={train.batch_size}",
+        ),
+    ]
 
 
 def blocks(compat: CompatConfig) -> tuple[bool, int]:
-    """How the blocks of a corpus are read: whether they are the same in every epoch, as with `static_targets` and
-    `static_copies`, and how many rows read one in the same step: with `both_directions` two, the second reversed."""
-    return compat.on("static_targets") or compat.on("static_copies"), 1 + compat.on("both_directions")
+    """How the blocks of a corpus are read: whether they are the same in every epoch, as with
+    `static_targets` and `static_copies`, and how many rows read one in the same step: with
+    `both_directions` two, the second reversed.
+    """
+    return compat.on("static_targets") or compat.on("static_copies"), 1 + compat.on(
+        "both_directions"
+    )
 
 
 def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
-    """int64 [B]: what the draws of an example that comes again follow from, beside the number of its window.
+    """int64 [B]: what the draws of an example that comes again follow from, beside the number of
+    its window.
 
     None if the draws are new every time. `where` is of `data.batches.stream.Windows`.
     """
@@ -103,6 +177,9 @@ def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
 
 
 def spans(compat: CompatConfig, eligible_BN: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
-    """What spans may cover, bool [B, N], and what they are made of: everything with `fill_functional`, although only
-    what is eligible is a target then; with `piece_spans` pieces."""
-    return eligible_BN | compat.on("fill_functional"), "pieces" if compat.on("piece_spans") else kind
+    """What spans may cover, bool [B, N], and what they are made of: everything with
+    `fill_functional`, although only what is eligible is a target then; with `piece_spans` pieces.
+    """
+    return eligible_BN | compat.on("fill_functional"), "pieces" if compat.on(
+        "piece_spans"
+    ) else kind

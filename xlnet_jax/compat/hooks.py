@@ -1,4 +1,6 @@
-"""The hooks of the originals in the model, the step, the gradient and the optimizer; see the package."""
+"""The hooks of the originals in the model, the step, the gradient and the optimizer; see the
+package.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ from xlnet_jax.compat import CompatConfig
 from xlnet_jax.errors import BadInput
 
 OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "segment_embedding"})
-"""Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside `layer_0`."""
+"""Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside
+`layer_0`.
+"""
 
 SESSION_STEPS = 1000
-"""The 2019 code's `iterations`: steps of one session call; each call started with a memory of zeros."""
+"""The 2019 code's `iterations`: steps of one session call; each call started with a memory of
+zeros.
+"""
 
 
 def mask_initializer(compat: CompatConfig, width: int) -> Any:
     """Of the query stream's first vector; None = as of all vectors.
 
-    With `glorot_mask_embedding` TensorFlow's default for a [1, 1, D] variable, as mask_emb of the original is one and
-    has no initialiser of its own.
+    With `glorot_mask_embedding` TensorFlow's default for a [1, 1, D] variable, as mask_emb of the
+    original is one and has no initialiser of its own.
     """
     if not compat.on("glorot_mask_embedding"):
         return None
@@ -31,26 +37,37 @@ def mask_initializer(compat: CompatConfig, width: int) -> Any:
 
 
 def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
-    """The keys of the dropout masks on the position table: one, or with `position_dropout_per_row` one of each row."""
+    """The keys of the dropout masks on the position table: one, or with `position_dropout_per_row`
+    one of each row.
+    """
     return rows_B if compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
 
 
-def seen_slots(compat: CompatConfig, hidden_LBMD: jax.Array, filled_BM: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The memory, and which slots are seen: the filled ones. With `zero_memory` the others are zeros, and seen."""
+def seen_slots(
+    compat: CompatConfig, hidden_LBMD: jax.Array, filled_BM: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The memory, and which slots are seen: the filled ones. With `zero_memory` the others are
+    zeros, and seen.
+    """
     if not compat.on("zero_memory"):
         return hidden_LBMD, filled_BM
     return jnp.where(filled_BM[None, :, :, None], hidden_LBMD, 0), jnp.ones_like(filled_BM)
 
 
 def empty_slots(compat: CompatConfig) -> int | None:
-    """How many slots a memory needs that is empty: none, as nothing sees them, but with `zero_memory` all (None)."""
+    """How many slots a memory needs that is empty: none, as nothing sees them, but with
+    `zero_memory` all (None).
+    """
     return None if compat.on("zero_memory") else 0
 
 
 def check_cache(compat: CompatConfig, path: str) -> None:
     """Raises BadInput for a model that needs more than the keys and values of what is there."""
     if compat.on("zero_memory"):
-        raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
+        raise BadInput(
+            f"{path}: zero_memory in compat.switches goes with no cache: "
+            "that has no empty slots to see"
+        )
 
 
 def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
@@ -60,11 +77,15 @@ def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
     return jax.tree.map(lambda x: jnp.where(step % SESSION_STEPS == 0, 0, x), memory)
 
 
-def by_cores(recipe: Any, mean_loss: Any, params: Any, rows: tuple, dropout_key: jax.Array) -> tuple | None:
-    """`core_clip`: the gradient of a step by `compat.cores` equal groups of consecutive rows; None = that of all rows.
+def by_cores(
+    recipe: Any, mean_loss: Any, params: Any, rows: tuple, dropout_key: jax.Array
+) -> tuple | None:
+    """`core_clip`: the gradient of a step by `compat.cores` equal groups of consecutive rows;
+    None = that of all rows.
 
-    Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole bound; then the
-    cores are summed. So a core with fewer targets weighs more per target, and the bound hardly ever acts.
+    Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole
+    bound; then the cores are summed. So a core with fewer targets weighs more per target, and the
+    bound hardly ever acts.
     """
     compat, bound = recipe.config.compat, recipe.config.optimizer.clip or jnp.inf
     if not compat.on("core_clip"):
@@ -78,13 +99,18 @@ def by_cores(recipe: Any, mean_loss: Any, params: Any, rows: tuple, dropout_key:
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), results
 
-    of_rows, zeros = jax.value_and_grad(mean_loss, has_aux=True), jax.tree.map(jnp.zeros_like, params)
+    of_rows, zeros = (
+        jax.value_and_grad(mean_loss, has_aux=True),
+        jax.tree.map(jnp.zeros_like, params),
+    )
     grads, (loss_C, losses_C) = jax.lax.scan(core, zeros, recipe.apart(rows, compat.cores, 0))
     return (loss_C.mean(), recipe.joined(losses_C, 0)), grads
 
 
 def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:
-    """The transformations of the optimizer: clip, nothing, those of its name, rates by layers, learning rate."""
+    """The transformations of the optimizer: clip, nothing, those of its name, rates by layers,
+    learning rate.
+    """
     clip, before, *named, by_layers, rate = default
     if compat.on("core_clip"):  # each core's gradient is clipped already
         clip = optax.identity()
@@ -96,10 +122,11 @@ def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:
 
 
 def adam(config: Any) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are larger.
+    """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are
+    larger.
 
-    Without weight decay it is TensorFlow's Adam, as in that code: at the t-th update the quotient times
-    sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
+    Without weight decay it is TensorFlow's Adam, as in that code: at the t-th update the quotient
+    times sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
     """
     b1, b2 = config.adam_b1, config.adam_b2
 
@@ -107,21 +134,31 @@ def adam(config: Any) -> optax.GradientTransformation:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
         count = state.count + 1
-        factor = jnp.sqrt(1 - b2**count) / (1 - b1**count) if not config.weight_decay else jnp.ones(())
-        scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + config.adam_epsilon), mu, nu)
+        factor = (
+            jnp.sqrt(1 - b2**count) / (1 - b1**count) if not config.weight_decay else jnp.ones(())
+        )
+        scaled = jax.tree.map(
+            lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + config.adam_epsilon), mu, nu
+        )
         return scaled, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
 def in_layers(by_layers: optax.GradientTransformation, boxed: Any) -> optax.GradientTransformation:
-    """The same, but only of what had a layer in its name in the 2019 code: no embeddings, no relative biases."""
+    """The same, but only of what had a layer in its name in the 2019 code: no embeddings, no
+    relative biases.
+    """
 
     def update(updates: Any, _: Any) -> Any:
         scaled, _ = by_layers.update(updates, optax.EmptyState())
         return jax.tree.map_with_path(
-            lambda path, x, scaled, box: scaled if box.stacked and path[-1].key not in OUTSIDE_LAYERS else x,
-            updates, scaled, boxed,
-        )  # fmt: skip
+            lambda path, x, scaled, box: (
+                scaled if box.stacked and path[-1].key not in OUTSIDE_LAYERS else x
+            ),
+            updates,
+            scaled,
+            boxed,
+        )
 
     return optax.stateless(update)

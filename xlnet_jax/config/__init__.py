@@ -1,9 +1,9 @@
 """The configuration: a Python file at the edge, frozen dataclasses inside.
 
-A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may
-change single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses of the sections
-and checks them, alone and against each other, before any device is used. Every key carries its documentation, its
-bounds and its rule on resume:
+A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the
+command line may change single keys (`--config.train.steps=10`); `load` turns the result once into
+the frozen dataclasses of the sections and checks them, alone and against each other, before any
+device is used. Every key carries its documentation, its bounds and its rule on resume:
 
     frozen    must not change: another model, objective or seed is another run
     elastic   may change between two starts; the data plan and the log record it (batch size, mesh)
@@ -11,9 +11,23 @@ bounds and its rule on resume:
 """
 
 from xlnet_jax.config.data import DataConfig, FinetuneConfig
-from xlnet_jax.config.loading import default, from_dict, load, nested, override, start_from, suggest_key
+from xlnet_jax.config.loading import (
+    default,
+    from_dict,
+    load,
+    nested,
+    override,
+    start_from,
+    suggest_key,
+)
 from xlnet_jax.config.model import ARCHITECTURE, ModelConfig
-from xlnet_jax.config.run import CheckpointConfig, DistributedConfig, EvaluationConfig, LogConfig, MeshConfig
+from xlnet_jax.config.run import (
+    CheckpointConfig,
+    DistributedConfig,
+    EvaluationConfig,
+    LogConfig,
+    MeshConfig,
+)
 from xlnet_jax.config.run import OptimizerConfig, SeedsConfig, TrainConfig
 from xlnet_jax.config.whole import Config, changed_keys, check, fields, flat
 from xlnet_jax.keys import ELASTIC, FREE, FROZEN, joined

@@ -44,7 +44,9 @@ NAMES = {
     "seed": "seeds.init",
     "position_scheme": "model.architecture",
 }
-"""The key that is meant, by names that are far from it: the most usual ones of other programs, and an old one."""
+"""The key that is meant, by names that are far from it: the most usual ones of other programs, and
+an old one.
+"""
 
 
 def default() -> ConfigDict:
@@ -53,28 +55,36 @@ def default() -> ConfigDict:
 
 
 def start_from(file: str, other: str) -> ConfigDict:
-    """The values of another config file, in place of `default()`: `start_from(__file__, "../small.py")`."""
+    """The values of another config file, in place of `default()`:
+    `start_from(__file__, "../small.py")`.
+    """
     return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
 
 
 def packaged() -> dict[str, str]:
-    """The path of each configuration that comes with the package, by its name, such as `transformer_xl/quickstart`."""
+    """The path of each configuration that comes with the package, by its name, such as
+    `transformer_xl/quickstart`.
+    """
     # In a wheel they are inside of the package, in a checkout beside it.
     package = os.path.dirname(os.path.dirname(__file__))
-    inside, beside = os.path.join(package, "configs"), os.path.join(os.path.dirname(package), "configs")
+    inside, beside = (
+        os.path.join(package, "configs"),
+        os.path.join(os.path.dirname(package), "configs"),
+    )
     folder = inside if os.path.isdir(inside) else beside
     paths = glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)
     return {os.path.relpath(path, folder).removesuffix(".py"): path for path in paths}
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
-    """Reads a Python file that defines `get_config()`, and applies words such as `--config.train.steps=10`.
+    """Reads a Python file that defines `get_config()`, and applies words such as
+    `--config.train.steps=10`.
 
     Args:
       path: of the file, or a name of `packaged`.
 
-    Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has
-    the wrong type, or two fields contradict each other.
+    Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that
+    does), a value has the wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
     if not path.endswith(".py"):
@@ -94,14 +104,21 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
     except BaseException as error:  # it may raise what it likes
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
-        raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
+        raise BadInput(
+            f"--config={path}: get_config() must return a ConfigDict; start from "
+            "xlnet_jax.config.default()"
+        )
     return _with_own_dev(_overridden(values, overrides, f"--config={path}"), overrides)
 
 
 def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
-    """With a tenth of the training examples as dev set, if words name these and the dev set is one of TFDS that belongs
-    to others."""
-    task, named = config.finetune, {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides}
+    """With a tenth of the training examples as dev set, if words name these and the dev set is one
+    of TFDS that belongs to others.
+    """
+    task, named = (
+        config.finetune,
+        {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides},
+    )
     same = task.train.startswith(task.dev.rpartition(":")[0])
     if same or not task.dev.startswith("tfds:") or named & {"train", "dev"} != {"train"}:
         return config
@@ -109,7 +126,9 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
-    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
+    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises
+    BadInput.
+    """
     values = dataclasses.asdict(config)
     if config.phases:
         values["train"]["steps"] = TrainConfig().steps  # their sum, which an override may change
@@ -117,13 +136,18 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them. Raises BadInput."""
+    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them.
+    Raises BadInput.
+    """
     known = Config().sections
     for section, given in values.items():
         if section != "phases":
             _check_section(section, given)
     parts = _checked_phases(values.get("phases", ()))
-    config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()}, phases=parts)
+    config = Config(
+        **{name: type(section)(**values.get(name, {})) for name, section in known.items()},
+        phases=parts,
+    )
     if parts:
         config = phases.with_steps(config)
     if overrides:
@@ -142,7 +166,9 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key, dotted or not: the one that other programs call so, or the nearest."""
+    """`messages.suggest` for what is no key, dotted or not: the one that other programs call so, or
+    the nearest.
+    """
     keys, (section, _, last) = list(fields()), name.rpartition(".")
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
     same = [key for key in same if key.startswith(f"{section}.")] or same
@@ -157,7 +183,9 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         values.phases = _checked_phases(values.phases)
     for word in overrides:
         if not word.startswith("--config."):
-            raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
+            raise BadInput(
+                f"unknown option {word!r}; a config key is set as --config.train.steps=10"
+            )
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
         name = word.removeprefix("--config.").split("=")[0]
@@ -167,40 +195,59 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         found = re.fullmatch(r"phases\[([0-9]{1,4})\]\.(.+)", name)
         count = len(values.get("phases", ()))  # type: ignore[arg-type]
         if not found or int(found[1]) >= count:
-            raise BadInput(f"{word!r}: the configuration has {quantity(count, 'phase')}, counted from 0; write a key "
-                           "of one as --config.phases[0].data.num_predict=20")  # fmt: skip
+            raise BadInput(
+                f"{word!r}: the configuration has {quantity(count, 'phase')}, counted from 0; "
+                "write a key of one as --config.phases[0].data.num_predict=20"
+            )
         if found[2] != "steps":
             _check_key(found[2])
             section, _, last = found[2].partition(".")
             parts: Any = values.phases
-            parts[int(found[1])].setdefault(section, {})[last] = fields()[found[2]].default  # its type, for the new one
+            # Its type, for the new one.
+            parts[int(found[1])].setdefault(section, {})[last] = fields()[found[2]].default
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
     try:
-        config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
+        config_flags.DEFINE_config_dict(
+            "config", values, flag_values=flag_values, lock_config=True, sys_argv=argv
+        )
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
     found, usual = values.to_dict(), TrainConfig().steps
-    if found.get("phases") and not any(word.startswith("--config.train.steps=") for word in overrides):
+    if found.get("phases") and not any(
+        word.startswith("--config.train.steps=") for word in overrides
+    ):
         inherited = found.get("train", {}).pop("steps", usual)
         config = from_dict(found)
         if inherited not in (config.train.steps, usual):
-            log.warning("%s: train.steps=%s is not used: the phases have %d", where, inherited, config.train.steps)
+            log.warning(
+                "%s: train.steps=%s is not used: the phases have %d",
+                where,
+                inherited,
+                config.train.steps,
+            )
         return config
     return from_dict(found)
 
 
 def _checked_phases(given: Any) -> tuple[dict[str, Any], ...]:
-    """A copy of `config.phases`, if they have that form, and keys that exist with values of their type."""
+    """A copy of `config.phases`, if they have that form, and keys that exist with values of their
+    type.
+    """
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise BadInput("phases must be a tuple of dicts, such as dict(steps=1000, data=dict(segment_len=512)), not "
-                       f"of type {type(given).__name__}")  # fmt: skip
+        raise BadInput(
+            "phases must be a tuple of dicts, such as dict(steps=1000, "
+            f"data=dict(segment_len=512)), not of type {type(given).__name__}"
+        )
     for number, phase in enumerate(given):
         steps = phase.get("steps") if isinstance(phase, Mapping) else None
         if type(steps) is not int or steps < 1:
-            raise BadInput(f"phases[{number}] must be a dict with `steps`, a whole number of at least 1, and sections")
+            raise BadInput(
+                f"phases[{number}] must be a dict with `steps`, "
+                "a whole number of at least 1, and sections"
+            )
         for section, values in phase.items():
             if section == "steps":
                 continue
@@ -218,25 +265,37 @@ def _check_section(section: Any, values: Any) -> None:
     if section not in Config().sections:
         _check_key(str(section))
     if not isinstance(values, Mapping):
-        raise BadInput(f"{section}={values!r} must be a section with its keys, such as data=dict(segment_len=512)")
+        raise BadInput(
+            f"{section}={values!r} must be a section with its keys, such as "
+            "data=dict(segment_len=512)"
+        )
     for name in values:
         _check_key(f"{section}.{name}")
 
 
 def _check_key(dotted: str) -> None:
     if dotted not in fields():
-        raise BadInput(f"no config key {dotted!r}{suggest_key(dotted) or '; docs/configuration.md lists them'}")
+        raise BadInput(
+            f"no config key {dotted!r}{suggest_key(dotted) or '; docs/configuration.md lists them'}"
+        )
 
 
 def _mistake(error: BaseException, path: str) -> str:
     """The error of a config file with its line: `, line 4: NameError: name 'x' is not defined`."""
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == path
+    ]
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename == path:
         lines, text = [error.lineno or 1], error.msg
     at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
-        return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
+        return (
+            f"{at}: ended the program (SystemExit: {error.code}); "
+            "a config file only returns its values"
+        )
     # Of a wrong key, ml_collections lists all others, or one in the same section.
     wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|\\nDid you mean|$)", text)
     if wrong and isinstance(error, (AttributeError, KeyError)):

@@ -5,7 +5,8 @@
         dict(steps=10_000, optimizer=dict(learning_rate=5e-5)),
     )
 
-Data, state and schedule go on from one to the next; a key that a phase does not name has the value of the whole run.
+Data, state and schedule go on from one to the next; a key that a phase does not name has the value
+of the whole run.
 """
 
 from __future__ import annotations
@@ -26,40 +27,63 @@ LONGEST = 8
 
 
 def with_steps(config: Config) -> Config:
-    """The same with `train.steps` of all phases together. Raises BadInput if another number is given."""
+    """The same with `train.steps` of all phases together. Raises BadInput if another number is
+    given.
+    """
     total, given = config.ends[-1], config.train.steps
     if given not in (total, TrainConfig().steps):
-        raise BadInput(f"train.steps={given} beside phases, which have {total} steps together; leave train.steps out")
+        raise BadInput(
+            f"train.steps={given} beside phases, "
+            f"which have {total} steps together; leave train.steps out"
+        )
     return config.changed(train={"steps": total})
 
 
 def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
     """What is wrong with the phases themselves; `phased` are the keys that they may change."""
-    fixed = [f"phases[{number}].{section}.{name}" for number, phase in enumerate(config.phases)
-             for section, values in changes(phase).items() for name in values
-             if f"{section}.{name}" not in phased]  # fmt: skip
+    fixed = [
+        f"phases[{number}].{section}.{name}"
+        for number, phase in enumerate(config.phases)
+        for section, values in changes(phase).items()
+        for name in values
+        if f"{section}.{name}" not in phased
+    ]
     if fixed:
-        yield f"{', '.join(fixed)} must be the same in all phases; they may change {', '.join(phased)}"
+        yield (
+            f"{', '.join(fixed)} must be the same in all phases; "
+            f"they may change {', '.join(phased)}"
+        )
     if not config.pretrains:
-        yield f"phases are for pretraining; leave them out with finetune.task={config.finetune.task}"
+        yield (
+            f"phases are for pretraining; leave them out with finetune.task={config.finetune.task}"
+        )
     if config.train.spike_zscore and len({part.data.objective for part in config.parts}) > 1:
-        yield f"train.spike_zscore={config.train.spike_zscore} compares losses of phases with other objectives; use 0"
+        yield (
+            f"train.spike_zscore={config.train.spike_zscore} "
+            "compares losses of phases with other objectives; use 0"
+        )
 
 
 def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where: str) -> None:
-    """Raises BadInput unless the phases before the checkpoint of `step` are those that it was trained with."""
+    """Raises BadInput unless the phases before the checkpoint of `step` are those that it was
+    trained with.
+    """
     number = config.phase_before(step)
     then = dataclasses.replace(config, phases=tuple(saved)).phase_before(step)
     if number != then or [*config.phases[:number]] != [*saved[:number]]:
-        raise BadInput(f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: one that is "
-                       "over must stay as it was; restore it, or start a new run in another --workdir")  # fmt: skip
+        raise BadInput(
+            f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: "
+            "one that is over must stay as it was; restore it, "
+            "or start a new run in another --workdir"
+        )
 
 
 def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) -> Config:
-    """The same with a `data.shuffle_len` that stays whatever phases come later: that with which the run has started.
+    """The same with a `data.shuffle_len` that stays whatever phases come later: that with which the
+    run has started.
 
-    `started` is the identity of its last start; None = this is the first one. Raises BadInput unless the blocks of all
-    phases divide it: what has been read would be read again.
+    `started` is the identity of its last start; None = this is the first one. Raises BadInput
+    unless the blocks of all phases divide it: what has been read would be read again.
     """
     if config.data.shuffle_len or not (config.phases or (started or {}).get("phases")):
         return config
@@ -68,22 +92,28 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
     config = config.changed(data={"shuffle_len": kept})
     needs = math.lcm(*(part.reuse_len * part.windows_per_block for part in parts))
     if config.parts[0].data.shuffle_len != kept or kept % needs:
-        raise BadInput(f"{where} shuffles with data.shuffle_len={kept}, and phases that come later need a multiple of "
-                       f"{needs}: give them the data.reuse_len and data.windows_per_block of earlier ones, or start a "
-                       f"new run with data.shuffle_len={needs} in another --workdir")  # fmt: skip
+        raise BadInput(
+            f"{where} shuffles with data.shuffle_len={kept}, and phases that come later need a "
+            f"multiple of {needs}: give them the data.reuse_len and data.windows_per_block of "
+            f"earlier ones, or start a new run with data.shuffle_len={needs} in another --workdir"
+        )
     return config
 
 
 def parts(config: Config) -> list[Config]:
-    """The configuration of each phase. The shuffle keeps text together that is whole blocks in every phase, if there is
-    a length that is not much longer than the blocks: what one phase has read the next does not read again.
+    """The configuration of each phase. The shuffle keeps text together that is whole blocks in
+    every phase, if there is a length that is not much longer than the blocks: what one phase has
+    read the next does not read again.
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
     blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
     shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
     if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
-    return [dataclasses.replace(one.changed(data={"shuffle_len": shuffle_len}), phases=()) for one in every]
+    return [
+        dataclasses.replace(one.changed(data={"shuffle_len": shuffle_len}), phases=())
+        for one in every
+    ]
 
 
 def changes(phase: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

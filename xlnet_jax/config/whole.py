@@ -1,4 +1,6 @@
-"""The whole configuration: all sections, their values by dotted key, and the check of every value."""
+"""The whole configuration: all sections, their values by dotted key, and the check of every
+value.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Config:
     @property
     def ends(self) -> list[int]:
         """The step after the last one of each phase; a run without phases is one."""
-        return list(itertools.accumulate(phase["steps"] for phase in self.phases)) or [self.train.steps]
+        return list(itertools.accumulate(phase["steps"] for phase in self.phases)) or [
+            self.train.steps
+        ]
 
     def phase_before(self, step: int) -> int:
         """The phase of a checkpoint: of the step before it."""
@@ -65,40 +69,55 @@ class Config:
 
     @property
     def parts(self) -> list[Config]:
-        """The configuration of each phase, in order, with the `train.steps` of the whole run; a run without phases is
-        one."""
+        """The configuration of each phase, in order, with the `train.steps` of the whole run; a run
+        without phases is one.
+        """
         return phases.parts(self) if self.phases else [self]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
-        """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
+        """The same with some keys changed, which nothing checks:
+        `config.changed(train={"steps": 10})`.
+        """
         return dataclasses.replace(
-            self, **{name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
+            self,
+            **{
+                name: dataclasses.replace(getattr(self, name), **keys)
+                for name, keys in sections.items()
+            },
         )
 
 
 def flat(config: Config) -> dict[str, Any]:
     """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
-    return {f"{name}.{key}": value for name, section in config.sections.items()
-            for key, value in vars(section).items()}  # fmt: skip
+    return {
+        f"{name}.{key}": value
+        for name, section in config.sections.items()
+        for key, value in vars(section).items()
+    }
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
     """The field behind every dotted key: default, and the metadata of `keys.key`."""
-    return {f"{name}.{field.name}": field for name, section in Config().sections.items()
-            for field in dataclasses.fields(section)}  # fmt: skip
+    return {
+        f"{name}.{field.name}": field
+        for name, section in Config().sections.items()
+        for field in dataclasses.fields(section)
+    }
 
 
 def check(config: Config) -> None:
     """Checks every value, alone and against the others, without a device and without the corpus.
 
-    Raises BadInput that lists all values that are not allowed, or else all conflicts between them; each names the key,
-    the value and the fix.
+    Raises BadInput that lists all values that are not allowed, or else all conflicts between them;
+    each names the key, the value and the fix.
     """
     conflicts = list(_conflicts(config)) or (_phase_conflicts(config) if config.phases else [])
     if len(conflicts) == 1:
         raise BadInput(conflicts[0])
     if conflicts:
-        numbered = "; ".join(f"({number}) {conflict}" for number, conflict in enumerate(conflicts, 1))
+        numbered = "; ".join(
+            f"({number}) {conflict}" for number, conflict in enumerate(conflicts, 1)
+        )
         raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
 
 
@@ -131,7 +150,12 @@ def _phase_conflicts(config: Config) -> list[str]:
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
-    """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved `flat(config)`."""
+    """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved
+    `flat(config)`.
+    """
     keys = fields()
-    return [f"{name}: {saved[name]!r} -> {now!r}" for name, now in flat(config).items()
-            if keys[name].metadata["resume"] == resume and name in saved and saved[name] != now]  # fmt: skip
+    return [
+        f"{name}: {saved[name]!r} -> {now!r}"
+        for name, now in flat(config).items()
+        if keys[name].metadata["resume"] == resume and name in saved and saved[name] != now
+    ]

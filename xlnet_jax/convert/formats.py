@@ -1,4 +1,6 @@
-"""What the formats of other programs share: a model as it is stored there, its configuration, one of ours to write."""
+"""What the formats of other programs share: a model as it is stored there, its configuration, one
+of ours to write.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe
 
-ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
+ASSUMED = {
+    "data.objective",
+    "data.segment_len",
+    "data.reuse_len",
+    "model.memory_len",
+    "model.compute_dtype",
+}
 """Keys that change what a model makes of a text, and that only an export of ours names all."""
 MOST_SPARE = 1024
-"""Rows without a piece that a model may have: tables are padded to a multiple of a few hundred at most."""
+"""Rows without a piece that a model may have: tables are padded to a multiple of a few hundred at
+most.
+"""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -45,14 +55,21 @@ class Source(NamedTuple):
     """KEY=VALUE of its configuration that have no place here."""
 
     def params(self, recipe: Recipe) -> Params:
-        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
+        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form,
+        or not finite.
+        """
         params = self.convert(nn.meta.unbox(recipe.abstract_params), self.arrays)
         if bad := [name for name, leaf in by_path(params).items() if not np.isfinite(leaf).all()]:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
         if spare := self.config.model.spare_rows:
-            log.warning("tokenizer %s: has %d pieces, the model %d rows; the last %d are kept, and never predicted "
-                        "(model.spare_rows)", self.tokenizer.path, self.tokenizer.vocab_size,
-                        self.config.model.vocab_size, spare)  # fmt: skip
+            log.warning(
+                "tokenizer %s: has %d pieces, the model %d rows; the last %d are kept, and never "
+                "predicted (model.spare_rows)",
+                self.tokenizer.path,
+                self.tokenizer.vocab_size,
+                self.config.model.vocab_size,
+                spare,
+            )
         return params
 
 
@@ -89,13 +106,16 @@ def configured(
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from error
     said = known.keys() | {word.removeprefix("--config.").partition("=")[0] for word in overrides}
-    return config, [f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said]
+    return config, [
+        f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said
+    ]
 
 
 def fitted(config: Config, tokenizer: Tokenizer) -> Config:
     """The configuration of a model that is read, whose last rows may have no piece.
 
-    Raises BadInput if there are fewer rows than pieces, or so many more that the tokenizer is that of another model.
+    Raises BadInput if there are fewer rows than pieces, or so many more that the tokenizer is that
+    of another model.
     """
     spare = config.model.vocab_size - tokenizer.vocab_size
     if 0 <= spare <= MOST_SPARE:
@@ -105,11 +125,15 @@ def fitted(config: Config, tokenizer: Tokenizer) -> Config:
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if a tokenizer has not as many pieces as the model, or lacks one that it needs."""
+    """Raises BadInput if a tokenizer has not as many pieces as the model, or lacks one that it
+    needs.
+    """
     if tokenizer.vocab_size != config.model.pieces:
-        raise BadInput(f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model "
-                       f"{config.model.pieces}; use the one that it was trained with "
-                       f"(`import --tokenizer={tokenizer.file_name}`)")  # fmt: skip
+        raise BadInput(
+            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model "
+            f"{config.model.pieces}; use the one that it was trained with "
+            f"(`import --tokenizer={tokenizer.file_name}`)"
+        )
     check_pieces(tokenizer, config, f"tokenizer {tokenizer.path}")
 
 
@@ -118,4 +142,6 @@ def check_output(output: str) -> None:
     if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
         raise BadInput(f"export folder {output}: is not a folder; choose another name")
     if files.listing(files.resolve(output)):
-        raise BadInput(f"export folder {output}: is not empty; choose another, nothing is overwritten")
+        raise BadInput(
+            f"export folder {output}: is not empty; choose another, nothing is overwritten"
+        )

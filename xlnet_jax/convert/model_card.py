@@ -1,4 +1,6 @@
-"""The model card of an exported folder: README.md with the configuration, the data, the losses and how to use it."""
+"""The model card of an exported folder: README.md with the configuration, the data, the losses and
+how to use it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ hidden = model(**tokenizer("A sentence.", return_tensors="pt")).last_hidden_stat
 classifier = AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2)  # its head is untrained
 ```
 
-"""
+"""  # noqa: E501
 _CLASSIFY = """\
 from transformers import pipeline
 
@@ -65,7 +67,7 @@ print([(words[word], model.config.id2label[best_T[place]]) for word, place in so
 
 The label of a word is that of its first piece.
 
-"""
+"""  # noqa: E501
 _CHOOSE = """\
 context, question, options = "A context.", "A question?", ["One.", "Two.", "Three."]
 asked = [f"{question} {option}" for option in options]
@@ -75,7 +77,7 @@ with torch.no_grad():
 print(dict(zip(options, logits.softmax(-1).tolist())))
 ```
 
-"""
+"""  # noqa: E501
 _EMBED = """\
 from sentence_transformers import SentenceTransformer
 
@@ -101,7 +103,7 @@ print(context[places[first][0] : places[last][1]], float(scores.max()))
 That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer
 contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
-"""
+"""  # noqa: E501
 _ANSWER_OF_XLNET = """\
 question, context = "Who wrote it?", "The book is by a woman of Leeds."
 given = tokenizer(context, question, truncation="only_first", return_offsets_mapping=True, return_tensors="pt")
@@ -121,19 +123,24 @@ The context is the first text. What speaks against any answer is `out.cls_logits
 `p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` is another head, which is not
 here. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
-"""
+"""  # noqa: E501
 
 
 _CARDS = {
-    "classification": ("text-classification", _CLASSIFY + "The scores are probabilities, together 1.\n\n"),
-    "multi_label_classification": ("text-classification", _CLASSIFY + "Each label has a probability for itself; a text "
-                                   "has those above 0.5.\n\n"),
+    "classification": (
+        "text-classification",
+        _CLASSIFY + "The scores are probabilities, together 1.\n\n",
+    ),
+    "multi_label_classification": (
+        "text-classification",
+        _CLASSIFY + "Each label has a probability for itself; a text has those above 0.5.\n\n",
+    ),
     "regression": ("text-classification", _CLASSIFY + "The score is the number.\n\n"),
     "multiple_choice": ("multiple-choice", _LOAD + _CHOOSE),
     "question_answering": ("question-answering", _LOAD + _ANSWER),
     "token_classification": ("token-classification", _LOAD + _WORDS),
     "embeddings": ("sentence-similarity", _EMBED),
-}  # fmt: skip
+}
 """By `finetune.task`: its pipeline and a program."""
 
 _MASKS = """
@@ -187,7 +194,11 @@ def model_card(trained: Trained) -> str:
     model, data, train, task = config.model, config.data, config.train, config.finetune
     member, row = model.member, peer(model)
     special, pieces = trained.tokenizer.special, trained.tokenizer.pieces
-    sees_masks, tuned, of_query = member.cls != "none", task.task != "none", config.objective.stream == "query"
+    sees_masks, tuned, of_query = (
+        member.cls != "none",
+        task.task != "none",
+        config.objective.stream == "query",
+    )
     fills = member.cls == "first" or (sees_masks and not of_query)
     pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
     if task.task == "question_answering" and not member.positions_at_input:
@@ -195,45 +206,80 @@ def model_card(trained: Trained) -> str:
     sections = {
         "Task": {
             "task": task.task if tuned else "",
-            "labels": ", ".join(task.label_list()).replace("|", "\\|"),  # a vertical line would end the cell
+            # A vertical line would end the cell.
+            "labels": ", ".join(task.label_list()).replace("|", "\\|"),
             "pooling": task.pooling if task.task == "embeddings" else "",
-            **{f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()},
+            **{
+                f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()
+            },
         },
         "Model": {
-            "layers": model.layers, "width": model.d_model, "heads": f"{model.heads} of {model.head_dim}",
-            "feed-forward width": model.d_ff, "activation": model.activation, "vocabulary": model.vocab_size,
-            **({"positions": model.max_positions} if member.positions_at_input
-               else {"memory in training": f"{model.memory_len} positions"}),
+            "layers": model.layers,
+            "width": model.d_model,
+            "heads": f"{model.heads} of {model.head_dim}",
+            "feed-forward width": model.d_ff,
+            "activation": model.activation,
+            "vocabulary": model.vocab_size,
+            **(
+                {"positions": model.max_positions}
+                if member.positions_at_input
+                else {"memory in training": f"{model.memory_len} positions"}
+            ),
         },
         "Training": {
-            **({"sequence": f"{task.segments * data.segment_len} tokens"} if tuned else
-               {"objective": data.objective, "segment": f"{data.segment_len} tokens, {data.num_predict} predicted"}),
+            **(
+                {"sequence": f"{task.segments * data.segment_len} tokens"}
+                if tuned
+                else {
+                    "objective": data.objective,
+                    "segment": f"{data.segment_len} tokens, {data.num_predict} predicted",
+                }
+            ),
             # Parameters that were imported say nothing of these.
-            **({"batch": f"{train.batch_size} {'examples' if tuned else 'segments'}",
-                "learning rate": config.optimizer.learning_rate,
-                "steps": f"{step:,} of {train.steps:,}"} if step else {}),
+            **(
+                {
+                    "batch": f"{train.batch_size} {'examples' if tuned else 'segments'}",
+                    "learning rate": config.optimizer.learning_rate,
+                    "steps": f"{step:,} of {train.steps:,}",
+                }
+                if step
+                else {}
+            ),
             "fresh tokens": trained.tokens and f"{trained.tokens:,}",
         },
         "Data": {
-            "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
+            "corpus (SHA-256)": trained.identity.get("corpus_sha256")
+            or "unknown: the parameters were imported",
             "tokenizer (SHA-256)": trained.tokenizer.sha256,
         },
-        "Losses": {loss: f"{value:.4f}{' nats per target' * (not tuned)}" for loss, value in trained.losses.items()},
-    }  # fmt: skip
+        "Losses": {
+            loss: f"{value:.4f}{' nats per target' * (not tuned)}"
+            for loss, value in trained.losses.items()
+        },
+    }
     tables = ""
     for title, rows in sections.items():
         cells = [f"| {key} | {value} |\n" for key, value in rows.items() if value]
         tables += f"## {title}\n\n| | |\n|---|---|\n{''.join(cells)}\n" if cells else ""
     words = {
-        "version": xlnet_jax.__version__, "step": f"{step:,}", "family": model.architecture,
-        "name": row.title, "max_length": data.segment_len, "longest": model.max_positions,
-        "library": "sentence-transformers" if program == _EMBED else "transformers", "pipeline": pipeline,
-        "tag": "fine-tuning" if tuned else "pretraining", "trained": "fine-tuned" if tuned else "pretrained",
-        "architecture": class_of(config), "logits": "prediction_logits" if data.sentence_loss else "logits",
-        "cls": pieces[special.cls] if sees_masks else "", "mask": "" if special.mask is None else pieces[special.mask],
-        "space": trained.tokenizer.space, "prompt": row.prompt,
+        "version": xlnet_jax.__version__,
+        "step": f"{step:,}",
+        "family": model.architecture,
+        "name": row.title,
+        "max_length": data.segment_len,
+        "longest": model.max_positions,
+        "library": "sentence-transformers" if program == _EMBED else "transformers",
+        "pipeline": pipeline,
+        "tag": "fine-tuning" if tuned else "pretraining",
+        "trained": "fine-tuned" if tuned else "pretrained",
+        "architecture": class_of(config),
+        "logits": "prediction_logits" if data.sentence_loss else "logits",
+        "cls": pieces[special.cls] if sees_masks else "",
+        "mask": "" if special.mask is None else pieces[special.mask],
+        "space": trained.tokenizer.space,
+        "prompt": row.prompt,
         "why": row.why_filled,
-    }  # fmt: skip
+    }
     use = _HOW + program + row.card
     if not tuned:
         if sees_masks:

@@ -1,7 +1,8 @@
-"""Our tree of parameters under the names of other programs: one table for each, read in both directions.
+"""Our tree of parameters under the names of other programs: one table for each, read in both
+directions.
 
-Our tree stacks the layers on a leading axis L; others may have an array of each layer, and dense kernels as [out, in].
-The tables are those of `members`.
+Our tree stacks the layers on a leading axis L; others may have an array of each layer, and dense
+kernels as [out, in]. The tables are those of `members`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Arrays(NamedTuple):
     @classmethod
     def of(cls, where: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """Those of a dictionary."""
-        forms = {name: jax.ShapeDtypeStruct(np.shape(array), array.dtype) for name, array in arrays.items()}
+        forms = {
+            name: jax.ShapeDtypeStruct(np.shape(array), array.dtype)
+            for name, array in arrays.items()
+        }
         return cls(where, forms, arrays.__getitem__)
 
 
@@ -44,12 +48,15 @@ def from_ours(params: Mapping[str, Any], arrays: Arrays) -> Params:
 def to_foreign(table: Table, params: Mapping[str, Any]) -> Params:
     """Our unboxed tree of a model with its head as the arrays of a table: of numpy arrays, views.
 
-    Raises BadInput: all layers share one set of parameters, which no other program can hold; or the table lacks one.
+    Raises BadInput: all layers share one set of parameters, which no other program can hold; or the
+    table lacks one.
     """
     flat = by_path(params)
     query = flat["layers/attention/query"]
     if query.ndim == 3 and any("{}" in entry.theirs for entry in table):
-        raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
+        raise BadInput(
+            "model.share_layers=True: the original's checkpoints have parameters of each layer"
+        )
     if unknown := flat.keys() - {path for entry in table for path in entry.paths}:
         raise BadInput(f"the other library has no name for {', '.join(sorted(unknown))}")
     found: Params = {}
@@ -79,8 +86,8 @@ def _present(table: Table, flat: Mapping[str, Any]) -> list[Entry]:
 def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Params:
     """The inverse of `to_foreign`: our tree of numpy arrays, filled array by array.
 
-    `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract. Raises BadInput with all
-    arrays that are missing, left over, or of another shape or dtype.
+    `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract. Raises
+    BadInput with all arrays that are missing, left over, or of another shape or dtype.
     """
     check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
     flat = by_path(params)
@@ -89,14 +96,18 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Par
     for entry in _present(table, flat):
         if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
-            raise BadInput(f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True")
+            raise BadInput(
+                f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True"
+            )
         leaves = {path: np.empty(flat[path].shape, flat[path].dtype) for path in entry.paths}
         found |= leaves
         for name, index in entry.places(len(leaves[entry.paths[0]])):
             array = arrays.read(name)
             array = array.T if entry.form in ("swapped", "transposed") else array
             array = array[..., ::-1] if entry.form == "swapped" else array
-            for leaf, part in zip(leaves.values(), np.split(array, len(leaves), axis=-1), strict=True):
+            for leaf, part in zip(
+                leaves.values(), np.split(array, len(leaves), axis=-1), strict=True
+            ):
                 leaf[index] = part.reshape(leaf[index].shape)
     return traverse_util.unflatten_dict(found, sep="/")
 
@@ -113,11 +124,21 @@ def check(wanted: Mapping[str, jax.ShapeDtypeStruct], arrays: Arrays) -> None:
     problems = {
         "missing": sorted(wanted.keys() - there.keys()),
         "left over": sorted(there.keys() - wanted.keys()),
-        "of another shape": [f"{name} is {list(there[name].shape)} and must be {list(wanted[name].shape)}"
-                             for name in both if there[name].shape != wanted[name].shape],
-        "of another dtype": [f"{name} is {there[name].dtype} and must be {wanted[name].dtype}"
-                             for name in both if there[name].dtype != wanted[name].dtype],
-    }  # fmt: skip
+        "of another shape": [
+            f"{name} is {list(there[name].shape)} and must be {list(wanted[name].shape)}"
+            for name in both
+            if there[name].shape != wanted[name].shape
+        ],
+        "of another dtype": [
+            f"{name} is {there[name].dtype} and must be {wanted[name].dtype}"
+            for name in both
+            if there[name].dtype != wanted[name].dtype
+        ],
+    }
     if any(problems.values()):
-        listed = "; ".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in problems.items() if names)
+        listed = "; ".join(
+            f"{kind} ({len(names)}): {', '.join(names)}"
+            for kind, names in problems.items()
+            if names
+        )
         raise BadInput(f"{arrays.where} does not hold the arrays of this model. {listed}")

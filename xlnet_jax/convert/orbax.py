@@ -1,4 +1,6 @@
-"""Folders for Orbax: `params` with our tree, `config.json` and `tokenizer` as in a work directory."""
+"""Folders for Orbax: `params` with our tree, `config.json` and `tokenizer` as in a work
+directory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     config = workdirs.load_config(path, list(overrides))
     arrays = names.Arrays.of(path, load_parameters(files.resolve(os.path.join(path, PARAMS))))
     kept = workdirs.source_config(path)
-    yield Source(path, "orbax", config, workdirs.tokenizer(path), arrays, names.from_ours, kept=kept)
+    yield Source(
+        path, "orbax", config, workdirs.tokenizer(path), arrays, names.from_ours, kept=kept
+    )
 
 
 def check(config: Config) -> None:

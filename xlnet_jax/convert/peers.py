@@ -1,4 +1,6 @@
-"""Hugging Face's class of a model, and its tensors: what the `Peer` of a member says for a configuration."""
+"""Hugging Face's class of a model, and its tensors: what the `Peer` of a member says for a
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,25 @@ from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.peer import Peer, Table, modules
 from xlnet_jax.storage.files import Json
 
-SAME: Json = {"is_encoder_decoder": False, "pruned_heads": {}, "quantization_config": None, "auto_map": None}
-"""What of config.json has one value in all our models, and is written by none: code of its own is the last one."""
-IDLE = frozenset({"transformers_version", "_name_or_path", "return_dict", "output_hidden_states", "output_attentions",
-                  "chunk_size_feed_forward"})  # fmt: skip
+SAME: Json = {
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+    "auto_map": None,
+}
+"""What of config.json has one value in all our models, and is written by none: code of its own is
+the last one.
+"""
+IDLE = frozenset(
+    {
+        "transformers_version",
+        "_name_or_path",
+        "return_dict",
+        "output_hidden_states",
+        "output_attentions",
+        "chunk_size_feed_forward",
+    }
+)
 """Keys of config.json that change no function."""
 
 
@@ -22,7 +39,9 @@ class Export(NamedTuple):
     """How a model is there that was fine-tuned on a task."""
 
     name: str
-    """Of its class, behind that of the family: `ForSequenceClassification`. `Peer.heads` has its tensors."""
+    """Of its class, behind that of the family: `ForSequenceClassification`. `Peer.heads` has its
+    tensors.
+    """
     problem_type: str = ""
     """Key of config.json; "" = none."""
     labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
@@ -30,7 +49,9 @@ class Export(NamedTuple):
 
 
 EXPORTS = {
-    "classification": Export("ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list),
+    "classification": Export(
+        "ForSequenceClassification", "single_label_classification", FinetuneConfig.label_list
+    ),
     "multi_label_classification": Export(
         "ForSequenceClassification", "multi_label_classification", FinetuneConfig.label_list
     ),
@@ -39,7 +60,8 @@ EXPORTS = {
     "question_answering": Export("ForQuestionAnswering"),
     "token_classification": Export("ForTokenClassification", labels=FinetuneConfig.label_list),
     "embeddings": Export("Model"),
-    "text_to_text": Export("ForTextToText"),  # no such class: a source that sees itself is unknown there
+    # No such class: a source that sees itself is unknown there.
+    "text_to_text": Export("ForTextToText"),
 }
 """By `finetune.task`."""
 
@@ -50,14 +72,19 @@ PEERS = {name: member.peer for name, member in MEMBERS.items() if member.peer}
 def peer(model: ModelConfig) -> Peer:
     """That of a model. Raises BadInput if there is none."""
     if model.architecture not in PEERS:
-        raise BadInput(f"model.architecture={model.architecture}: Hugging Face has no such model; use --format=orbax")
+        raise BadInput(
+            f"model.architecture={model.architecture}: "
+            "Hugging Face has no such model; use --format=orbax"
+        )
     return PEERS[model.architecture]
 
 
 def class_of(config: Config) -> str:
     """The name of its class there."""
     row, task = peer(config.model), config.finetune.task
-    return row.prefix + (row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name)
+    return row.prefix + (
+        row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name
+    )
 
 
 def table(config: Config) -> Table:
@@ -65,4 +92,7 @@ def table(config: Config) -> Table:
     row, task = peer(config.model), config.finetune.task
     of_pairs = ("pooler/", "sentence_head/") if not config.data.sentence_loss else ()
     head = row.heads[EXPORTS[task].name] if task != "none" else {}
-    return (*(entry for entry in row.table if not entry.ours.startswith(of_pairs)), *modules("head/", head))
+    return (
+        *(entry for entry in row.table if not entry.ours.startswith(of_pairs)),
+        *modules("head/", head),
+    )

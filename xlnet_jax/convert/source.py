@@ -15,34 +15,44 @@ from xlnet_jax.storage import files
 FORMATS = (orbax, tensorflow, transformer_xl, huggingface)
 """Modules with two functions, which raise BadInput; the first one that recognises a path reads it.
 
-    recognise(path, names)            whether a path holds such a model; it has no names if it is no folder
-    read(path, tokenizer, overrides)  a context with the `Source`; the tokenizer is None if it is there
+    recognise(path, names)            whether a path holds such a model; it has no names if it is no
+                                      folder
+    read(path, tokenizer, overrides)  a context with the `Source`; the tokenizer is None if it is
+                                      there
 """
 WRITERS = {"huggingface": huggingface, "orbax": orbax}
 """By `export --format`: modules with two more.
 
-    check(config)                        refuses a model that has no such form, before its parameters are read
+    check(config)                        refuses a model that has no such form, before its
+                                         parameters are read
     write(trained, output, shard_bytes)  a new folder, with files of weights up to so many bytes
 """
 
 
 @contextlib.contextmanager
-def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()) -> Iterator[Source]:
-    """Opens a model; the formats are told apart by their files. For the arguments see `commands.import_`.
+def open_source(
+    source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()
+) -> Iterator[Source]:
+    """Opens a model; the formats are told apart by their files. For the arguments see
+    `commands.import_`.
 
-    Raises BadInput: it cannot be read, is another architecture, or the tokenizer has another number of pieces.
+    Raises BadInput: it cannot be read, is another architecture, or the tokenizer has another number
+    of pieces.
     """
     check_link("SOURCE", source)
     with files.translate_errors(source):
         listed = files.listing(source) if "://" in source or os.path.isdir(source) else {}
     format = next((format for format in FORMATS if format.recognise(source, listed)), None)
     if format is None and "checkpoints/" in listed:
-        raise BadInput(f"{source} is a work directory; start from it with --config.checkpoint.init_from={source}")
+        raise BadInput(
+            f"{source} is a work directory; start from it with "
+            f"--config.checkpoint.init_from={source}"
+        )
     if format is None:
         raise BadInput(
-            f"{source}: no model found; name a Hugging Face folder (config.json, model.safetensors), a TensorFlow "
-            f"checkpoint ({tensorflow.CONFIG}, NAME.index), or a folder of `xlnet-jax export --format=orbax`"
-            f"{suggest_file(source)}"
+            f"{source}: no model found; name a Hugging Face folder (config.json, "
+            f"model.safetensors), a TensorFlow checkpoint ({tensorflow.CONFIG}, NAME.index), or a "
+            f"folder of `xlnet-jax export --format=orbax`{suggest_file(source)}"
         )
     with format.read(source, tokenizer, overrides) as opened:
         yield opened

@@ -1,4 +1,6 @@
-"""Reads checkpoints of the original code: TensorFlow's files, and `xlnet_config.json` beside them. Extra `tf`."""
+"""Reads checkpoints of the original code: TensorFlow's files, and `xlnet_config.json` beside them.
+Extra `tf`.
+"""
 
 from __future__ import annotations
 
@@ -23,37 +25,64 @@ log = logging.getLogger("xlnet_jax")
 
 CONFIG = "xlnet_config.json"
 _SIZES = {
-    "vocab_size": "n_token", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
-    "d_ff": "d_inner", "activation": "ff_activation", "biases_per_layer": "untie_r",
-}  # fmt: skip
-_NOT_PARAMETERS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1", "global_step", "beta1_power", "beta2_power")
+    "vocab_size": "n_token",
+    "layers": "n_layer",
+    "d_model": "d_model",
+    "heads": "n_head",
+    "head_dim": "d_head",
+    "d_ff": "d_inner",
+    "activation": "ff_activation",
+    "biases_per_layer": "untie_r",
+}
+_NOT_PARAMETERS = (
+    "/adam_m",
+    "/adam_v",
+    "/Adam",
+    "/Adam_1",
+    "global_step",
+    "beta1_power",
+    "beta2_power",
+)
 """Endings of the names of optimizer slots and counters."""
 
 
 def is_checkpoint(source: str, listed: Collection[str]) -> bool:
-    """Whether a folder with these names, or the common part of a checkpoint's file names, is one of TensorFlow's."""
+    """Whether a folder with these names, or the common part of a checkpoint's file names, is one of
+    TensorFlow's.
+    """
     if listed:
         return CONFIG in listed or any(name.endswith(".index") for name in listed)
     return os.path.isfile(source.removesuffix(".index") + ".index")
 
 
 def prefix_of(source: str) -> str:
-    """The common part of a checkpoint's file names: `source`, or the only one in that folder. Raises BadInput."""
+    """The common part of a checkpoint's file names: `source`, or the only one in that folder.
+    Raises BadInput.
+    """
     if not os.path.isdir(source):
         return source.removesuffix(".index")
-    found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
+    found = sorted(
+        name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index")
+    )
     if len(found) != 1:
-        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({', '.join(found) or 'none'}); name one: "
-                       f"{source}/NAME")  # fmt: skip
+        raise BadInput(
+            f"{source} holds {len(found)} TensorFlow checkpoints "
+            f"({', '.join(found) or 'none'}); name one: {source}/NAME"
+        )
     return os.path.join(source, found[0])
 
 
 def read_model(folder: str) -> dict[str, Any]:
-    """The keys of `model` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises BadInput."""
+    """The keys of `model` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises
+    BadInput.
+    """
     path = os.path.join(folder, CONFIG)
     found = files.read_json_object(path)
     if missing := [name for name in _SIZES.values() if name not in found]:
-        raise BadInput(f"{path} has no {', '.join(missing)}; give the one that was released with the checkpoint")
+        raise BadInput(
+            f"{path} has no {', '.join(missing)}; "
+            "give the one that was released with the checkpoint"
+        )
     if found["ff_activation"] not in ("gelu", "relu"):
         raise BadInput(f"{path}: ff_activation={found['ff_activation']!r} is not one of gelu, relu")
     return {f"model.{ours}": found[theirs] for ours, theirs in _SIZES.items()}
@@ -62,27 +91,37 @@ def read_model(folder: str) -> dict[str, Any]:
 def open_checkpoint(prefix: str) -> names.Arrays:
     """The variables of a checkpoint, without optimizer slots and counters.
 
-    Raises BadInput, and so does `Arrays.read`: TensorFlow is not installed, or a file is missing or damaged.
+    Raises BadInput, and so does `Arrays.read`: TensorFlow is not installed, or a file is missing or
+    damaged.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
-        raise BadInput(f"{prefix}: a TensorFlow checkpoint needs tensorflow; install the extra `tf`") from error
+        raise BadInput(
+            f"{prefix}: a TensorFlow checkpoint needs tensorflow; install the extra `tf`"
+        ) from error
     damaged = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
 
     def guarded(read: Callable[[str], Any], name: str) -> Any:
         try:
             return read(name)
         except damaged as error:
-            raise BadInput(f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again") from error
+            raise BadInput(
+                f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again"
+            ) from error
 
     reader = guarded(tf.train.load_checkpoint, prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    forms = {name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
-             for name, shape in shapes.items() if not name.endswith(_NOT_PARAMETERS)}  # fmt: skip
+    forms = {
+        name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
+        for name, shape in shapes.items()
+        if not name.endswith(_NOT_PARAMETERS)
+    }
     if len(forms) < len(shapes):
-        log.info("%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(forms))
+        log.info(
+            "%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(forms)
+        )
     return names.Arrays(prefix, forms, functools.partial(guarded, reader.get_tensor))
 
 
@@ -98,7 +137,9 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
     config = fitted(config, opened)
     convert = functools.partial(names.from_foreign, TENSORFLOW)
-    yield Source(path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed)
+    yield Source(
+        path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed
+    )
 
 
 def _folder(path: str) -> str:

@@ -28,20 +28,29 @@ from xlnet_jax.storage.files import Json
 
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the member."""
+    """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the
+    member.
+    """
     path, member = os.path.join(folder, "tokenizer.json"), config.model.member
     data = files.read_if_there(path)
     theirs = data and files.json_object(data, path).get("post_processor")
     if theirs and _framed(theirs, member) != _framed(_frame(member, tokenizer), member):
-        raise BadInput(f"{path}: its post_processor puts other special pieces around texts than a model of "
-                       f"{config.model.architecture} reads; only those can be used")  # fmt: skip
+        raise BadInput(
+            f"{path}: its post_processor puts other special pieces around texts than a model of "
+            f"{config.model.architecture} reads; only those can be used"
+        )
 
 
 def _framed(step: Any, member: Member) -> list[tuple[list[int], list[int]]]:
-    """The ids that a post-processor makes of one text and of two, each of one piece, and their types."""
+    """The ids that a post-processor makes of one text and of two, each of one piece, and their
+    types.
+    """
     usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
     made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
-    return [(each.ids, each.type_ids * (member.segments != 1)) for each in made.encode_batch(["a", ("a", "a")])]
+    return [
+        (each.ids, each.type_ids * (member.segments != 1))
+        for each in made.encode_batch(["a", ("a", "a")])
+    ]
 
 
 def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
@@ -52,14 +61,24 @@ def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
         document, others = json.loads(tokenizer.content), _old_files(tokenizer)
         if tokenizer.level == "bytebpe":
             # Places in a text are those of words without their space.
-            of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+            of_bytes = {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": True,
+            }
             frame = {"type": "Sequence", "processors": [of_bytes, *[frame] * (frame is not None)]}
     else:
-        document = tokenizer_json.tokenizer_json(tokenizer.content, tokenizer.normalization, tokenizer.path)
+        document = tokenizer_json.tokenizer_json(
+            tokenizer.content, tokenizer.normalization, tokenizer.path
+        )
         others = {"spiece.model": tokenizer.content}
     document["post_processor"] = frame
     settings = files.to_json(_settings(tokenizer, member, config.data.segment_len), 2)
-    return {"tokenizer.json": files.to_json(document, None), "tokenizer_config.json": settings} | others
+    return {
+        "tokenizer.json": files.to_json(document, None),
+        "tokenizer_config.json": settings,
+    } | others
 
 
 def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
@@ -68,46 +87,83 @@ def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
     merges = json.loads(tokenizer.content)["model"]["merges"]
     rows = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
     ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
-    return {"vocab.json": files.to_json(ids, None), "merges.txt": "\n".join(["#version: 0.2", *rows, ""]).encode()}
+    return {
+        "vocab.json": files.to_json(ids, None),
+        "merges.txt": "\n".join(["#version: 0.2", *rows, ""]).encode(),
+    }
 
 
 def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
-    """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other number."""
-    names = {f"{name}_token": tokenizer.pieces[index] for name, index in tokenizer.special._asdict().items()
-             if index is not None and name not in ("eod", "eop")}  # fmt: skip
+    """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other
+    number.
+    """
+    names = {
+        f"{name}_token": tokenizer.pieces[index]
+        for name, index in tokenizer.special._asdict().items()
+        if index is not None and name not in ("eod", "eop")
+    }
     if tokenizer.level == "bytebpe":
         # Version 4 takes it from here, also where tokenizer.json says otherwise.
         step = json.loads(tokenizer.content)["pre_tokenizer"] or {}
         switches = {"add_prefix_space": step.get("add_prefix_space", False)}
     elif isinstance(tokenizer, Subwords):
         rules = json.loads(tokenizer.content)["normalizer"] or {}
-        switches = {"do_lower_case": bool(rules.get("lowercase")), "strip_accents": rules.get("strip_accents"),
-                    "tokenize_chinese_chars": rules.get("handle_chinese_chars", True)} if rules else {}  # fmt: skip
+        switches = (
+            {
+                "do_lower_case": bool(rules.get("lowercase")),
+                "strip_accents": rules.get("strip_accents"),
+                "tokenize_chinese_chars": rules.get("handle_chinese_chars", True),
+            }
+            if rules
+            else {}
+        )
     else:
-        switches = {theirs: getattr(tokenizer.normalization, ours) for ours, theirs in RULES.items()}
+        switches = {
+            theirs: getattr(tokenizer.normalization, ours) for ours, theirs in RULES.items()
+        }
     more = {"additional_special_tokens": ["<eop>", "<eod>"]} if tokenizer.special == XLNET else {}
-    # Without the second name token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.
-    inputs = ["input_ids", *["token_type_ids"] * (member.segments != 1 and member.cls != "none"), "attention_mask"]
+    # Without the second name token_type_ids are not returned, and fine-tuning silently loses
+    # segments A, B and CLS.
+    inputs = [
+        "input_ids",
+        *["token_type_ids"] * (member.segments != 1 and member.cls != "none"),
+        "attention_mask",
+    ]
     return {
-        # Uses tokenizer.json unchanged. The classes of transformers 5 put their own rules in the place of ours; that of
-        # XLNet always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
-        "tokenizer_class": "PreTrainedTokenizerFast", **names, **more, **switches, "model_max_length": length,
-        "clean_up_tokenization_spaces": False, "padding_side": "left" if member.cls == "last" else "right",
+        # Uses tokenizer.json unchanged. The classes of transformers 5 put their own rules in the
+        # place of ours; that of XLNet always strips accents, and treats the vowel signs of Thai or
+        # Devanagari as accents.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **names,
+        **more,
+        **switches,
+        "model_max_length": length,
+        "clean_up_tokenization_spaces": False,
+        "padding_side": "left" if member.cls == "last" else "right",
         "model_input_names": inputs,
-    }  # fmt: skip
+    }
 
 
 def _frame(member: Member, tokenizer: Tokenizer) -> Json | None:
-    """The special pieces around one text and around two, a step or None. Each SEP has the type of its text, and CLS
-    that of the first, or its own at the end."""
+    """The special pieces around one text and around two, a step or None. Each SEP has the type of
+    its text, and CLS that of the first, or its own at the end.
+    """
     if member.cls == "none":
         return None
     cls, sep = (tokenizer.pieces[index] for index in (tokenizer.special.cls, tokenizer.special.sep))
     types = [0, 0 if member.segments == 1 else 1, 2 if member.cls == "last" else 0]
-    a, b = ({"Sequence": {"id": letter, "type_id": kind}} for letter, kind in zip("AB", types, strict=False))
-    end_a, end_b, of_cls = ({"SpecialToken": {"id": piece, "type_id": kind}}
-                            for piece, kind in zip((sep, sep, cls), types, strict=True))  # fmt: skip
+    a, b = (
+        {"Sequence": {"id": letter, "type_id": kind}}
+        for letter, kind in zip("AB", types, strict=False)
+    )
+    end_a, end_b, of_cls = (
+        {"SpecialToken": {"id": piece, "type_id": kind}}
+        for piece, kind in zip((sep, sep, cls), types, strict=True)
+    )
     texts = [a, end_a], [a, *[end_a] * member.separators, b, end_b]
     single, pair = ([*text, of_cls] if member.cls == "last" else [of_cls, *text] for text in texts)
-    special = {name: {"id": name, "ids": [tokenizer.pieces.index(name)], "tokens": [name]} for name in (sep, cls)}
+    special = {
+        name: {"id": name, "ids": [tokenizer.pieces.index(name)], "tokens": [name]}
+        for name in (sep, cls)
+    }
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}

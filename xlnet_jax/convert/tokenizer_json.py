@@ -1,15 +1,18 @@
-"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back, without that library.
+"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back,
+without that library.
 
-`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores. Our
-conversion agrees with the tokenizer of the training run; the conversions inside `transformers` do not (they turn every
-user-defined piece, such as `(`, into a special token). Remaining differences:
+`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces
+with their scores. Our conversion agrees with the tokenizer of the training run; the conversions
+inside `transformers` do not (they turn every user-defined piece, such as `(`, into a special
+token). Remaining differences:
 
-- Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is dropped; in training
-  only `<eop>` is converted, and the space stays.
-- The digit-comma rule encodes a number again on its own, which a Unigram model cannot express. Instead the pieces that
-  the rule would split ("2000,") get a low score; the result differs where the rest of the word is then segmented in
-  another way ("12,000,").
-- Scores are summed in float64, in SentencePiece in float32: ties and near-ties between two segmentations of a word.
+- Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is
+  dropped; in training only `<eop>` is converted, and the space stays.
+- The digit-comma rule encodes a number again on its own, which a Unigram model cannot express.
+  Instead the pieces that the rule would split ("2000,") get a low score; the result differs where
+  the rest of the word is then segmented in another way ("12,000,").
+- Scores are summed in float64, in SentencePiece in float32: ties and near-ties between two
+  segmentations of a word.
 """
 
 from __future__ import annotations
@@ -30,20 +33,27 @@ _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up
 
 
 def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> Json:
-    """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or ALBERT's, which are put
-    around no text; see `tokenizer_files`.
+    """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or
+    ALBERT's, which are put around no text; see `tokenizer_files`.
 
-    `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
-    format cannot express this kind of model.
+    `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of
+    the model: the Unigram format cannot express this kind of model.
     """
     model = _PROTO.ModelProto.FromString(model_file)
     if model.trainer_spec.model_type != _PROTO.TrainerSpec.UNIGRAM:
-        raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
+        raise BadInput(
+            f"tokenizer {name}: not a unigram model; only unigram models can be exported"
+        )
     if any(piece.type == piece.BYTE for piece in model.pieces):
-        raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
+        raise BadInput(
+            f"tokenizer {name}: has byte pieces, "
+            "which XLNet tokenizers of other libraries do not support"
+        )
     special, names = special_of([piece.piece for piece in model.pieces])
-    scores = [piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
-              for piece in model.pieces]  # fmt: skip
+    scores = [
+        piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
+        for piece in model.pieces
+    ]
     rule = model.normalizer_spec
     prepend = "always" if rule.add_dummy_prefix else "never"
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": True}
@@ -65,24 +75,32 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
             for index, piece in enumerate(names)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
-        # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
+        # SentencePiece splits at white space only after its own rule has run, and so does this
+        # pre-tokeniser.
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
+        },
         "post_processor": None,
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
             "unk_id": special.unk,
-            "vocab": [[piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)],
+            "vocab": [
+                [piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)
+            ],
             "byte_fallback": False,
         },
     }
 
 
 def sentencepiece_model(document: Json, name: str) -> bytes:
-    """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
+    """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without
+    `spiece.model`.
 
-    It has the same pieces, scores and character map. Which pieces were user-defined is not in that file: they are
-    those with a score of 0. Raises BadInput: it is no Unigram model, or has no pieces with scores.
+    It has the same pieces, scores and character map. Which pieces were user-defined is not in that
+    file: they are those with a score of 0. Raises BadInput: it is no Unigram model, or has no
+    pieces with scores.
     """
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
@@ -104,7 +122,9 @@ def sentencepiece_model(document: Json, name: str) -> bytes:
     trainer = made.trainer_spec
     trainer.model_type, trainer.vocab_size = _PROTO.TrainerSpec.UNIGRAM, len(made.pieces)
     trainer.unk_id, trainer.pad_id = special.unk, -1 if special == XLNET else special.pad
-    trainer.bos_id, trainer.eos_id = (-1 if each is None else each for each in (special.bos, special.eos))
+    trainer.bos_id, trainer.eos_id = (
+        -1 if each is None else each for each in (special.bos, special.eos)
+    )
     normalizers, rule = _steps(document.get("normalizer")), made.normalizer_spec
     maps = [step["precompiled_charsmap"] for step in normalizers if step["type"] == "Precompiled"]
     rule.name = "nmt_nfkc" if maps else "identity"
@@ -115,8 +135,10 @@ def sentencepiece_model(document: Json, name: str) -> bytes:
 
 
 def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
-    """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or `transformers` writes
-    them; `model` is `sentencepiece_model` of it. Raises BadInput for other steps."""
+    """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or
+    `transformers` writes them; `model` is `sentencepiece_model` of it. Raises BadInput for other
+    steps.
+    """
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
     # White space is that of the model, too: the pre-tokeniser splits at it.
     blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
@@ -127,10 +149,15 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     ours = [step for step in _normalizers(rule, normalization) if step != _SPACES]
     theirs = [*_QUOTES, *accents * ("NFKD" in kinds), *lower * normalization.lower]
     if found not in (ours, theirs + [step for step in ours if step["type"] == "Precompiled"]):
-        raise BadInput(f"{name}: its normalizer ({', '.join(kinds)}) is none of an XLNet or an ALBERT; name a "
-                       "SentencePiece model with --tokenizer")  # fmt: skip
+        raise BadInput(
+            f"{name}: its normalizer ({', '.join(kinds)}) is none of an XLNet or an ALBERT; name a "
+            "SentencePiece model with --tokenizer"
+        )
     if [step for step in _steps(document.get("pre_tokenizer")) if _prepends(step) == "first"]:
-        raise BadInput(f"{name}: its pre_tokenizer is not that of a SentencePiece model; name one with --tokenizer")
+        raise BadInput(
+            f"{name}: its pre_tokenizer is not that of a SentencePiece "
+            "model; name one with --tokenizer"
+        )
     return normalization
 
 
@@ -150,13 +177,16 @@ def _steps(step: Json | None) -> list[Json]:
 
 
 def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
-    """The steps of `data.tokenizer.Normalization`, then the model's own rule, its `normalizer_spec`."""
+    """The steps of `data.tokenizer.Normalization`, then the model's own rule, its
+    `normalizer_spec`.
+    """
     steps: list[Json] = []
     if normalization.remove_space:
         steps.append(_SPACES)
     steps += _QUOTES
     if not normalization.keep_accents:
-        # The library's StripAccents drops all marks, also those that are letters; the original only combining ones.
+        # The library's StripAccents drops all marks, also those that are letters; the original only
+        # combining ones.
         steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
     if normalization.nfkc:
         steps.append({"type": "NFKC"})
@@ -164,10 +194,13 @@ def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
         # The library lowers each character alone; but a final sigma has its own form.
         steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
     if "nfkc" in rule.name:
-        # The rule composes characters, but the library applies it to strings that are too short to compose Hangul.
+        # The rule composes characters, but the library applies it to strings that are too short to
+        # compose Hangul.
         steps.append({"type": "NFC"})
     if charsmap := rule.precompiled_charsmap:
-        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
+        steps.append(
+            {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+        )
     return steps
 
 
@@ -182,7 +215,9 @@ _QUOTES = [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
 
 @functools.cache
 def _combining_characters() -> str:
-    """All characters with a canonical combining class, as the content of a regular expression's character class."""
+    """All characters with a canonical combining class, as the content of a regular expression's
+    character class.
+    """
     codes = [code for code in range(0x110000) if unicodedata.combining(chr(code))]
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]
     last = [code for code in codes if not unicodedata.combining(chr(code + 1))]

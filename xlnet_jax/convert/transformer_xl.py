@@ -1,16 +1,19 @@
-"""Reads checkpoints of Transformer-XL's TensorFlow code (kimiyoung/transformer-xl), released in 2019. Extra `tf`.
+"""Reads checkpoints of Transformer-XL's TensorFlow code (kimiyoung/transformer-xl), released
+in 2019. Extra `tf`.
 
-No file beside such a checkpoint holds the sizes of the model: they are read from the shapes. Its vocabulary has no
-special pieces, ours has nine. So every row of a table changes its place, by the symbols, and every special piece that
-is not among them gets, in the shortlist of n words with vectors W and biases b,
+No file beside such a checkpoint holds the sizes of the model: they are read from the shapes. Its
+vocabulary has no special pieces, ours has nine. So every row of a table changes its place, by the
+symbols, and every special piece that is not among them gets, in the shortlist of n words with
+vectors W and biases b,
 
     W_s = mean(W)      b_s = mean(b) - 20
 
     and so      p_s = e^-20 exp(mean(logits)) / Z <= e^-20 / n
 
-for any text, by Jensen's inequality: Z is at least the sum of n exponentials, n times their mean. Nine of them take
-less than 2e-8 of the probability: the loss of any other word is the original's to the precision of float32. A special
-piece itself costs at least 20 + ln(n) nats, and can be learned in further training. As input it is the average word.
+for any text, by Jensen's inequality: Z is at least the sum of n exponentials, n times their mean.
+Nine of them take less than 2e-8 of the probability: the loss of any other word is the original's to
+the precision of float32. A special piece itself costs at least 20 + ln(n) nats, and can be learned
+in further training. As input it is the average word.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ from xlnet_jax.model.embeddings import clusters, projections
 from xlnet_jax.storage import files
 
 CONSTANTS = {"architecture": "transformer_xl", "activation": "relu", "scale_embedding": True}
-"""Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our default."""
+"""Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our
+default.
+"""
 DATA = {"data.objective": "clm", "data.bidirectional": False}
 LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 512}
 """The checkpoint knows no length: `evaluate` and a new run name their own."""
@@ -50,28 +55,38 @@ LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 5
 BIAS_OF_SPECIAL_PIECES = -20.0
 """Beside the mean bias of the shortlist."""
 
-_ROOT, _EMBEDDING, _SOFTMAX = "transformer", "transformer/adaptive_embed", "transformer/adaptive_softmax"
+_ROOT, _EMBEDDING, _SOFTMAX = (
+    "transformer",
+    "transformer/adaptive_embed",
+    "transformer/adaptive_softmax",
+)
 _MARK = f"{_ROOT}/r_w_bias"
 """A variable that no other checkpoint has."""
-_NAMES = {"words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE}, "characters": {"_": " "}}
+_NAMES = {
+    "words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE},
+    "characters": {"_": " "},
+}
 """Symbols with another name here: those of One Billion Words, and the space of text8."""
 
 
 def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarray]:
-    """The vocabulary of a file of the original's symbols, one a line in the order of their ids; and by id ours.
+    """The vocabulary of a file of the original's symbols, one a line in the order of their ids; and
+    by id ours.
 
-    Numbers below 256 are bytes, single characters are characters, all else words. Raises BadInput: there is no such
-    file, or a line is empty, has white space or stands there twice.
+    Numbers below 256 are bytes, single characters are characters, all else words. Raises BadInput:
+    there is no such file, or a line is empty, has white space or stands there twice.
     """
     if path is None:
         raise BadInput(
-            f"{where}: a Transformer-XL needs the symbols of its vocabulary; name a text file, one a line in the order "
-            "of their ids, with --tokenizer=symbols.txt (docs/convert.md)"
+            f"{where}: a Transformer-XL needs the symbols of its vocabulary; name a text file, "
+            "one a line in the order of their ids, with --tokenizer=symbols.txt (docs/convert.md)"
         )
     try:
         symbols = files.read(path).decode().removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
-        raise BadInput(f"--tokenizer={path}: {summary(error)}; name a text file of the original's symbols") from error
+        raise BadInput(
+            f"--tokenizer={path}: {summary(error)}; name a text file of the original's symbols"
+        ) from error
     if all(re.fullmatch("[0-9]{1,3}", symbol) and int(symbol) < 256 for symbol in symbols):
         level, pieces = "bytes", [f"<0x{int(symbol):02X}>" for symbol in symbols]
     else:
@@ -81,7 +96,10 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     for line, (symbol, piece) in enumerate(zip(symbols, pieces, strict=True), 1):
         if symbol.split() != [symbol] or places[piece] != line:
             shown = repr(symbol[:40])  # a file of another kind may be a single line
-            raise BadInput(f"--tokenizer={path}: line {line}, {shown}, must be one symbol that no other line has")
+            raise BadInput(
+                f"--tokenizer={path}: line {line}, {shown}, "
+                "must be one symbol that no other line has"
+            )
     own = [piece for piece in pieces if piece not in SPECIAL_PIECES]
     ids = {piece: index for index, piece in enumerate([*SPECIAL_PIECES, *own])}
     with tempfile.TemporaryDirectory() as folder:
@@ -99,26 +117,40 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
     starts, width, second = _starts(arrays), 0, 0
     if starts[-1] != len(ids_N):
-        raise BadInput(f"{arrays.where}: the model has {starts[-1]} symbols, the file of --tokenizer {len(ids_N)}")
+        raise BadInput(
+            f"{arrays.where}: the model has {starts[-1]} symbols, "
+            f"the file of --tokenizer {len(ids_N)}"
+        )
     _, *cuts, _ = starts
     if cuts and (ids_N[cuts[0] :] < len(SPECIAL_PIECES)).any():
-        raise BadInput(f"{arrays.where}: <unk> is not one of its {cuts[0]} most frequent words, as it must be here")
+        raise BadInput(
+            f"{arrays.where}: <unk> is not one of its {cuts[0]} most "
+            "frequent words, as it must be here"
+        )
     if f"{_EMBEDDING}/lookup_table" in arrays.forms:
         width = second = _shape(arrays, f"{_EMBEDDING}/lookup_table", 2)[1]
     else:
-        width, second = (_shape(arrays, f"{_EMBEDDING}/cutoff_{i}/lookup_table", 2)[1] for i in range(2))
+        width, second = (
+            _shape(arrays, f"{_EMBEDDING}/cutoff_{i}/lookup_table", 2)[1] for i in range(2)
+        )
     # `cutoff_i/proj`: a projection of the softmax that is not the embedding's.
     own = [f"{_SOFTMAX}/cutoff_{i}/proj" in arrays.forms for i in range(len(starts) - 1)]
     return {
         "vocab_size": int(ids_N.max()) + 1,
-        "layers": sum(bool(re.fullmatch(rf"{_ROOT}/layer_\d+/rel_attn/r/kernel", name)) for name in arrays.forms),
-        "d_model": d_model, "heads": heads, "head_dim": head_dim, "biases_per_layer": bool(untied),
+        "layers": sum(
+            bool(re.fullmatch(rf"{_ROOT}/layer_\d+/rel_attn/r/kernel", name))
+            for name in arrays.forms
+        ),
+        "d_model": d_model,
+        "heads": heads,
+        "head_dim": head_dim,
+        "biases_per_layer": bool(untied),
         "d_ff": _shape(arrays, f"{_ROOT}/layer_0/ff/layer_1/bias", 1)[0],
         "cutoffs": ",".join(str(ids_N[cut]) for cut in cuts),
         "div_val": width // max(1, second),
         "d_embed": 0 if width == d_model else width,
         "tie_projections": "none" if any(own[1:]) else "rest" if own[0] else "all",
-    }  # fmt: skip
+    }
 
 
 def _shape(arrays: Arrays, name: str, *axes: int) -> tuple[int, ...]:
@@ -126,7 +158,10 @@ def _shape(arrays: Arrays, name: str, *axes: int) -> tuple[int, ...]:
     form = arrays.forms.get(name)
     if form is None or len(form.shape) not in axes:
         found = "is missing" if form is None else f"has the shape {list(form.shape)}"
-        raise BadInput(f"{arrays.where}: {name} {found}; it says how large the model is. Copy the checkpoint again")
+        raise BadInput(
+            f"{arrays.where}: {name} {found}; "
+            "it says how large the model is. Copy the checkpoint again"
+        )
     return form.shape
 
 
@@ -134,7 +169,9 @@ def _starts(arrays: Arrays) -> list[int]:
     """Where the clusters of symbols start, and the last one ends."""
     if f"{_SOFTMAX}/bias" in arrays.forms:
         return [0, *_shape(arrays, f"{_SOFTMAX}/bias", 1)]
-    biases = itertools.takewhile(arrays.forms.get, (f"{_SOFTMAX}/cutoff_{i}/b" for i in itertools.count(1)))
+    biases = itertools.takewhile(
+        arrays.forms.get, (f"{_SOFTMAX}/cutoff_{i}/b" for i in itertools.count(1))
+    )
     names_of = [f"{_SOFTMAX}/cutoff_0/b", *biases]
     return [0, *itertools.accumulate(_shape(arrays, name, 1)[0] for name in names_of)]
 
@@ -160,11 +197,17 @@ def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Var
     yield f"{_ROOT}/r_r_bias", shape, (Place(f"{scope}/position_bias"),)
     for i in range(L):
         at, attention, dense = f"{_ROOT}/layer_{i}", "layers/attention", "layers/feed_forward"
-        qkv = (Place(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
-               for k, ours in enumerate(("query", "key", "value")))  # fmt: skip
+        qkv = (
+            Place(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
+            for k, ours in enumerate(("query", "key", "value"))
+        )
         yield f"{at}/rel_attn/qkv/kernel", (D, 3 * H * E), tuple(qkv)
         yield f"{at}/rel_attn/r/kernel", (D, H * E), (Place(f"{attention}/position", i),)
-        yield f"{at}/rel_attn/o/kernel", (H * E, D), (Place(f"{attention}/output", i, np.transpose),)
+        yield (
+            f"{at}/rel_attn/o/kernel",
+            (H * E, D),
+            (Place(f"{attention}/output", i, np.transpose),),
+        )
         for ours, theirs, size in (("inner", "layer_1", (D, F)), ("outer", "layer_2", (F, D))):
             yield f"{at}/ff/{theirs}/kernel", size, (Place(f"{dense}/{ours}/kernel", i),)
             yield f"{at}/ff/{theirs}/bias", size[1:], (Place(f"{dense}/{ours}/bias", i),)
@@ -178,10 +221,17 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
     """Of embedding and softmax; the parts of tables and biases by cluster."""
     starts, parts, every = _starts(arrays), clusters(model), range(len(clusters(model)))
     rows = [slice(a, b) for a, b in itertools.pairwise(starts)]
-    tables = [Place(f"word_embedding/table_{i}" if model.adaptive else "word_embedding",
-                    ids_N[rows[i]] - parts[i].first) for i in every]  # fmt: skip
+    tables = [
+        Place(
+            f"word_embedding/table_{i}" if model.adaptive else "word_embedding",
+            ids_N[rows[i]] - parts[i].first,
+        )
+        for i in every
+    ]
     if model.div_val == 1:
-        whole = tuple(part._replace(take=itemgetter(row)) for part, row in zip(tables, rows, strict=True))
+        whole = tuple(
+            part._replace(take=itemgetter(row)) for part, row in zip(tables, rows, strict=True)
+        )
         yield f"{_EMBEDDING}/lookup_table", (len(ids_N), parts[0].width), whole
     else:
         for i in every:
@@ -199,24 +249,48 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
         yield f"{_SOFTMAX}/bias", (len(ids_N),), (Place("lm_head/bias", ids_N),)
         return
     for i in every:
-        yield f"{_SOFTMAX}/cutoff_{i}/b", (len(ids_N[rows[i]]),), (Place("lm_head/bias", ids_N[rows[i]]),)
+        yield (
+            f"{_SOFTMAX}/cutoff_{i}/b",
+            (len(ids_N[rows[i]]),),
+            (Place("lm_head/bias", ids_N[rows[i]]),),
+        )
     tails = slice(model.vocab_size, None)
-    yield f"{_SOFTMAX}/cutoff_0/cluster_W", (len(every) - 1, parts[0].width), (Place("lm_head/cluster_table"),)
+    yield (
+        f"{_SOFTMAX}/cutoff_0/cluster_W",
+        (len(every) - 1, parts[0].width),
+        (Place("lm_head/cluster_table"),),
+    )
     yield f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Place("lm_head/bias", tails),)
 
 
 def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
-    """Whether the first cluster has no projection, where here it has one: `proj_same_dim=False`, One Billion Words."""
-    return model.div_val > 1 and not model.d_embed and f"{_EMBEDDING}/cutoff_0/proj_W" not in arrays.forms
+    """Whether the first cluster has no projection, where here it has one: `proj_same_dim=False`,
+    One Billion Words.
+    """
+    return (
+        model.div_val > 1
+        and not model.d_embed
+        and f"{_EMBEDDING}/cutoff_0/proj_W" not in arrays.forms
+    )
 
 
-def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays) -> Params:
-    """Our tree of numpy arrays, filled variable by variable; see `read_model` and `names.from_foreign`."""
+def from_original(
+    model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays
+) -> Params:
+    """Our tree of numpy arrays, filled variable by variable; see `read_model` and
+    `names.from_foreign`.
+    """
     variables = list(table(model, ids_N, arrays))
-    names.check({name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables}, arrays)
+    names.check(
+        {name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables},
+        arrays,
+    )
     flat = names.by_path(params)
     # The kernels of attention [L, D, H, E] as [L, D, H E].
-    joined = {path: (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape for path, x in flat.items()}
+    joined = {
+        path: (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape
+        for path, x in flat.items()
+    }
     found = {path: np.full(joined[path], np.nan, leaf.dtype) for path, leaf in flat.items()}
     for name, _, parts in variables:
         array = arrays.read(name)
@@ -228,10 +302,15 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, An
                 found[path][...] = np.eye(model.d_model)
     shortlist = ids_N[: _starts(arrays)[1]]
     special = np.setdiff1d(np.arange(len(SPECIAL_PIECES)), shortlist)
-    words, bias = found["word_embedding/table_0" if model.adaptive else "word_embedding"], found["lm_head/bias"]
+    words, bias = (
+        found["word_embedding/table_0" if model.adaptive else "word_embedding"],
+        found["lm_head/bias"],
+    )
     words[special] = words[shortlist].mean(axis=0, dtype=np.float64)
     bias[special] = bias[shortlist].mean(dtype=np.float64) + BIAS_OF_SPECIAL_PIECES
-    return traverse_util.unflatten_dict({path: x.reshape(flat[path].shape) for path, x in found.items()}, sep="/")
+    return traverse_util.unflatten_dict(
+        {path: x.reshape(flat[path].shape) for path, x in found.items()}, sep="/"
+    )
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -245,13 +324,18 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(path))
     if _MARK not in arrays.forms:
         raise BadInput(
-            f"{arrays.where}: no Transformer-XL: it has no {_MARK}; for an XLNet put its {tensorflow.CONFIG} beside it"
+            f"{arrays.where}: no Transformer-XL: it has no {_MARK}; for an XLNet put its "
+            f"{tensorflow.CONFIG} beside it"
         )
     vocabulary, ids_N = open_vocabulary(tokenizer, path)
     sizes = read_model(arrays, ids_N)
     known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
     config, assumed = configured(path, known, overrides, LENGTHS)
-    if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
+    if changed := [
+        f"model.{key}={value}"
+        for key, value in sizes.items()
+        if getattr(config.model, key) != value
+    ]:
         raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
     convert = functools.partial(from_original, config.model, ids_N)
     yield Source(path, "tensorflow", config, vocabulary, arrays, convert, assumed)

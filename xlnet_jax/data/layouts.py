@@ -1,18 +1,21 @@
-"""Token layouts of examples: the pieces of texts, with SEP and CLS where the member has them, and their segments.
+"""Token layouts of examples: the pieces of texts, with SEP and CLS where the member has them, and
+their segments.
 
-                    XLNet                                 BERT, ALBERT (RoBERTa: SEP SEP after the first text)
+                    XLNet                                 BERT, ALBERT (RoBERTa: SEP SEP after the
+                                                          first text)
     sentence, pair  A SEP (B SEP) CLS                     CLS A SEP (B SEP)
     choice          context SEP question+option SEP CLS   CLS context SEP question+option SEP
     span            paragraph SEP question SEP CLS        CLS question SEP paragraph SEP
 
-GPT-2 has none of these pieces, and its texts follow each other. Of a pair the longer text loses pieces at its end; of a
-choice the end keeps its last pieces, the context its first; a long paragraph is read in windows, and the question keeps
-its first pieces. A SEP has the segment of the text before it. XLNet's A is the longer text in pretraining, and so the
-paragraph is A.
+GPT-2 has none of these pieces, and its texts follow each other. Of a pair the longer text loses
+pieces at its end; of a choice the end keeps its last pieces, the context its first; a long
+paragraph is read in windows, and the question keeps its first pieces. A SEP has the segment of the
+text before it. XLNet's A is the longer text in pretraining, and so the paragraph is A.
 
-All functions take and return pieces, int32; `length` is the number of tokens that a sequence may have. Longer documents
-are one sequence of several segments, which `Task.batch` pads on the left and cuts: so the last segment is full, what is
-before it is in the memory, and no padding stands between them.
+All functions take and return pieces, int32; `length` is the number of tokens that a sequence may
+have. Longer documents are one sequence of several segments, which `Task.batch` pads on the left and
+cuts: so the last segment is full, what is before it is in the memory, and no padding stands between
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.members.member import Member
 
 A, B, CLASS = range(3)
-"""Segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is the first piece has A's."""
+"""Segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is the first
+piece has A's.
+"""
 
 
 class Sequence(NamedTuple):
@@ -52,7 +57,9 @@ class Layout(NamedTuple):
         return (self.member.cls != "none") + (texts - 1) * separators + min(separators, 1)
 
     def origin(self, tokens: np.ndarray) -> int:
-        """Index 0 of a sequence in the padded array: with padding on the left it counts from the end."""
+        """Index 0 of a sequence in the padded array: with padding on the left it counts from the
+        end.
+        """
         return -len(tokens) if self.member.cls == "last" else 0
 
 
@@ -60,26 +67,42 @@ def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
     """At most two texts with the special pieces."""
     (special, member), last = layout, len(parts) - 1
     separators = [member.separators] * last + [min(member.separators, 1)]
-    texts = [np.append(part, [special.sep] * count) for part, count in zip(parts, separators, strict=True)]
-    blocks = [[special.cls] * (member.cls == "first"), *texts, [special.cls] * (member.cls == "last")]
+    texts = [
+        np.append(part, [special.sep] * count)
+        for part, count in zip(parts, separators, strict=True)
+    ]
+    blocks = [
+        [special.cls] * (member.cls == "first"),
+        *texts,
+        [special.cls] * (member.cls == "last"),
+    ]
     kinds = np.repeat([A, *(A, B)[: len(parts)], CLASS], [len(block) for block in blocks])
     return Sequence(np.concatenate(blocks).astype(np.int32), kinds.astype(np.int32))
 
 
-def sentences(layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
-    """A sentence or a pair. Pieces go one by one from the longer text, from the second if both are equal."""
+def sentences(
+    layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None
+) -> Sequence:
+    """A sentence or a pair. Pieces go one by one from the longer text, from the second if both are
+    equal.
+    """
     if second is None:
         return joined(layout, first[: length - layout.extra(1)])
     room = length - layout.extra(2)
     a, b = len(first), len(second)
     if a + b > room:
-        # The shorter one is cut only if it is longer than half, and then both end equal, or A one longer.
+        # The shorter one is cut only if it is longer than half, and then both end equal, or A one
+        # longer.
         a, b = max(room - b, min(a, (room + 1) // 2)), max(room - a, min(b, room // 2))
     return joined(layout, first[:a], second[:b])
 
 
-def choice(layout: Layout, length: int, context: np.ndarray, option: np.ndarray, most: int) -> Sequence:
-    """One option of a multiple choice; of the question and the option the last `most` pieces are kept."""
+def choice(
+    layout: Layout, length: int, context: np.ndarray, option: np.ndarray, most: int
+) -> Sequence:
+    """One option of a multiple choice; of the question and the option the last `most` pieces are
+    kept.
+    """
     room = length - layout.extra(2)
     option = option[max(0, len(option) - min(most, room)) :]
     return joined(layout, context[: room - len(option)], option)
@@ -94,16 +117,20 @@ class Window(NamedTuple):
     first: int
     """The place of that piece in the padded sequence; see `Layout.origin`."""
     best_N: np.ndarray
-    """bool, one for each of its pieces of the paragraph: of all windows, this one has the most context around it."""
+    """bool, one for each of its pieces of the paragraph: of all windows, this one has the most
+    context around it.
+    """
 
 
 def windows(
     layout: Layout, length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int
 ) -> list[Window]:
-    """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the question.
+    """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the
+    question.
 
-    The context of a piece is the smaller of the numbers of pieces before and after it in the window, plus 0.01 of the
-    window's length, as in the original: the last window may be shorter. The first of equal ones is the best.
+    The context of a piece is the smaller of the numbers of pieces before and after it in the
+    window, plus 0.01 of the window's length, as in the original: the last window may be shorter.
+    The first of equal ones is the best.
     """
     room = length - layout.extra(2)
     question = question[: min(most, room - 1)]

@@ -1,8 +1,10 @@
-"""The characters of a text behind its pieces: for answers, which are parts of the text and not of its normalised form.
+"""The characters of a text behind its pieces: for answers, which are parts of the text and not of
+its normalised form.
 
-Two steps change characters before a piece is found: `Normalization`, and SentencePiece's own rules. SentencePiece says
-which bytes of its input a piece came from. `Normalization` treats words one by one, and inside a word the normalised
-prefixes say which character came from which: no alignment has to be guessed.
+Two steps change characters before a piece is found: `Normalization`, and SentencePiece's own rules.
+SentencePiece says which bytes of its input a piece came from. `Normalization` treats words one by
+one, and inside a word the normalised prefixes say which character came from which: no alignment has
+to be guessed.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ class Pieces(NamedTuple):
     """The character after the last; equal to the start for a piece that no character stands for."""
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """The first and the last piece of the characters [start, end), which are not all white space.
+        """The first and the last piece of the characters [start, end), which are not all white
+        space.
 
-        If a character became several pieces, SentencePiece gives it to the last of them; the others are empty, and
-        count as well.
+        If a character became several pieces, SentencePiece gives it to the last of them; the others
+        are empty, and count as well.
         """
-        first = min(np.searchsorted(self.end_N, start, side="right"), np.searchsorted(self.start_N, start))
+        first = min(
+            np.searchsorted(self.end_N, start, side="right"), np.searchsorted(self.start_N, start)
+        )
         first = min(int(first), len(self.end_N) - 1)
         return first, max(first, int(np.searchsorted(self.start_N, end)) - 1)
 
@@ -48,8 +53,10 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
         start_N, end_N = np.array(found.offsets, np.int64).reshape(-1, 2).T
         return Pieces(np.array(found.ids, np.int32), start_N, end_N)
     if tokenizer.level != "sentencepiece":
-        raise BadInput(f"{tokenizer.path} is a vocabulary of {tokenizer.level}; spans need a SentencePiece tokenizer, "
-                       "WordPiece or BPE")  # fmt: skip
+        raise BadInput(
+            f"{tokenizer.path} is a vocabulary of {tokenizer.level}; spans need a SentencePiece "
+            "tokenizer, WordPiece or BPE"
+        )
     normalized, source = aligned(tokenizer.normalization, text)
     # Not imported with the module: protobuf is slow to import.
     from sentencepiece import sentencepiece_pb2
@@ -61,21 +68,25 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     for piece in sentencepiece_pb2.SentencePieceText.FromString(message).pieces:  # pyright: ignore[reportAttributeAccessIssue]
         parts = tokenizer.digit_comma.get(piece.id, [piece.id])
         start, end = int(character[piece.begin]), int(character[piece.end])
-        # A number and a comma, one character for each of both; a space before them goes with the first digit.
+        # A number and a comma, one character for each of both; a space before them goes with the
+        # first digit.
         lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts[1:]]
         cuts = [start, *(end - sum(lengths[place:]) for place in range(len(lengths))), end]
         tokens += parts
         starts += cuts[:-1]
         ends += cuts[1:]
     start_N, end_N = np.array(starts, np.int64), np.array(ends, np.int64)
-    # A character ends where the next other one starts: so an accent belongs to the letter before it.
+    # A character ends where the next other one starts: so an accent belongs to the letter before
+    # it.
     after = source[np.minimum(np.searchsorted(source, source, side="right"), len(normalized))]
     end_N = np.where(end_N > start_N, after[end_N - 1], source[start_N])
     return Pieces(np.array(tokens, np.int32), source[start_N], end_N)
 
 
 def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
-    """The normalised text, and for each of its n characters and for its end, the character of `text`: int64 [n + 1]."""
+    """The normalised text, and for each of its n characters and for its end, the character of
+    `text`: int64 [n + 1].
+    """
     parts, source = list[str](), list[int]()
     stripped = text.rstrip() if normalization.remove_space else text
     for match in _RUN.finditer(stripped):
@@ -85,8 +96,11 @@ def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
         elif (normal := normalization(run)) == run:
             of_run = range(len(run))
         else:
-            # The last character whose prefix is not longer: those that leave nothing are passed over.
-            before = np.maximum.accumulate([len(normalization(run[:length])) for length in range(len(run))])
+            # The last character whose prefix is not longer: those that leave nothing are passed
+            # over.
+            before = np.maximum.accumulate(
+                [len(normalization(run[:length])) for length in range(len(run))]
+            )
             of_run = np.searchsorted(before, np.arange(len(normal)), "right") - 1
         parts.append(normal)
         source.extend(start + int(each) for each in of_run)

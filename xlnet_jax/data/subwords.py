@@ -1,4 +1,5 @@
-"""WordPiece and byte-level BPE, by the `tokenizers` library: the vocabularies of BERT, RoBERTa and GPT-2.
+"""WordPiece and byte-level BPE, by the `tokenizers` library: the vocabularies of BERT, RoBERTa and
+GPT-2.
 
     level      a piece                                special pieces
     wordpiece  `word`, or `##part` that continues one [PAD] [UNK] [CLS] [SEP] [MASK], wherever
@@ -6,9 +7,10 @@
     bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or
                                                       <|endoftext|> alone
 
-A `tokenizer.json` says everything: how a text is normalised and cut, and the pieces. In a corpus and in a work
-directory it is the file of any program that uses that library, without padding, truncation and the special pieces
-around a text, which are the model's. A text's own "[MASK]" stays text.
+A `tokenizer.json` says everything: how a text is normalised and cut, and the pieces. In a corpus
+and in a work directory it is the file of any program that uses that library, without padding,
+truncation and the special pieces around a text, which are the model's. A text's own "[MASK]" stays
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from xlnet_jax.data import tokenizer_fields
-from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, TooLittleText, joined, starts_word
+from xlnet_jax.data.tokenizer import (
+    Normalization,
+    SpecialIds,
+    Tokenizer,
+    TooLittleText,
+    joined,
+    starts_word,
+)
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -33,17 +42,24 @@ from xlnet_jax.storage.files import Json
 
 LEVELS = ("wordpiece", "bytebpe")
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
-"""That `Subwords` opens; names may have more before. `vocab.json` needs its `merges.txt` beside it."""
+"""That `Subwords` opens; names may have more before. `vocab.json` needs its `merges.txt` beside
+it.
+"""
 
 _END = "<|endoftext|>"
 # Names in the place of ids.
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
-_GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)  # padding is nowhere read, but must be a piece
+# Padding is nowhere read, but must be a piece.
+_GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)
 _ROLES = {*_BERT, *_ROBERTA, *_GPT2}
-_FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
+_FIRST = {
+    "wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"],
+}
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
-_ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
+# At most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK].
+_ALPHABET = 4
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
 _GAPS = "its ids have gaps, or two pieces have one id"
 
@@ -63,7 +79,8 @@ _SAYS_NOTHING = [vars(Normalization()), vars(Normalization(keep_accents=True)), 
 
 
 class Subwords(Tokenizer):
-    """A vocabulary of `LEVELS`, with the interface of a `Tokenizer` except for `processor` and `digit_comma`.
+    """A vocabulary of `LEVELS`, with the interface of a `Tokenizer` except for `processor` and
+    `digit_comma`.
 
     Attributes:
       backend: the tokenizer of the library.
@@ -74,11 +91,18 @@ class Subwords(Tokenizer):
     file_name = "tokenizer.json"
 
     def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
-        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` and
-        `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
+        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it:
+        `lower` and `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
 
-        Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that cannot be used."""
-        self.path, self.normalization, self._given, self.folder = str(path), AS_IS, normalization, folder
+        Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that
+        cannot be used.
+        """
+        self.path, self.normalization, self._given, self.folder = (
+            str(path),
+            AS_IS,
+            normalization,
+            folder,
+        )
         try:
             settings = Settings(folder) if folder else None
             document = _read(self.path, normalization, settings)
@@ -96,7 +120,9 @@ class Subwords(Tokenizer):
         self.sha256 = hashlib.sha256(self.content).hexdigest()
 
     def _find(self) -> None:
-        """Level, pieces, special ids and word starts. Raises ValueError if they are not those of a kind of ours."""
+        """Level, pieces, special ids and word starts. Raises ValueError if they are not those of a
+        kind of ours.
+        """
         ids: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
         self.pieces, self.vocab_size = sorted(ids, key=ids.__getitem__), len(ids)
         self._added = set(self.backend.get_added_tokens_decoder())
@@ -132,15 +158,21 @@ class Subwords(Tokenizer):
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`."""
-        return joined([each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)])
+        return joined(
+            [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8 become U+FFFD.
+        """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8
+        become U+FFFD.
 
-        Between pieces of WordPiece there is a space except before a part of a word and most punctuation.
+        Between pieces of WordPiece there is a space except before a part of a word and most
+        punctuation.
         """
         left_out = set(self.special.there()) - {self.special.unk}
-        text = b"".join(self._text(index) for index in map(int, ids) if index not in left_out).decode(errors="replace")
+        text = b"".join(
+            self._text(index) for index in map(int, ids) if index not in left_out
+        ).decode(errors="replace")
         return text.removeprefix(" ") if self.level == "wordpiece" else text
 
     def _text(self, index: int) -> bytes:
@@ -155,10 +187,14 @@ class Subwords(Tokenizer):
 
 
 def _bytes() -> dict[str, int]:
-    """The byte of each character in pieces of byte-level BPE: itself if it can be seen, else one from U+0100 on."""
+    """The byte of each character in pieces of byte-level BPE: itself if it can be seen, else one
+    from U+0100 on.
+    """
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [code for code in range(256) if code not in seen]
-    return {chr(code): code for code in seen} | {chr(0x100 + place): code for place, code in enumerate(others)}
+    return {chr(code): code for code in seen} | {
+        chr(0x100 + place): code for place, code in enumerate(others)
+    }
 
 
 _BYTES = _bytes()
@@ -176,13 +212,19 @@ def _read(path: str, normalization: Normalization, settings: Settings | None) ->
         document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     if settings and isinstance(document["model"]["vocab"], dict):
         level = "bytebpe" if "merges" in document["model"] else "wordpiece"
-        usual = json.loads(_empty(level, AS_IS, path).to_str()) if is_made or not settings.verbatim else None
+        usual = (
+            json.loads(_empty(level, AS_IS, path).to_str())
+            if is_made or not settings.verbatim
+            else None
+        )
         settings.apply(document, usual, _ROLES)
     return document
 
 
 def _made(path: str, text: str, normalization: Normalization) -> Json:
-    """The `tokenizer.json` of older files: of a `vocab.txt`, or of a `vocab.json` and its merges."""
+    """The `tokenizer.json` of older files: of a `vocab.txt`, or of a `vocab.json` and its
+    merges.
+    """
     if path.endswith(".txt"):
         pieces = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
         return _document(_empty("wordpiece", normalization, path), pieces)
@@ -198,12 +240,15 @@ def _made(path: str, text: str, normalization: Normalization) -> Json:
 def _check(path: str, normalization: Normalization) -> None:
     if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
-            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, --strip_accents and --nfkc"
+            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, "
+            "--strip_accents and --nfkc"
         )
 
 
 def _empty(level: str, normalization: Normalization, path: str) -> Any:
-    """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that the kind has not."""
+    """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that
+    the kind has not.
+    """
     if normalization.nfkc or level == "bytebpe":
         _check(path, normalization)
     if level == "bytebpe":
@@ -223,39 +268,55 @@ def _document(made: Any, pieces: Sequence[str], merges: Sequence[Sequence[str]] 
     """A `tokenizer.json` with these pieces by id."""
     document = json.loads(made.to_str())
     flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
-    document["added_tokens"] = [{"id": index, "content": piece, "lstrip": piece == _MASK} | flags
-                                for index, piece in enumerate(pieces) if piece in _ROLES]  # fmt: skip
+    document["added_tokens"] = [
+        {"id": index, "content": piece, "lstrip": piece == _MASK} | flags
+        for index, piece in enumerate(pieces)
+        if piece in _ROLES
+    ]
     document["model"]["vocab"] = {piece: index for index, piece in enumerate(pieces)}
     if "merges" in document["model"]:
         document["model"]["merges"] = [list(pair) for pair in merges]
     return document
 
 
-def train(texts: Sequence[str], path: str, vocab_size: int, level: str, normalization: Normalization) -> None:
-    """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is kept.
+def train(
+    texts: Sequence[str], path: str, vocab_size: int, level: str, normalization: Normalization
+) -> None:
+    """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is
+    kept.
 
-    Equal arguments give equal bytes, in any process. Raises TooLittleText, or BadInput if the kind has no
-    such normalisation.
+    Equal arguments give equal bytes, in any process. Raises TooLittleText, or BadInput if the kind
+    has no such normalisation.
     """
-    made, first, last = _empty(level, normalization, path), _FIRST[level], [_MASK] * (level == "bytebpe")
+    made, first, last = (
+        _empty(level, normalization, path),
+        _FIRST[level],
+        [_MASK] * (level == "bytebpe"),
+    )
     special, alphabet = first, pre_tokenizers.ByteLevel.alphabet()
     if level == "wordpiece":
         counts = Counter[str]()
         for text in texts:
             counts.update(made.normalizer.normalize_str(text))
-        visible = sorted((each for each in counts if not each.isspace()), key=lambda each: (-counts[each], each))
+        visible = sorted(
+            (each for each in counts if not each.isspace()), key=lambda each: (-counts[each], each)
+        )
         alphabet = sorted(visible[: (vocab_size - len(first)) // _ALPHABET])
-        # The trainer would number the continuing characters in the order of a hash table, which no two processes share.
+        # The trainer would number the continuing characters in the order of a hash table, which no
+        # two processes share.
         special = [*first, *alphabet, *(f"##{each}" for each in alphabet)]
     trainer = made.model.get_trainer()
     trainer.vocab_size, trainer.special_tokens = vocab_size - len(last), special
     trainer.initial_alphabet, trainer.limit_alphabet = alphabet, len(alphabet)
-    trainer.min_frequency, trainer.show_progress = 2, False  # a pair that occurs once becomes no piece
+    # A pair that occurs once becomes no piece.
+    trainer.min_frequency, trainer.show_progress = 2, False
     made.train_from_iterator(texts, trainer)
     model: Mapping[str, Any] = json.loads(made.to_str())["model"]
     pieces = [*sorted(model["vocab"], key=model["vocab"].__getitem__), *last]
     if len(pieces) != vocab_size:
-        raise TooLittleText(f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of "
-                            f"{level}; give that number, or more text")  # fmt: skip
+        raise TooLittleText(
+            f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of "
+            f"{level}; give that number, or more text"
+        )
     document = _document(_empty(level, normalization, path), pieces, model.get("merges", ()))
     files.write_new(path, files.to_json(document, None))

@@ -4,11 +4,13 @@ XLNet's nine special pieces are the first ones of its vocabularies, as in the re
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Other code asks `Tokenizer.special` for them: other families have them elsewhere. ALBERT's SentencePiece model has
+Other code asks `Tokenizer.special` for them: other families have them elsewhere. ALBERT's
+SentencePiece model has
 
     0 <pad>  1 <unk>  2 [CLS]  3 [SEP]  4 [MASK]
 
-Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains it.
+Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains
+it.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ ALBERT_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 
 def special_of(pieces: Sequence[str]) -> tuple[SpecialIds, tuple[str, ...]]:
-    """The special ids of a SentencePiece model, and their pieces from id 0 on: ALBERT's if it has them, or XLNet's."""
+    """The special ids of a SentencePiece model, and their pieces from id 0 on: ALBERT's if it has
+    them, or XLNet's.
+    """
     is_albert = tuple(pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES
     return (ALBERT, ALBERT_PIECES) if is_albert else (XLNET, SPECIAL_PIECES)
 
@@ -73,19 +77,24 @@ _WITHOUT_SPACES = (
     "YI ", "NUSHU ", "TANGUT ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ",
     "NEW TAI LUE ", "AHOM ", "JAVANESE ", "BALINESE ",
 )  # fmt: skip
-_FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
+# Thai and Lao vowels after their consonant.
+_FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _CONTINUATION = bytes(range(0x80, 0xC0))  # in UTF-8 the bytes of a character after its first one
-_LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call, which uses a large multiple of this as memory
-_LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which SentencePiece silently drops a line
+# Characters in one SentencePiece call, which uses a large multiple of this as memory.
+_LONGEST_TEXT = 1_000_000
+# Characters: at most 16384 bytes, beyond which SentencePiece silently drops a line.
+_LONGEST_TRAINING_LINE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """The steps before SentencePiece; the defaults are the original's `preprocess_text`, and so of its vocabularies.
+    """The steps before SentencePiece; the defaults are the original's `preprocess_text`, and so of
+    its vocabularies.
 
-    NFKD and the removal of combining marks change words; `keep_accents` turns both off, as `prepare` does for what it
-    trains. `nfkc` recomposes characters that NFKD decomposed without a loss, such as Hangul.
+    NFKD and the removal of combining marks change words; `keep_accents` turns both off, as
+    `prepare` does for what it trains. `nfkc` recomposes characters that NFKD decomposed without a
+    loss, such as Hangul.
     """
 
     lower: bool = False
@@ -95,7 +104,9 @@ class Normalization:
     remove_space: bool = True
     """Strip, and make every run of white space one space."""
     nfkc: bool = False
-    """Compose at the end (NFKC); also makes compatibility characters, such as full-width ones, the usual ones."""
+    """Compose at the end (NFKC); also makes compatibility characters, such as full-width ones, the
+    usual ones.
+    """
 
     def __call__(self, text: str) -> str:
         """Returns the normalised text."""
@@ -112,7 +123,9 @@ class Normalization:
 
 
 def _without_accents(run: re.Match[str]) -> str:
-    return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run[0])))
+    return "".join(
+        itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run[0]))
+    )
 
 
 def has_accents(pieces: Iterable[str]) -> bool:
@@ -121,11 +134,13 @@ def has_accents(pieces: Iterable[str]) -> bool:
 
 
 class Tokenizer:
-    """A SentencePiece model with XLNet's special ids. Safe to share between threads, cheap to pickle.
+    """A SentencePiece model with XLNet's special ids. Safe to share between threads, cheap to
+    pickle.
 
     Attributes:
       vocab_size, pieces: the number of pieces V, and the pieces by id.
-      word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
+      word_start: bool [V], whether a piece starts a word: the original's predicate for the start of
+        a target span.
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       content, sha256: of the file, which a corpus and a work directory keep.
       level: `sentencepiece`; see `vocabulary` and `subwords` for the others.
@@ -139,7 +154,9 @@ class Tokenizer:
     """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads it. Raises BadInput: no file or no SentencePiece model, or ids 0-8 are not the special pieces."""
+        """Loads it. Raises BadInput: no file or no SentencePiece model, or ids 0-8 are not the
+        special pieces.
+        """
         self.path = str(path)
         self.normalization = normalization
         try:
@@ -152,10 +169,16 @@ class Tokenizer:
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         self.special, names = special_of(self.pieces)
-        for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[: len(names)], names)):
+        for index, (piece, expected) in enumerate(
+            itertools.zip_longest(self.pieces[: len(names)], names)
+        ):
             if piece != expected:
-                wrong = f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
-                raise BadInput(f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet")
+                wrong = (
+                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
+                )
+                raise BadInput(
+                    f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet"
+                )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         self.word_start[self.special.there()] = True
         # The digit-comma rule depends on the piece alone, so it is a table.
@@ -187,7 +210,9 @@ class Tokenizer:
         return self.encode_normalized([self.normalized(text)])[0]
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """`encode` of N texts, padded at the right: int32 [N, T], and bool [N, T], whether it is a piece."""
+        """`encode` of N texts, padded at the right: int32 [N, T], and bool [N, T], whether it is a
+        piece.
+        """
         tokens, length_N = self.encode_normalized([self.normalized(text) for text in texts])
         real_NT = np.arange(length_N.max(initial=0)) < length_N[:, None]
         ids_NT = np.full(real_NT.shape, self.special.pad or 0, np.int32)
@@ -197,28 +222,33 @@ class Tokenizer:
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
 
-        Returns the pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
+        Returns the pieces of all texts one after the other, int32 [N], and how many each text has,
+        int64 [S].
         """
         if max(map(len, texts), default=0) > _LONGEST_TEXT:
             parts = [list(cut(text, _LONGEST_TEXT)) for text in texts]
             tokens_N, of_part = self.encode_normalized(list(itertools.chain.from_iterable(parts)))
             of_text = np.repeat(np.arange(len(texts)), [len(each) for each in parts])
             return tokens_N, np.bincount(of_text, of_part, len(texts)).astype(np.int64)
-        # num_threads defaults to all cores, which is wrong in one of many worker processes. One array of all lists is
-        # faster than an array for each.
+        # num_threads defaults to all cores, which is wrong in one of many worker processes. One
+        # array of all lists is faster than an array for each.
         encoded = self.processor.encode(texts, num_threads=1)
         if split := self.digit_comma:
             encoded = [
-                ids if split.keys().isdisjoint(ids) else [new for old in ids for new in split.get(old, (old,))]
+                ids
+                if split.keys().isdisjoint(ids)
+                else [new for old in ids for new in split.get(old, (old,))]
                 for ids in encoded
             ]
         return joined(encoded)
 
     def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
+        """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V]
+        both.
 
-        It is the text after normalisation. SentencePiece's mark counts as the space that it stands for, also at the
-        start of a sentence; special pieces are no text. A byte that continues a character counts no character.
+        It is the text after normalisation. SentencePiece's mark counts as the space that it stands
+        for, also at the start of a sentence; special pieces are no text. A byte that continues a
+        character counts no character.
         """
         texts = [b""] * self.vocab_size
         for index in self.text_ids.tolist():
@@ -228,7 +258,9 @@ class Tokenizer:
 
     def _text(self, index: int) -> bytes:
         piece = self.pieces[index]
-        return byte_of(piece) if self.processor.is_byte(index) else piece.replace(_WORD, " ").encode()
+        return (
+            byte_of(piece) if self.processor.is_byte(index) else piece.replace(_WORD, " ").encode()
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
@@ -255,8 +287,9 @@ def byte_of(piece: str) -> bytes:
 def starts_word(piece: str) -> bool:
     """Whether a piece starts a word: where a target span may start.
 
-    As in the original: after a space, punctuation alone, and special pieces. Also for scripts without spaces: any of
-    their letters and their punctuation, except characters that belong to the one before.
+    As in the original: after a space, punctuation alone, and special pieces. Also for scripts
+    without spaces: any of their letters and their punctuation, except characters that belong to the
+    one before.
     """
     first = piece[:1]
     if first in (_WORD, "<") or piece in _PUNCTUATION:
@@ -284,7 +317,9 @@ def ends_in_digit_comma(piece: str) -> bool:
 
 
 def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:
-    """Ids for a piece that ends in digit and comma: the number encoded again, then the comma on its own."""
+    """Ids for a piece that ends in digit and comma: the number encoded again, then the comma on its
+    own.
+    """
     parts = processor.encode(piece[:-1].replace(_WORD, ""), out_type=str)
     if piece[0] != _WORD and parts[0][0] == _WORD:
         parts = parts[1:] if parts[0] == _WORD else [parts[0][1:], *parts[1:]]
@@ -307,31 +342,55 @@ class TooLittleText(BadInput):
     """A text that does not give so many pieces."""
 
 
-def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int) -> None:
-    """Trains a unigram model with the options of the released ones on normalised sentences, at least one.
+def train_tokenizer(
+    texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int
+) -> None:
+    """Trains a unigram model with the options of the released ones on normalised sentences, at
+    least one.
 
-    It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces; `seed` is that of
-    SentencePiece's own sampling, from ten million sentences on. Equal arguments give equal bytes; `threads` is one of
-    them: it changes the order of floating-point sums. Raises TooLittleText, or BadInput for all else that SentencePiece
-    refuses.
+    It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces;
+    `seed` is that of SentencePiece's own sampling, from ten million sentences on. Equal arguments
+    give equal bytes; `threads` is one of them: it changes the order of floating-point sums. Raises
+    TooLittleText, or BadInput for all else that SentencePiece refuses.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(part for text in texts for part in cut(text, _LONGEST_TRAINING_LINE)),
+            sentence_iterator=(
+                part for text in texts for part in cut(text, _LONGEST_TRAINING_LINE)
+            ),
             model_writer=model,
-            vocab_size=vocab_size, model_type="unigram", character_coverage=0.99995,
-            shuffle_input_sentence=True, input_sentence_size=10_000_000,
-            unk_id=XLNET.unk, bos_id=XLNET.bos, eos_id=XLNET.eos, pad_id=-1,
+            vocab_size=vocab_size,
+            model_type="unigram",
+            character_coverage=0.99995,
+            shuffle_input_sentence=True,
+            input_sentence_size=10_000_000,
+            unk_id=XLNET.unk,
+            bos_id=XLNET.bos,
+            eos_id=XLNET.eos,
+            pad_id=-1,
             # <pad> is a control symbol, or it would not get id 5.
             control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
             # The rest are the released models' own, ids 9-16.
-            user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], ".", "(", ")", '"', "-", "–", "£", "€"],
-            max_sentence_length=4 * _LONGEST_TRAINING_LINE, num_threads=threads, minloglevel=2,
-        )  # fmt: skip
+            user_defined_symbols=[
+                SPECIAL_PIECES[XLNET.eop],
+                ".",
+                "(",
+                ")",
+                '"',
+                "-",
+                "–",
+                "£",
+                "€",
+            ],
+            max_sentence_length=4 * _LONGEST_TRAINING_LINE,
+            num_threads=threads,
+            minloglevel=2,
+        )
     except RuntimeError as error:
-        # After the place in its source, SentencePiece says what is wrong, and the largest or smallest size.
+        # After the place in its source, SentencePiece says what is wrong, and the largest or
+        # smallest size.
         reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
         kind = TooLittleText if "size too high" in reason else BadInput
         raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error

@@ -1,8 +1,10 @@
-"""Every field of the files of a tokenizer from another program, and what becomes of it here: `FIELDS`.
+"""Every field of the files of a tokenizer from another program, and what becomes of it here:
+`FIELDS`.
 
-Classes of `transformers` put their own steps in the place of those of a tokenizer.json, with the switches of
-tokenizer_config.json or else their defaults. So does this package, and refuses a tokenizer.json with steps that no
-switch makes. Where tokenizer_config.json is missing or names `PreTrainedTokenizerFast`, tokenizer.json is right.
+Classes of `transformers` put their own steps in the place of those of a tokenizer.json, with the
+switches of tokenizer_config.json or else their defaults. So does this package, and refuses a
+tokenizer.json with steps that no switch makes. Where tokenizer_config.json is missing or names
+`PreTrainedTokenizerFast`, tokenizer.json is right.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ _ANY = 'null "PreTrainedTokenizer" "PreTrainedTokenizerFast" "TokenizersBackend"
 """Classes that take a tokenizer.json as it is."""
 FIELDS = {
     "tokenizer_config.json": {
-        DONE: "added_tokens_decoder additional_special_tokens extra_special_tokens unk_token bos_token "
-        "eos_token cls_token sep_token pad_token mask_token",
-        # Lengths, what comes beside ids, and what is made of them; where the files came from, and how they are opened.
+        DONE: (
+            "added_tokens_decoder additional_special_tokens extra_special_tokens unk_token "
+            "bos_token eos_token cls_token sep_token pad_token mask_token"
+        ),
+        # Lengths, what comes beside ids, and what is made of them; where the files came from, and
+        # how they are opened.
         FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side "
         "truncation_strategy stride padding padding_side pad_to_multiple_of pad_token_type_id "
         "model_input_names clean_up_tokenization_spaces spaces_between_special_tokens errors "
@@ -43,8 +48,10 @@ FIELDS = {
     "wordpiece": {
         DONE: "do_lower_case strip_accents tokenize_chinese_chars",
         FREE: "keep_accents remove_space add_prefix_space",
-        f'{_ANY} "BertTokenizer" "BertTokenizerFast" "DistilBertTokenizer" "DistilBertTokenizerFast" '
-        '"ElectraTokenizer" "ElectraTokenizerFast"': "tokenizer_class",
+        (
+            f'{_ANY} "BertTokenizer" "BertTokenizerFast" "DistilBertTokenizer" '
+            '"DistilBertTokenizerFast" "ElectraTokenizer" "ElectraTokenizerFast"'
+        ): "tokenizer_class",
         "null true": "do_basic_tokenize do_word_tokenize do_subword_tokenize clean_text",
         "null []": "never_split",
         'null "basic"': "word_tokenizer_type",
@@ -55,22 +62,26 @@ FIELDS = {
     },
     "bytebpe": {
         DONE: "add_prefix_space",
-        f'{_ANY} "RobertaTokenizer" "RobertaTokenizerFast" "GPT2Tokenizer" "GPT2TokenizerFast"': "tokenizer_class",
+        f'{_ANY} "RobertaTokenizer" "RobertaTokenizerFast" "GPT2Tokenizer" "GPT2TokenizerFast"': "tokenizer_class",  # noqa: E501
         FREE: "tokenize_chinese_chars keep_accents remove_space",
         "null false": "do_lower_case strip_accents",
         "null 0 0.0": "dropout",
     },
     "sentencepiece": {
         DONE: "do_lower_case keep_accents remove_space nfkc",
-        f'{_ANY} "XLNetTokenizer" "XLNetTokenizerFast" "AlbertTokenizer" "AlbertTokenizerFast"': "tokenizer_class",
+        f'{_ANY} "XLNetTokenizer" "XLNetTokenizerFast" "AlbertTokenizer" "AlbertTokenizerFast"': "tokenizer_class",  # noqa: E501
         "null true": "add_prefix_space",
         "null {}": "sp_model_kwargs strip_accents",
     },
     # The class takes tokenizer.json as it is.
-    "verbatim": {FREE: "do_lower_case strip_accents tokenize_chinese_chars keep_accents remove_space nfkc"},
+    "verbatim": {
+        FREE: "do_lower_case strip_accents tokenize_chinese_chars keep_accents remove_space nfkc"
+    },
     "special_tokens_map.json": {
-        DONE: "additional_special_tokens extra_special_tokens unk_token bos_token eos_token cls_token sep_token "
-        "pad_token mask_token",
+        DONE: (
+            "additional_special_tokens extra_special_tokens unk_token bos_token eos_token "
+            "cls_token sep_token pad_token mask_token"
+        ),
     },
     "tokenizer.json": {
         DONE: "added_tokens normalizer pre_tokenizer post_processor model",
@@ -85,23 +96,39 @@ FIELDS = {
         "null false": "byte_fallback",
     },
 }
-"""By file and level: fields that are done, that are free, or that have one of some values in JSON. Any other field is
-refused by its name: it may change ids."""
+"""By file and level: fields that are done, that are free, or that have one of some values in JSON.
+Any other field is refused by its name: it may change ids.
+"""
 _TYPES = {
-    "do_lower_case": bool, "strip_accents": bool, "tokenize_chinese_chars": bool, "add_prefix_space": bool,
-    "keep_accents": bool, "remove_space": bool, "nfkc": bool, "model_max_length": float, "tokenizer_class": str,
+    "do_lower_case": bool,
+    "strip_accents": bool,
+    "tokenize_chinese_chars": bool,
+    "add_prefix_space": bool,
+    "keep_accents": bool,
+    "remove_space": bool,
+    "nfkc": bool,
+    "model_max_length": float,
+    "tokenizer_class": str,
     "added_tokens_decoder": dict,
-}  # fmt: skip
-# Fields of steps and models that change no ids, that a class has a switch for, or that `FIELDS` has.
+}
+# Fields of steps and models that change no ids, that a class has a switch for, or that `FIELDS`
+# has.
 _NOT_COMPARED = (
-    "trim_offsets lowercase strip_accents handle_chinese_chars add_prefix_space vocab merges unk_token fuse_unk "
-    "continuing_subword_prefix end_of_word_suffix byte_fallback dropout"
+    "trim_offsets lowercase strip_accents handle_chinese_chars add_prefix_space vocab merges "
+    "unk_token fuse_unk continuing_subword_prefix end_of_word_suffix byte_fallback dropout"
 )
 
 
 def check(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
-    """Raises BadInput for a field that is in none of some `FIELDS`, or has a value that cannot be used."""
-    rules = {name: rule for table in tables for rule, names in FIELDS[table].items() for name in names.split()}
+    """Raises BadInput for a field that is in none of some `FIELDS`, or has a value that cannot be
+    used.
+    """
+    rules = {
+        name: rule
+        for table in tables
+        for rule, names in FIELDS[table].items()
+        for name in names.split()
+    }
     for name, value in found.items():
         rule, text = rules.get(name, ""), json.dumps(value)
         why = "is not a known field, and may change ids; remove it if it does not"
@@ -129,68 +156,108 @@ class Settings:
 
     def __init__(self, folder: str):
         """Reads them. Raises BadInput for a damaged file."""
-        names, listed = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"), files.listing(folder)
+        names, listed = (
+            ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+            files.listing(folder),
+        )
         self.where, where, _ = paths = [os.path.join(folder, name) for name in names]
         self.said, self.names, old = (
-            files.read_json_object(path) if name in listed else {} for name, path in zip(names, paths, strict=True)
+            files.read_json_object(path) if name in listed else {}
+            for name, path in zip(names, paths, strict=True)
         )
         files.check_types(self.said, _TYPES, self.where)
         check(self.names, names[1:2], where)
-        self.verbatim = names[0] not in listed or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
+        self.verbatim = (
+            names[0] not in listed
+            or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
+        )
         named = json.dumps([self.said, self.names])
         try:
-            tokens = {number: {"content": text, "special": json.dumps(text) in named} for text, number in old.items()}
+            tokens = {
+                number: {"content": text, "special": json.dumps(text) in named}
+                for text, number in old.items()
+            }
             tokens |= self.said.get("added_tokens_decoder") or {}
             flags = {"single_word": False, "lstrip": False, "rstrip": False}
             self.added: list[Json] = [
-                flags | {"normalized": not each.get("special"), "content": each["content"]} | each | {"id": int(number)}
+                flags
+                | {"normalized": not each.get("special"), "content": each["content"]}
+                | each
+                | {"id": int(number)}
                 for number, each in tokens.items()
             ]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInput(f"{self.where}: added_tokens_decoder has no content for each id, or added_tokens.json no "
-                           "id") from error  # fmt: skip
+            raise BadInput(
+                f"{self.where}: added_tokens_decoder has no content for each id, "
+                "or added_tokens.json no id"
+            ) from error
 
     def check(self, opened: Tokenizer) -> None:
-        """Raises BadInput for a field that a tokenizer cannot have, another name of a special piece than here, or an
-        added token with the id of another piece."""
-        check(self.said, ["tokenizer_config.json", opened.level, *["verbatim"] * self.verbatim], self.where)
+        """Raises BadInput for a field that a tokenizer cannot have, another name of a special piece
+        than here, or an added token with the id of another piece.
+        """
+        check(
+            self.said,
+            ["tokenizer_config.json", opened.level, *["verbatim"] * self.verbatim],
+            self.where,
+        )
         # GPT-2 has no piece for padding, and takes any.
-        ours = {f"{name}_token": opened.pieces[index] for name, index in opened.special._asdict().items()
-                if index is not None and (name != "pad" or opened.special.cls is not None)}  # fmt: skip
+        ours = {
+            f"{name}_token": opened.pieces[index]
+            for name, index in opened.special._asdict().items()
+            if index is not None and (name != "pad" or opened.special.cls is not None)
+        }
         for name, theirs in (*self.said.items(), *self.names.items()):
             theirs = theirs.get("content") if isinstance(theirs, dict) else theirs
             if name in ours and theirs not in (None, ours[name]):
-                raise BadInput(f"{self.where}: {name} is {theirs!r:.60}; only {ours[name]!r} can be used here")
+                raise BadInput(
+                    f"{self.where}: {name} is {theirs!r:.60}; only {ours[name]!r} can be used here"
+                )
         ids = {piece: index for index, piece in enumerate(opened.pieces)}
         for token in self.added:
             text, number = token["content"], token["id"]
             # One that is no piece is above them.
             if number != ids.get(text, max(number, opened.vocab_size)):
-                raise BadInput(f"{self.where}: added token {text!r:.60} has id {number}, which is another piece or "
-                               "not the next one; correct it")  # fmt: skip
+                raise BadInput(
+                    f"{self.where}: added token {text!r:.60} has id {number}, which is another "
+                    "piece or not the next one; correct it"
+                )
 
     def apply(self, document: Json, usual: Json | None, roles: Collection[str | None]) -> None:
-        """Gives a tokenizer.json the steps of its class and the added tokens. All but the special pieces, `roles`,
-        count in texts, as they do there.
+        """Gives a tokenizer.json the steps of its class and the added tokens. All but the special
+        pieces, `roles`, count in texts, as they do there.
 
-        `usual` has the steps without switches; None: those of the file are right. Raises BadInput if it has others.
+        `usual` has the steps without switches; None: those of the file are right. Raises BadInput
+        if it has others.
         """
         if usual:
             for name in ("normalizer", "pre_tokenizer", "model"):
-                mine = {key: value for key, value in (document[name] or {}).items() if key not in _NOT_COMPARED.split()}
+                mine = {
+                    key: value
+                    for key, value in (document[name] or {}).items()
+                    if key not in _NOT_COMPARED.split()
+                }
                 if not mine.items() <= (usual[name] or {}).items():
-                    raise BadInput(f"{self.where}: its class has another {name} than tokenizer.json; if that file is "
-                                   "right, set tokenizer_class to PreTrainedTokenizerFast")  # fmt: skip
+                    raise BadInput(
+                        f"{self.where}: its class has another {name} than tokenizer.json; if that "
+                        "file is right, set tokenizer_class to PreTrainedTokenizerFast"
+                    )
             if usual["normalizer"]:
                 lower, chinese = (
-                    self.said.get(name) is not False for name in ("do_lower_case", "tokenize_chinese_chars")
+                    self.said.get(name) is not False
+                    for name in ("do_lower_case", "tokenize_chinese_chars")
                 )
                 strip = self.said.get("strip_accents")
-                usual["normalizer"] |= {"lowercase": lower, "handle_chinese_chars": chinese,
-                                        "strip_accents": lower if strip is None else strip}  # fmt: skip
+                usual["normalizer"] |= {
+                    "lowercase": lower,
+                    "handle_chinese_chars": chinese,
+                    "strip_accents": lower if strip is None else strip,
+                }
             else:
                 usual["pre_tokenizer"]["add_prefix_space"] = bool(self.said.get("add_prefix_space"))
             document |= {name: usual[name] for name in ("normalizer", "pre_tokenizer")}
-        tokens = {token["content"]: token | {"special": token["content"] in roles}
-                  for token in (*document["added_tokens"], *self.added)}  # fmt: skip
+        tokens = {
+            token["content"]: token | {"special": token["content"] in roles}
+            for token in (*document["added_tokens"], *self.added)
+        }
         document["added_tokens"] = sorted(tokens.values(), key=operator.itemgetter("id"))

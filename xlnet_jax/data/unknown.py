@@ -1,4 +1,6 @@
-"""Text that a tokenizer does not know: it was made for another language, script or case. Said wherever text is read."""
+"""Text that a tokenizer does not know: it was made for another language, script or case. Said
+wherever text is read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _log = logging.getLogger("xlnet_jax")
 
 
 def example(tokenizer: Tokenizer, text: str) -> str:
-    """The first word of a text with an unknown piece, or the text; at most `_LONGEST` characters of it."""
+    """The first word of a text with an unknown piece, or the text; at most `_LONGEST` characters of
+    it.
+    """
     words = ((word, tokenizer.encode(word)) for word in text.split())
     return next((word for word, ids_N in words if tokenizer.special.unk in ids_N), text)[:_LONGEST]
 
@@ -25,11 +29,25 @@ def example(tokenizer: Tokenizer, text: str) -> str:
 def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> None:
     """Logs one line if at least `LEAST_SHARE` of the pieces of some text are unknown."""
     if unknown >= max(1, LEAST_SHARE * pieces):
-        _log.warning("%s: the tokenizer does not know %.1f %% of the pieces, such as %r; take one of this language, "
-                     "script and case", where, 100 * unknown / pieces, example())  # fmt: skip
+        _log.warning(
+            "%s: the tokenizer does not know %.1f %% of the pieces, such as %r; "
+            "take one of this language, script and case",
+            where,
+            100 * unknown / pieces,
+            example(),
+        )
 
 
-def warn_of_texts(tokenizer: Tokenizer, where: str, ids: Sequence[np.ndarray], text_of: Callable[[int], str]) -> None:
-    """`warn` of N texts, whose ids are int [n] each; `text_of` gives the text of a number below N."""
+def warn_of_texts(
+    tokenizer: Tokenizer, where: str, ids: Sequence[np.ndarray], text_of: Callable[[int], str]
+) -> None:
+    """`warn` of N texts, whose ids are int [n] each; `text_of` gives the text of a number below
+    N.
+    """
     of_text = [int(np.count_nonzero(tokens_N == tokenizer.special.unk)) for tokens_N in ids]
-    warn(sum(of_text), sum(map(len, ids)), where, lambda: example(tokenizer, text_of(int(np.argmax(of_text)))))
+    warn(
+        sum(of_text),
+        sum(map(len, ids)),
+        where,
+        lambda: example(tokenizer, text_of(int(np.argmax(of_text)))),
+    )

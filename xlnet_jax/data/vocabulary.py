@@ -1,13 +1,15 @@
-"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then by falling frequency.
+"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then by
+falling frequency.
 
     level        pieces                        "\\n" in a text      not in the vocabulary
     words        separated by white space      `<eos>`, id 9       `<unk>`, id 0
     characters   Unicode characters            itself              bad input
     bytes        of UTF-8, as `<0x41>`         itself              bad input; a line end is left out
 
-The frequency order is what makes the cut-offs of an adaptive softmax meaningful. The nine special pieces have the ids
-of every other tokenizer. The file is JSON: `vocabulary` (the level), `verbatim`, `pieces` and `counts`, both by id.
-SentencePiece has models of words and characters too, but cannot tell U+2581 from a space, and knows no line ends.
+The frequency order is what makes the cut-offs of an adaptive softmax meaningful. The nine special
+pieces have the ids of every other tokenizer. The file is JSON: `vocabulary` (the level),
+`verbatim`, `pieces` and `counts`, both by id. SentencePiece has models of words and characters too,
+but cannot tell U+2581 from a space, and knows no line ends.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from xlnet_jax.data.tokenizer import (
     has_accents,
     joined,
     starts_word,
-)  # fmt: skip
+)
 from xlnet_jax.data.tokenizer_fields import Settings
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.members import MEMBERS
@@ -52,13 +54,18 @@ LARGEST = 1_000_000
 """Pieces of any vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
 """Files of tokenizers; of several in a folder the first is taken."""
-RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
+RULES = {
+    "lower": "do_lower_case",
+    "keep_accents": "keep_accents",
+    "remove_space": "remove_space",
+    "nfkc": "nfkc",
+}
 """The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
 _log = logging.getLogger("xlnet_jax")
 _FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
-# How a text becomes an array with one number for each character, or for each byte. Bytes that are not UTF-8 are in a
-# text as lone surrogates, which is how Python reads them.
+# How a text becomes an array with one number for each character, or for each byte. Bytes that are
+# not UTF-8 are in a text as lone surrogates, which is how Python reads them.
 _CODES: dict[str, tuple[str, str, Any]] = {
     "characters": ("utf-32-le", "surrogatepass", np.uint32),
     "bytes": ("utf-8", "surrogateescape", np.uint8),
@@ -72,7 +79,8 @@ class Unseen(BadInput):
 
 
 class Vocabulary(Tokenizer):
-    """A counted vocabulary, with the interface of a `Tokenizer` except for `processor` and `digit_comma`.
+    """A counted vocabulary, with the interface of a `Tokenizer` except for `processor` and
+    `digit_comma`.
 
     Attributes:
       level: `words`, `characters` or `bytes`.
@@ -89,7 +97,10 @@ class Vocabulary(Tokenizer):
             self.content = files.read(self.path)
             content = json.loads(self.content)
             self.level, self.verbatim = content["vocabulary"], content["verbatim"]
-            self.pieces, self.counts = list(content["pieces"]), np.array(content["counts"], np.int64)
+            self.pieces, self.counts = (
+                list(content["pieces"]),
+                np.array(content["counts"], np.int64),
+            )
             self._check()
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
@@ -98,13 +109,20 @@ class Vocabulary(Tokenizer):
         self.vocab_size = len(self.pieces)
         plain = self.pieces[_FIRST:]
         if self.level == "words":
-            self._ids = {"\n" if piece == END_OF_LINE else piece: index for index, piece in enumerate(plain, _FIRST)}
+            self._ids = {
+                "\n" if piece == END_OF_LINE else piece: index
+                for index, piece in enumerate(plain, _FIRST)
+            }
             self.word_start = np.ones(self.vocab_size, bool)
         else:
-            codes = [ord(piece) if self.level == "characters" else byte_of(piece)[0] for piece in plain]
+            codes = [
+                ord(piece) if self.level == "characters" else byte_of(piece)[0] for piece in plain
+            ]
             self._table = np.full(0x110000 if self.level == "characters" else 256, -1, np.int32)
             self._table[codes] = np.arange(_FIRST, self.vocab_size)
-            characters = [chr(code) if self.level == "characters" or code < 128 else "" for code in codes]
+            characters = [
+                chr(code) if self.level == "characters" or code < 128 else "" for code in codes
+            ]
             # A span starts at the space before its word, as the pieces of SentencePiece do.
             starts = [character.isspace() or starts_word(character) for character in characters]
             self.word_start = np.array([True] * _FIRST + starts)
@@ -115,17 +133,27 @@ class Vocabulary(Tokenizer):
             raise ValueError("it has an unknown level")
         special, plain = tuple(self.pieces[:_FIRST]), self.pieces[_FIRST:]
         is_whole = special == SPECIAL_PIECES and len(self.counts) == len(self.pieces) > len(special)
-        if not is_whole or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
-            raise ValueError(f"its pieces are not the special ones and then different {self.level} with counts")
+        if (
+            not is_whole
+            or len(set(plain)) < len(plain)
+            or not all(re.fullmatch(one, piece) for piece in plain)
+        ):
+            raise ValueError(
+                f"its pieces are not the special ones and then different {self.level} with counts"
+            )
 
     def normalized(self, text: str) -> str:
         """Every line by itself, unless the vocabulary is `verbatim`."""
         return text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
+        """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in
+        the vocabulary.
+        """
         if self.level == "words":
-            return joined([[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts])
+            return joined(
+                [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
+            )
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
             # Of the original's enwik8. No vocabulary that `prepare` counted lacks it.
@@ -135,7 +163,11 @@ class Vocabulary(Tokenizer):
         tokens_N = self._table[codes_N]
         if (tokens_N < 0).any():
             code = int(codes_N[tokens_N < 0][0])
-            what = f"byte 0x{code:02X}" if self.level == "bytes" else f"character {chr(code)!a} (U+{code:04X})"
+            what = (
+                f"byte 0x{code:02X}"
+                if self.level == "bytes"
+                else f"character {chr(code)!a} (U+{code:04X})"
+            )
             raise Unseen(f"{what} is not in the vocabulary {self.path}")
         width = np.dtype(dtype).itemsize
         return tokens_N, np.array([len(each) // width for each in encoded], np.int64)
@@ -144,8 +176,12 @@ class Vocabulary(Tokenizer):
         """Text of ids; special pieces are left out, except that an unknown word is `<unk>`.
         Words are joined by one space. Bytes that are not UTF-8 become U+FFFD."""
         if self.level != "words":
-            return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(errors="replace")
-        pieces = (self.pieces[index] for index in ids if index >= _FIRST or index == self.special.unk)
+            return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(
+                errors="replace"
+            )
+        pieces = (
+            self.pieces[index] for index in ids if index >= _FIRST or index == self.special.unk
+        )
         text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
         return re.sub(r" ?\n ?", "\n", text)
 
@@ -163,14 +199,17 @@ def class_of(level: str) -> type[Tokenizer]:
 
 
 def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tokenizer:
-    """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any other `.json` file, or a
-    folder with one of `FOUND`; see `open_in`. Raises BadInput as the classes do.
+    """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any
+    other `.json` file, or a folder with one of `FOUND`; see `open_in`. Raises BadInput as the
+    classes do.
 
-    Without a normalisation it is that of the corpus or run whose file it is. Elsewhere a vocabulary that was made here
-    and has accents keeps them, and all others are the original's.
+    Without a normalisation it is that of the corpus or run whose file it is. Elsewhere a vocabulary
+    that was made here and has accents keeps them, and all others are the original's.
     """
     path = str(path)
-    is_folder = not path.endswith((".json", ".model", ".txt")) and ("://" in path or os.path.isdir(path))
+    is_folder = not path.endswith((".json", ".model", ".txt")) and (
+        "://" in path or os.path.isdir(path)
+    )
     if is_folder and (file := file_in(path, files.listing(path))):
         normalization = normalization or _recorded(path)
         return open_tokenizer(file, normalization) if normalization else open_in(path, file)
@@ -184,7 +223,9 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
 
 
 def _made_here(tokenizer: Tokenizer) -> bool:
-    """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name of its file."""
+    """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name
+    of its file.
+    """
     # SentencePiece's own classes cannot be imported beside the older protobuf that Beam needs.
     return isinstance(tokenizer, Vocabulary) or not _second(_second(tokenizer.content))
 
@@ -196,7 +237,9 @@ def _second(message: bytes) -> bytes:
 
 
 def _recorded(folder: str) -> Normalization | None:
-    """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None elsewhere."""
+    """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None
+    elsewhere.
+    """
     for path in (os.path.join(folder, name) for name in ("manifest.json", "normalization.json")):
         if data := files.read_if_there(path):
             record = files.json_object(data, path)
@@ -213,57 +256,99 @@ def file_in(folder: str, listed: Collection[str]) -> str | None:
 
 
 def open_in(folder: str, path: str, steps: Normalization | None = None) -> Tokenizer:
-    """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say nothing, BERT and
-    ALBERT lower-case, as they do there. `steps` are those of the folder's tokenizer.json, for a SentencePiece model.
-    Raises BadInput for a field that cannot be used."""
+    """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say
+    nothing, BERT and ALBERT lower-case, as they do there. `steps` are those of the folder's
+    tokenizer.json, for a SentencePiece model. Raises BadInput for a field that cannot be used.
+    """
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, folder=folder)
     if path.endswith(".json"):
         return Vocabulary(path)
     settings, opened = Settings(folder), Tokenizer(path)
     settings.check(opened)
-    rules = {ours: settings.said[theirs] for ours, theirs in RULES.items() if settings.said.get(theirs) is not None}
+    rules = {
+        ours: settings.said[theirs]
+        for ours, theirs in RULES.items()
+        if settings.said.get(theirs) is not None
+    }
     usual = Normalization(lower=opened.special == ALBERT)
     opened.normalization = dataclasses.replace(steps or usual, **rules)
     if steps not in (None, opened.normalization):
-        raise BadInput(f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} are not as the steps of "
-                       "tokenizer.json; correct one of the two files")  # fmt: skip
-    above = [f"{each['content']!r:.60} ({each['id']})" for each in settings.added if each["id"] >= opened.vocab_size]
+        raise BadInput(
+            f"{settings.where}: {', '.join(map(RULES.__getitem__, rules))} are not as the steps of "
+            "tokenizer.json; correct one of the two files"
+        )
+    above = [
+        f"{each['content']!r:.60} ({each['id']})"
+        for each in settings.added
+        if each["id"] >= opened.vocab_size
+    ]
     if above:
-        _log.warning("%s: added tokens above the pieces are rows without a piece, and a text that spells one is cut "
-                    "as any other: %s", folder, ", ".join(above))  # fmt: skip
+        _log.warning(
+            "%s: added tokens above the pieces are rows without a piece, and a text that spells "
+            "one is cut as any other: %s",
+            folder,
+            ", ".join(above),
+        )
     return opened
 
 
 def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
-    """Raises BadInput if a vocabulary lacks a special piece that the member or the objective of a model needs."""
+    """Raises BadInput if a vocabulary lacks a special piece that the member or the objective of a
+    model needs.
+    """
     member, objective, pretrains = config.model.member, config.objective, config.pretrains
     framed = not (objective.causal and pretrains)
-    needs = {"mask": objective.masks and pretrains, "eod": objective.causal and pretrains,
-             "cls": framed and member.cls != "none", "sep": framed and member.separators,
-             "pad": member.cls == "first"}  # fmt: skip
-    if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
-        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) has no piece for {' and '.join(lacks)}, which "
-                       f"model.architecture={member.name} with data.objective={objective.name} needs; take a "
-                       "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
+    needs = {
+        "mask": objective.masks and pretrains,
+        "eod": objective.causal and pretrains,
+        "cls": framed and member.cls != "none",
+        "sep": framed and member.separators,
+        "pad": member.cls == "first",
+    }
+    if lacks := [
+        name
+        for name, needed in needs.items()
+        if needed and getattr(tokenizer.special, name) is None
+    ]:
+        raise BadInput(
+            f"{where}: its vocabulary ({tokenizer.level}) has no piece for {' and '.join(lacks)}, "
+            f"which model.architecture={member.name} with data.objective={objective.name} needs; "
+            "take a corpus that was prepared with another --vocabulary or --tokenizer"
+        )
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
     """Why Hugging Face's class of a member cannot have a vocabulary, or None."""
     row, pad, xlnet_ids = MEMBERS[name].padding_row, tokenizer.special.pad, MEMBERS[name].xlnet_ids
     if isinstance(tokenizer, Vocabulary) or (xlnet_ids and tokenizer.special != XLNET):
-        kinds = "SentencePiece pieces with the ids of XLNet" if xlnet_ids else "SentencePiece pieces, WordPiece or BPE"
+        kinds = (
+            "SentencePiece pieces with the ids of XLNet"
+            if xlnet_ids
+            else "SentencePiece pieces, WordPiece or BPE"
+        )
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
     # Its embedding is set apart there.
-    return None if row in (-1, pad) else f"its padding is piece {pad}, and that of {name} must be {row}"
+    return (
+        None
+        if row in (-1, pad)
+        else f"its padding is piece {pad}, and that of {name} must be {row}"
+    )
 
 
 def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
-    """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging Face."""
+    """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging
+    Face.
+    """
     name = config.model.architecture
     if why := not config.objective.causal and unexportable(tokenizer, name):
-        _log.warning("this model trains, but cannot be exported to Hugging Face: tokenizer %s: %s. `prepare "
-                     "--family=%s` makes a vocabulary for it", tokenizer.path, why, name)  # fmt: skip
+        _log.warning(
+            "this model trains, but cannot be exported to Hugging Face: tokenizer %s: %s. `prepare "
+            "--family=%s` makes a vocabulary for it",
+            tokenizer.path,
+            why,
+            name,
+        )
 
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:
@@ -273,27 +358,46 @@ def count(texts: Iterable[str], level: str) -> Counter[str]:
     text = "".join(texts)
     if level == "characters":
         return Counter(text)
-    return Counter({f"<0x{code:02X}>": count for code, count in Counter(text.encode(*_CODES["bytes"][:2])).items()})
+    return Counter(
+        {
+            f"<0x{code:02X}>": count
+            for code, count in Counter(text.encode(*_CODES["bytes"][:2])).items()
+        }
+    )
 
 
-def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool) -> None:
-    """Writes the vocabulary of these counts; an existing file is kept. Equal counts give equal bytes.
+def write(
+    path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool
+) -> None:
+    """Writes the vocabulary of these counts; an existing file is kept. Equal counts give equal
+    bytes.
 
-    It has at most `bound` pieces, the special ones included, without the rarest; None = `LARGEST`. Raises BadInput if
-    characters or bytes exceed the bound: all of them are needed.
+    It has at most `bound` pieces, the special ones included, without the rarest; None = `LARGEST`.
+    Raises BadInput if characters or bytes exceed the bound: all of them are needed.
     """
     ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
     reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()
     plain = sorted(counts.keys() - reserved, key=lambda piece: (-counts[piece], piece))
     room = (bound or LARGEST) - len(SPECIAL_PIECES) - len(ends)
     if level != "words" and len(plain) > room:
-        raise BadInput(f"--vocab_size={bound} is too small: this text has {len(plain)} {level}; leave the option out")
+        raise BadInput(
+            f"--vocab_size={bound} is too small: this text has {len(plain)} "
+            f"{level}; leave the option out"
+        )
     kept = ends | {piece: counts[piece] for piece in plain[:room]}
     write_pieces(path, level, list(kept), list(kept.values()), verbatim)
 
 
-def write_pieces(path: str, level: str, plain: list[str], counts: list[int], verbatim: bool) -> None:
-    """Writes the vocabulary of these pieces after the special ones, and how often each occurred; keeps a file there."""
-    content = {"vocabulary": level, "verbatim": verbatim, "pieces": [*SPECIAL_PIECES, *plain],
-               "counts": [0] * _FIRST + counts}  # fmt: skip
+def write_pieces(
+    path: str, level: str, plain: list[str], counts: list[int], verbatim: bool
+) -> None:
+    """Writes the vocabulary of these pieces after the special ones, and how often each occurred;
+    keeps a file there.
+    """
+    content = {
+        "vocabulary": level,
+        "verbatim": verbatim,
+        "pieces": [*SPECIAL_PIECES, *plain],
+        "counts": [0] * _FIRST + counts,
+    }
     files.write_new(path, files.to_json(content))

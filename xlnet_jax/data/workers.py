@@ -1,4 +1,6 @@
-"""Worker processes: how many cores there are for them, and how they end with the process that started them."""
+"""Worker processes: how many cores there are for them, and how they end with the process that
+started them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def cores() -> int:
 
 
 def die_with_parent() -> None:
-    """Ends this process, if it is a worker, when its parent is killed; otherwise it would wait for work for ever."""
+    """Ends this process, if it is a worker, when its parent is killed; otherwise it would wait for
+    work for ever.
+    """
 
     def watch(sentinel: int) -> None:
         multiprocessing.connection.wait([sentinel])

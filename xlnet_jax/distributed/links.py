@@ -1,4 +1,5 @@
-"""Which process of a run this one is, and its connections: where they go, how they are made, and the messages on them.
+"""Which process of a run this one is, and its connections: where they go, how they are made, and
+the messages on them.
 
 No device has been used yet. See `rendezvous` for what is said.
 """
@@ -37,8 +38,10 @@ class ProcessInfo:
 
     Attributes:
       coordinator: HOST:PORT of JAX's coordination service, in process 0.
-      devices: the local device numbers to use, if a scheduler starts one process per device; None = all.
-      configured: whether the coordinator is a setting of the user, which may be wrong, and not from the cluster.
+      devices: the local device numbers to use, if a scheduler starts one process per device;
+        None = all.
+      configured: whether the coordinator is a setting of the user, which may be wrong, and not from
+        the cluster.
     """
 
     coordinator: str
@@ -51,17 +54,22 @@ class ProcessInfo:
 def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo | None:
     """The number of this process and of all processes; None if it is the only one.
 
-    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM. Raises BadInput if a
-    needed setting is missing, or a number is invalid (with `any_number` it may be too large), and RestartMe if the
-    cluster does not answer.
+    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
+    Raises BadInput if a needed setting is missing, or a number is invalid (with `any_number` it may
+    be too large), and RestartMe if the cluster does not answer.
     """
     given = config.distributed
-    known: list[Any] = [given.coordinator or None, given.processes or None,
-                        None if given.process_id < 0 else given.process_id]  # fmt: skip
+    known: list[Any] = [
+        given.coordinator or None,
+        given.processes or None,
+        None if given.process_id < 0 else given.process_id,
+    ]
     for i, (name, variable) in enumerate(ENVIRONMENT.items()):
         if known[i] is None and (text := os.environ.get(variable)):
             if name != "coordinator" and not re.fullmatch("[0-9]+", text):
-                raise BadInput(f"the environment variable {variable}={text} must be a number, counted from 0")
+                raise BadInput(
+                    f"the environment variable {variable}={text} must be a number, counted from 0"
+                )
             known[i] = text if name == "coordinator" else int(text)
     devices, configured = None, known[0] is not None
     if given.detect and None in known and known[1] != 1:
@@ -71,17 +79,24 @@ def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo |
     for value, (name, variable) in zip(known, ENVIRONMENT.items(), strict=True):
         if value is None:
             raise BadInput(
-                f"neither distributed.{name} nor {variable} is set; several processes need all three of "
-                f"distributed.coordinator, .processes and .process_id"
+                f"neither distributed.{name} nor {variable} is set; several processes need all "
+                "three of distributed.coordinator, .processes and .process_id"
             )
     coordinator, processes, process = known
-    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII)
+    valid = re.fullmatch(
+        r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII
+    )
     if not valid or not 0 < int(valid[3]) < 65536:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
     if given.rendezvous_port == int(valid[3]):
-        raise BadInput(f"distributed.rendezvous_port={valid[3]} is the coordinator's port, too; choose another one")
+        raise BadInput(
+            f"distributed.rendezvous_port={valid[3]} is the coordinator's "
+            "port, too; choose another one"
+        )
     if process >= processes and not any_number:
-        raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
+        raise BadInput(
+            f"distributed.process_id={process} must lie in [0, distributed.processes={processes})"
+        )
     return ProcessInfo(coordinator, processes, process, devices, configured)
 
 
@@ -93,8 +108,16 @@ def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
     from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
-        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
-        cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
+        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any
+        # other pod.
+        cluster = next(
+            (
+                each
+                for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster)
+                if each.is_env_present()
+            ),
+            None,
+        )
         if cluster is None:
             return (*known, None)
         *known, devices = ClusterEnv.auto_detect_unset_distributed_params(
@@ -102,8 +125,11 @@ def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
         )
     except (RuntimeError, OSError, ValueError) as error:
         advice = "set distributed.detect=false for a single process"
-        raise RestartMe(f"the cluster does not report which process this is: {summary(error)}; {advice}") from error
-    # Detection gives a task of SLURM one device, also the only task of a node; JAX itself reads this variable.
+        raise RestartMe(
+            f"the cluster does not report which process this is: {summary(error)}; {advice}"
+        ) from error
+    # Detection gives a task of SLURM one device, also the only task of a node; JAX itself reads
+    # this variable.
     one_per_node = os.environ.get("SLURM_NTASKS") == os.environ.get("SLURM_STEP_NUM_NODES")
     return (*known, None if one_per_node or "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
 
@@ -128,7 +154,9 @@ class Link:
         self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self, seconds: float) -> Json:
-        """The next message. Raises ConnectionError: silent for so long, gone, or another program."""
+        """The next message. Raises ConnectionError: silent for so long, gone, or another
+        program.
+        """
         try:
             async with asyncio.timeout(seconds):
                 message = json.loads(await self.reader.readline())
@@ -143,10 +171,13 @@ class Link:
 
 
 def address(me: ProcessInfo, settings: DistributedConfig) -> tuple[str, tuple[int, int]]:
-    """The host of process 0, and the ports there: of JAX's coordination service, and of the rendezvous."""
+    """The host of process 0, and the ports there: of JAX's coordination service, and of the
+    rendezvous.
+    """
     host, _, text = me.coordinator.rpartition(":")
     port = int(text)
-    # JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the next job.
+    # JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the
+    # next job.
     beside = port + 1 if port < 61440 else port - 4096
     return host.strip("[]"), (port, settings.rendezvous_port or beside)
 
@@ -162,8 +193,9 @@ def connected(host: str, port: int) -> socket.socket:
     """A connection to a port of a host. Raises OSError."""
     connection = socket.create_connection((host, port), CONNECT_SECONDS)
     if connection.getsockname() == connection.getpeername():
-        # If nobody listens at a port of this host, the system may choose that port for our own end: TCP then connects
-        # the socket to itself. It would hear its own signs of life for ever, and keep process 0 from the port.
+        # If nobody listens at a port of this host, the system may choose that port for our own end:
+        # TCP then connects the socket to itself. It would hear its own signs of life for ever, and
+        # keep process 0 from the port.
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     return connection

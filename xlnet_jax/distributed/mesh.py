@@ -1,8 +1,9 @@
 """The device mesh, one sharding rule per logical axis, and the placement of State and Batch.
 
-The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre network), `data`
-(rows), `fsdp` (rows, and parameters), `tensor` (heads, feed-forward, vocabulary). All axes are Auto: the compiler
-inserts the collectives, except those of the step over axes of rows (`train.gradients`).
+The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre
+network), `data` (rows), `fsdp` (rows, and parameters), `tensor` (heads, feed-forward, vocabulary).
+All axes are Auto: the compiler inserts the collectives, except those of the step over axes of rows
+(`train.gradients`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class ShardingRules:
     layers: str | None = None
 
     def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
-        """The PartitionSpec of an array with these logical axes. Raises ValueError if it uses a mesh axis twice."""
+        """The PartitionSpec of an array with these logical axes. Raises ValueError if it uses a
+        mesh axis twice.
+        """
         spec = PartitionSpec(*(None if axis is None else getattr(self, axis) for axis in axes))
         used = [name for names in _mesh_axes(spec) for name in names]
         if len(used) != len(set(used)):
@@ -50,7 +53,9 @@ class ShardingRules:
 
     def without(self, axes: Sequence[str]) -> ShardingRules:
         """The rules inside a `shard_map` over mesh axes that split rows only."""
-        return dataclasses.replace(self, batch=tuple(axis for axis in self.batch if axis not in axes))
+        return dataclasses.replace(
+            self, batch=tuple(axis for axis in self.batch if axis not in axes)
+        )
 
     def applied(self) -> Any:
         """A context, or a decorator, in which Flax's modules follow these rules."""
@@ -69,57 +74,84 @@ def _mesh_axes(spec: PartitionSpec) -> list[tuple[str, ...]]:
 
 
 def available_devices(local: bool = False) -> list[Any]:
-    """The devices of the run, or those of this process. Raises BadInput if the platform is not available."""
+    """The devices of the run, or those of this process. Raises BadInput if the platform is not
+    available.
+    """
     try:
         return jax.local_devices() if local else jax.devices()
     # JAX has an assertion that the plugin of a GPU platform is installed.
     except (RuntimeError, AssertionError) as error:
-        platforms = f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: " if os.environ.get("JAX_PLATFORMS") else ""
-        why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".") or "no such platform here"
+        platforms = (
+            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: "
+            if os.environ.get("JAX_PLATFORMS")
+            else ""
+        )
+        why = (
+            " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
+            or "no such platform here"
+        )
         raise BadInput(
             f"{platforms}{why}; set JAX_PLATFORMS to a platform that this machine has, such as cpu"
         ) from error
 
 
 def device() -> Any:
-    """A device of the mesh in use (`jax.set_mesh`), or the default one: `platform` and `device_kind`."""
+    """A device of the mesh in use (`jax.set_mesh`), or the default one: `platform` and
+    `device_kind`.
+    """
     return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
 def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
-    """The mesh axes that are the compiler's here, with their sizes, and those of them that split rows."""
+    """The mesh axes that are the compiler's here, with their sizes, and those of them that split
+    rows.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
     return free, tuple(axis for axis in RULES.batch if axis in free)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
+    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their
+    number.
+    """
     devices = available_devices() if devices is None else devices
     # TPU slices; other kinds of devices count as one.
-    tpu_slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
+    tpu_slices = (
+        len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
+        or 1
+    )
     slices = config.slices or tpu_slices
     if tpu_slices > 1 and slices != tpu_slices:
-        raise BadInput(f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0")
+        raise BadInput(
+            f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0"
+        )
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
     if len(devices) % known or (not free and known != len(devices)):
-        shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1)
-        raise BadInput(f"{shape} does not fit {quantity(len(devices), 'device')}; set one axis to -1: it takes "
-                       "the rest")  # fmt: skip
+        shape = " x ".join(
+            f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1
+        )
+        raise BadInput(
+            f"{shape} does not fit {quantity(len(devices), 'device')}; "
+            "set one axis to -1: it takes the rest"
+        )
     for name in free:
         sizes[name] = len(devices) // known
     shape, types = tuple(sizes.values()), (AxisType.Auto,) * len(AXES)
     try:
         if tpu_slices == 1:
             return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
-        grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
+        grid = mesh_utils.create_hybrid_device_mesh(
+            (1, *shape[1:]), (slices, 1, 1, 1), devices=devices
+        )
     except NotImplementedError as error:  # JAX would split a side of the torus
         sides = " x ".join(str(1 + max(device.coords[n] for device in devices)) for n in range(3))
         raise BadInput(
-            f"mesh.data={sizes['data']} x mesh.fsdp={sizes['fsdp']} x mesh.tensor={sizes['tensor']} does not fit the "
-            f"{sides} chips of a slice; use products of its sides"
+            f"mesh.data={sizes['data']} x mesh.fsdp={sizes['fsdp']} x "
+            f"mesh.tensor={sizes['tensor']} does not fit the {sides} chips of a "
+            "slice; use products of its sides"
         ) from error
     return Mesh(grid, AXES, axis_types=types)
 
@@ -130,11 +162,17 @@ def row_devices(mesh: Mesh) -> int:
 
 
 def device_rows(
-    batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1, elastic: bool = False
+    batch_size: int,
+    mesh: Mesh,
+    key: str = "train.batch_size",
+    parts: int = 1,
+    elastic: bool = False,
 ) -> int:
-    """Rows of a batch on the devices: `batch_size`; if `elastic`, with as many rows of weight 0 as make it divide.
+    """Rows of a batch on the devices: `batch_size`; if `elastic`, with as many rows of weight 0 as
+    make it divide.
 
-    Raises BadInput if the rows of `parts` micro-batches do not divide over the devices that share them.
+    Raises BadInput if the rows of `parts` micro-batches do not divide over the devices that share
+    them.
     """
     devices = row_devices(mesh)
     ways = devices * parts
@@ -144,14 +182,16 @@ def device_rows(
     fix = f"use {below} or {above}" if below else f"use {above}"
     micro = f", with train.gradient_accumulation_steps={parts}" if parts > 1 else ""
     raise BadInput(
-        f"{key}={batch_size} does not divide over the {devices} devices of mesh axes 'data' and 'fsdp'{micro}; "
-        f"{fix}, or train.elastic=True, which adds rows of weight 0"
+        f"{key}={batch_size} does not divide over the {devices} devices of mesh axes 'data' and "
+        f"'fsdp'{micro}; {fix}, or train.elastic=True, which adds rows of weight 0"
     )
 
 
 def training_rows(train: TrainConfig, mesh: Mesh) -> int:
     """`device_rows` of the batch of training."""
-    return device_rows(train.batch_size, mesh, parts=train.gradient_accumulation_steps, elastic=train.elastic)
+    return device_rows(
+        train.batch_size, mesh, parts=train.gradient_accumulation_steps, elastic=train.elastic
+    )
 
 
 def check_model(model: ModelConfig, mesh: Mesh) -> None:
@@ -163,18 +203,22 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
     for key, size in sizes.items():
         if size % ways:
             raise BadInput(
-                f"model.{key}={size} does not divide over the {ways} devices of mesh axis 'tensor'; "
-                "use a mesh.tensor that divides it"
+                f"model.{key}={size} does not divide over the {ways} devices of mesh axis "
+                "'tensor'; use a mesh.tensor that divides it"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Which parameters are split over axes of rows, and over which: `fsdp`, and with ZeRO-1 `data` as well."""
+    """Which parameters are split over axes of rows, and over which: `fsdp`, and with ZeRO-1 `data`
+    as well.
+    """
 
     axes: tuple[str, ...] = ()
     least: float = 0
-    """Elements of the smallest array: a hundredth of all parameters, as a message costs more than its bytes."""
+    """Elements of the smallest array: a hundredth of all parameters, as a message costs more than
+    its bytes.
+    """
     packs: bool = True
     """Whether `pack` changes anything."""
 
@@ -184,19 +228,28 @@ WHOLE = Split()
 
 def split_of(config: Config, params: Any, sizes: Mapping[str, int]) -> Split:
     """That of a configuration, on a mesh of these sizes."""
-    axes = tuple(axis for axis, on in (("fsdp", True), ("data", config.mesh.zero1)) if on and sizes[axis] > 1)
+    axes = tuple(
+        axis for axis, on in (("fsdp", True), ("data", config.mesh.zero1)) if on and sizes[axis] > 1
+    )
     # Muon needs the rows and columns of a matrix.
-    return Split(axes, sum(x.size for x in jax.tree.leaves(params)) / 100, config.optimizer.name != "muon")
+    return Split(
+        axes, sum(x.size for x in jax.tree.leaves(params)) / 100, config.optimizer.name != "muon"
+    )
 
 
 def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
-    """A tree of abstract arrays in Flax's boxes as the state keeps it: large matrices that no axis can split as [L, N]
-    or [N], their elements in order and then zeros, until N divides. Those that `tensor` splits stay as they are.
+    """A tree of abstract arrays in Flax's boxes as the state keeps it: large matrices that no axis
+    can split as [L, N] or [N], their elements in order and then zeros, until N divides. Those that
+    `tensor` splits stay as they are.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
 
     def one(box: Any) -> Any:
-        if not isinstance(box, nn.LogicallyPartitioned) or not split.packs or box.value.size < split.least:
+        if (
+            not isinstance(box, nn.LogicallyPartitioned)
+            or not split.packs
+            or box.value.size < split.least
+        ):
             return box
         shape, by_layer = box.value.shape, int(box.names[0] == "layers")
         by_tensor = any(sizes.get(axis, 1) > 1 for axis in RULES.spec(tuple(box.names)))
@@ -210,7 +263,9 @@ def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A packed array in its logical shape, or the inverse (`pack`). One with as many axes as the shape stays."""
+    """A packed array in its logical shape, or the inverse (`pack`). One with as many axes as the
+    shape stays.
+    """
     if x.ndim == len(shape):
         return x
     lead = min(x.ndim, len(shape)) - 1
@@ -221,10 +276,15 @@ def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @functools.cache
 def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
-    """`reshaped` on the devices; of a stack of layers one at a time is whole on each of them, as in a step."""
+    """`reshaped` on the devices; of a stack of layers one at a time is whole on each of them, as in
+    a step.
+    """
 
     def one(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return reshaped(jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, PartitionSpec())), shape)
+        return reshaped(
+            jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, PartitionSpec())),
+            shape,
+        )
 
     def every(x: jax.Array) -> jax.Array:
         if min(x.ndim, len(shape)) == 1:
@@ -237,10 +297,10 @@ def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
 def settled(arrays: Any) -> Any:
     """The same, computed before the host goes on if the devices are several CPUs.
 
-    Every program over a mesh goes through here. XLA (jaxlib 0.10.2) runs the parts of a program there on as many
-    threads as there are devices. Of two programs in flight, neither of which needs the other, each may hold some of the
-    threads while its collective operations wait for the rest; after 40 seconds XLA ends the process ("Termination
-    timeout for `all gather`").
+    Every program over a mesh goes through here. XLA (jaxlib 0.10.2) runs the parts of a program
+    there on as many threads as there are devices. Of two programs in flight, neither of which needs
+    the other, each may hold some of the threads while its collective operations wait for the rest;
+    after 40 seconds XLA ends the process ("Termination timeout for `all gather`").
     """
     if jax.default_backend() == "cpu" and jax.device_count() > 1:
         jax.block_until_ready(arrays)
@@ -248,37 +308,50 @@ def settled(arrays: Any) -> Any:
 
 
 def placed(tree: Any, shardings: Any) -> Any:
-    """`jax.device_put` of a tree, which sends a program for each array whose parts move between devices."""
+    """`jax.device_put` of a tree, which sends a program for each array whose parts move between
+    devices.
+    """
     return jax.tree.map(lambda x, sharding: settled(jax.device_put(x, sharding)), tree, shardings)
 
 
 def like(tree: Any, abstract: Any) -> Any:
-    """The same arrays, those that are packed in only one of the two trees with the shape and sharding of `abstract`."""
+    """The same arrays, those that are packed in only one of the two trees with the shape and
+    sharding of `abstract`.
+    """
     return jax.tree.map(
-        lambda x, y: x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x)), tree, abstract
+        lambda x, y: x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x)),
+        tree,
+        abstract,
     )
 
 
 def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
-    """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated.
+    """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are
+    replicated.
 
     Args:
       sizes: of the mesh axes.
-      split: large arrays are split as well, along the first axis that divides and is not split. The stack of layers
-        comes last: a scan over it needs it whole.
+      split: large arrays are split as well, along the first axis that divides and is not split. The
+        stack of layers comes last: a scan over it needs it whole.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
 
     def spec(logical: PartitionSpec, x: Any) -> Any:
         mesh_axes: list[Any] = list(RULES.spec(tuple(logical)))
         if split.axes and x.size >= split.least:
-            free = [n for n, axis in enumerate(mesh_axes) if sizes.get(axis, 1) == 1 and x.shape[n] % ways == 0]
+            free = [
+                n
+                for n, axis in enumerate(mesh_axes)
+                if sizes.get(axis, 1) == 1 and x.shape[n] % ways == 0
+            ]
             if free:
                 mesh_axes[min(free, key=lambda n: logical[n] == "layers")] = split.axes
         return PartitionSpec(*mesh_axes)
 
     logical = nn.get_partition_spec(abstract)
-    return jax.tree.map(spec, logical, nn.meta.unbox(abstract), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    return jax.tree.map(
+        spec, logical, nn.meta.unbox(abstract), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )
 
 
 def shardings(abstract: Any, mesh: Mesh, split: Split = WHOLE) -> Any:
@@ -288,17 +361,22 @@ def shardings(abstract: Any, mesh: Mesh, split: Split = WHOLE) -> Any:
 
 def row_split(spec: PartitionSpec) -> tuple[int, tuple[str, ...]] | None:
     """The axis of a parameter that is split over axes of rows, and these; None if there is none."""
-    return next(((n, axes) for n, axes in enumerate(_mesh_axes(spec)) if set(axes) & set(RULES.batch)), None)
+    return next(
+        ((n, axes) for n, axes in enumerate(_mesh_axes(spec)) if set(axes) & set(RULES.batch)), None
+    )
 
 
 def device_bytes(tree: Any) -> int:
     """Bytes of one device of a tree of sharded arrays, without the compiler's padding."""
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
-    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes of one device of the
-    rest."""
+    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes of
+    one device of the rest.
+    """
     total = {True: 0, False: 0}
     for x in jax.tree.leaves(abstract):
         split, sizes = row_split(x.sharding.spec), x.sharding.mesh.shape
@@ -308,10 +386,11 @@ def split_share(abstract: Any) -> tuple[float, int]:
 
 
 def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
-    """The sharding to read an array with: copies that `sharding` asks for hold different parts, as far as possible.
+    """The sharding to read an array with: copies that `sharding` asks for hold different parts, as
+    far as possible.
 
-    The devices and their order stay, so that a jitted function can take both. Only a NamedSharding can be spread;
-    `chunk` is the shape of the chunks that an array of this `shape` is stored in.
+    The devices and their order stay, so that a jitted function can take both. Only a NamedSharding
+    can be spread; `chunk` is the shape of the chunks that an array of this `shape` is stored in.
     """
     if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
         return sharding
@@ -319,7 +398,8 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     mesh_axes = _mesh_axes(sharding.spec)
     mesh_axes += [()] * (len(shape) - len(mesh_axes))
     used = set(itertools.chain(*mesh_axes))
-    # Only leading mesh axes can be cut otherwise without another order of the devices. The others are for the model.
+    # Only leading mesh axes can be cut otherwise without another order of the devices. The others
+    # are for the model.
     free = len(list(itertools.takewhile(lambda axis: axis not in used, mesh.axis_names)))
     copies, parts = math.prod(mesh.devices.shape[:free]), []
     for size, width, axes in zip(shape, chunk, mesh_axes, strict=True):
@@ -332,17 +412,23 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     axis_names = (*names, "copies", *mesh.axis_names[free:])
     devices = mesh.devices.reshape(*parts, copies, *mesh.devices.shape[free:])
     spec = PartitionSpec(*((*axes, name) for axes, name in zip(mesh_axes, names, strict=True)))
-    return NamedSharding(Mesh(devices, axis_names, axis_types=(AxisType.Auto,) * len(axis_names)), spec)
+    return NamedSharding(
+        Mesh(devices, axis_names, axis_types=(AxisType.Auto,) * len(axis_names)), spec
+    )
 
 
 def by_layer(x_LMN: jax.Array) -> jax.Array:
-    """The same, a layer on one device: the L layers over all devices of the mesh that is set, if there is one."""
+    """The same, a layer on one device: the L layers over all devices of the mesh that is set, if
+    there is one.
+    """
     axes = jax.sharding.get_abstract_mesh().axis_names
     return jax.lax.with_sharding_constraint(x_LMN, PartitionSpec(axes)) if axes else x_LMN
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Shards the rows over all devices that share them, after `leading` unsharded axes (the K steps of a dispatch)."""
+    """Shards the rows over all devices that share them, after `leading` unsharded axes (the K steps
+    of a dispatch).
+    """
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
 
 
@@ -356,13 +442,17 @@ def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
 
 
 def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
-    """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
+    """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global
+    jax.Array [K, B, ...].
 
-    The rows are those of `rows_here`, in that order. B is `batch_size`; None = this process has all rows.
+    The rows are those of `rows_here`, in that order. B is `batch_size`; None = this process has all
+    rows.
     """
     sharding = batch_sharding(mesh, leading=1)
 
     def put(x: np.ndarray) -> jax.Array:
-        return jax.make_array_from_process_local_data(sharding, x, (x.shape[0], batch_size or x.shape[1], *x.shape[2:]))
+        return jax.make_array_from_process_local_data(
+            sharding, x, (x.shape[0], batch_size or x.shape[1], *x.shape[2:])
+        )
 
     return jax.tree.map(lambda x: put(np.asarray(x)), batch)

@@ -1,7 +1,8 @@
 """Several processes in one run: which one this is, their common start, and their common end.
 
-`session` does nothing in a single process. Otherwise it runs the rendezvous, starts `jax.distributed`, and watches the
-others until the run ends. All processes end with the same exit code: the one of the first that ended.
+`session` does nothing in a single process. Otherwise it runs the rendezvous, starts
+`jax.distributed`, and watches the others until the run ends. All processes end with the same exit
+code: the one of the first that ended.
 """
 
 from __future__ import annotations
@@ -37,21 +38,33 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 MAY_DIFFER = {
-    "distributed.coordinator", "distributed.processes", "distributed.process_id", "distributed.detect",
-    "data.corpus", "data.read_threads", "data.prefetch", "data.workers", "log.compilation_cache",
-}  # fmt: skip
-"""Keys about where and how a host works, not about the result. The corpus is compared by its hash."""
+    "distributed.coordinator",
+    "distributed.processes",
+    "distributed.process_id",
+    "distributed.detect",
+    "data.corpus",
+    "data.read_threads",
+    "data.prefetch",
+    "data.workers",
+    "log.compilation_cache",
+}
+"""Keys about where and how a host works, not about the result. The corpus is compared by its
+hash.
+"""
 
 SETTLE_SECONDS = 3.0
-"""Time for which a failed process waits for news of the end of another one, which may be the cause."""
+"""Time for which a failed process waits for news of the end of another one, which may be the
+cause.
+"""
 
 
 class Session:
     """Communication with the other processes of a run; a single process answers itself.
 
-    Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a collective
-    operation, and a compilation may take longer. It waits `patience` seconds for the slowest process; a lost process
-    ends the others sooner. Each process sends and receives a fixed number of messages, whatever their number.
+    Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a
+    collective operation, and a compilation may take longer. It waits `patience` seconds for the
+    slowest process; a lost process ends the others sooner. Each process sends and receives a fixed
+    number of messages, whatever their number.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
@@ -62,22 +75,30 @@ class Session:
     def stop(self, signal_name: str | None) -> str | None:
         """The signal that ends the run at this boundary, and its process; None = continue.
 
-        All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
-        same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
-        nothing waits for it, and the answer is one boundary old. `multihost_utils.reached_preemption_sync_point` is not
-        used: its notifier takes over SIGTERM, ignores Ctrl-C, and covers steps only.
+        All processes ask at the same boundaries, after every dispatch and every batch of an
+        evaluation, and get the same answer: a maximum over the devices, sent behind that dispatch
+        and read after the next one is sent. So nothing waits for it, and the answer is one boundary
+        old. `multihost_utils.reached_preemption_sync_point` is not used: its notifier takes over
+        SIGTERM, ignores Ctrl-C, and covers steps only.
         """
         if not self.watch:
             return signal_name
-        value = int(signal.Signals[signal_name]) * self.watch.count + self.watch.process if signal_name else 0
+        value = (
+            int(signal.Signals[signal_name]) * self.watch.count + self.watch.process
+            if signal_name
+            else 0
+        )
         asked, self._asked = self._asked, _largest(value)
-        number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, self.watch.count)
+        number, process = divmod(
+            int(jax.device_get(asked)) if asked is not None else 0, self.watch.count
+        )
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same meetings in the same order.
 
-        Raises RestartMe if some did not come; the message names them, and `what`, their work before this.
+        Raises RestartMe if some did not come; the message names them, and `what`, their work before
+        this.
         """
         if not self.watch:
             return
@@ -110,8 +131,8 @@ class Session:
         return text if self.watch.process == 0 else _client().key_value_try_get(key)[1:]
 
     def collect(self, text: str, what: str = "starting") -> list[str]:
-        """The texts of all processes, in process order, when all are here; [] in all but process 0. Raises as
-        `barrier`.
+        """The texts of all processes, in process order, when all are here; [] in all but process 0.
+        Raises as `barrier`.
         """
         if not self.watch:
             return [text]
@@ -127,7 +148,8 @@ class Session:
 def _client() -> Any:
     """The client of JAX's coordination service: barriers and texts without devices.
 
-    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` has them as collective operations only.
+    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` has them as collective
+    operations only.
     """
     from jax._src.distributed import global_state
 
@@ -135,10 +157,17 @@ def _client() -> Any:
 
 
 def _largest(value: int) -> jax.Array:
-    """Sends a maximum over all processes to the devices, and returns it; only CPUs wait for it (`mesh.settled`)."""
+    """Sends a maximum over all processes to the devices, and returns it; only CPUs wait for it
+    (`mesh.settled`).
+    """
     mesh = Mesh(np.array(available_devices()), ("devices",))
-    spread, whole = NamedSharding(mesh, PartitionSpec("devices")), NamedSharding(mesh, PartitionSpec())
-    values = jax.make_array_from_callback((mesh.size,), spread, lambda _: np.full(1, value, np.int32))
+    spread, whole = (
+        NamedSharding(mesh, PartitionSpec("devices")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    values = jax.make_array_from_callback(
+        (mesh.size,), spread, lambda _: np.full(1, value, np.int32)
+    )
     with jax.set_mesh(mesh):
         return settled(jax.jit(jnp.max, out_shardings=whole)(values))
 
@@ -160,11 +189,13 @@ def _values(config: Config, me: ProcessInfo) -> Json:
 def session(config: Config, identity: Json) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context ends the other processes too, when it is printed. The command line then ends this
-    one at once: JAX would wait for them at a normal exit. Raises BadInput and RestartMe as `rendezvous.Watch.meet`.
+    An error that leaves this context ends the other processes too, when it is printed. The command
+    line then ends this one at once: JAX would wait for them at a normal exit. Raises BadInput and
+    RestartMe as `rendezvous.Watch.meet`.
 
     Args:
-      identity: values that must be equal in all processes, besides the configuration and the versions.
+      identity: values that must be equal in all processes, besides the configuration and the
+        versions.
     """
     me = find_process_info(config)
     if me is None:
@@ -181,7 +212,8 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        # The first collective operation connects all devices: run it now, while all processes are here.
+        # The first collective operation connects all devices: run it now, while all processes are
+        # here.
         jax.block_until_ready(_largest(0))
         yield processes
         # All processes get here, or the watch ends those that wait.
@@ -189,10 +221,17 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
     except XLNetError:
         raise
     except Exception as error:
-        # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
-        lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+        # If a host is lost, an operation with it may fail before the watch notices and ends this
+        # process with 42.
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(
+            error
+        )
         seconds = SETTLE_SECONDS + lost * given.heartbeat_seconds
-        log.error("%s; waiting %.0f s for news of a lost process, which may be the cause", summary(error), seconds)
+        log.error(
+            "%s; waiting %.0f s for news of a lost process, which may be the cause",
+            summary(error),
+            seconds,
+        )
         time.sleep(seconds)
         raise
     watch.leave(0, "")
@@ -201,10 +240,12 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
 
 
 def announce(config: Config | None, overrides: Sequence[str], code: int, line: str) -> None:
-    """Tells the other processes of an error before the `session`, where they would wait for this process in vain.
+    """Tells the other processes of an error before the `session`, where they would wait for this
+    process in vain.
 
-    Waits for them until a signal comes, `distributed.rendezvous_seconds` at most; after 42, with which they end anyway,
-    `GRACE_SECONDS`. If no `config` could be loaded, the place of this process is in `overrides`, or outside of it.
+    Waits for them until a signal comes, `distributed.rendezvous_seconds` at most; after 42, with
+    which they end anyway, `GRACE_SECONDS`. If no `config` could be loaded, the place of this
+    process is in `overrides`, or outside of it.
     """
     try:
         if config is None:
@@ -218,7 +259,10 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
     if me is None:
         return
     watch = Watch(me, {}, config.distributed)
-    log.info("telling the other processes, as soon as they come (%g s at most)", config.distributed.rendezvous_seconds)
+    log.info(
+        "telling the other processes, as soon as they come (%g s at most)",
+        config.distributed.rendezvous_seconds,
+    )
     main = threading.current_thread() is threading.main_thread()
     # In a container SIGTERM would have no effect without a handler.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
@@ -235,11 +279,12 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
 def hold_aborts() -> None:
     """Delays an abort of this process by six seconds.
 
-    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others at once. The
-    watch ends the process with a clear message and exit code 42, but may be slower. JAX offers no way to prevent the
-    abort: `jax_enable_recoverability` does not cover process 0, `missed_heartbeat_callback` cannot be a Python function
-    (std::bad_cast, jaxlib 0.10), and abort() overrides blocked and ignored signals. The handler is libc's sleep(),
-    called with the signal's number, 6. An abort for any other reason proceeds after the delay.
+    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others
+    at once. The watch ends the process with a clear message and exit code 42, but may be slower.
+    JAX offers no way to prevent the abort: `jax_enable_recoverability` does not cover process 0,
+    `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and
+    abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the
+    signal's number, 6. An abort for any other reason proceeds after the delay.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -248,22 +293,29 @@ def hold_aborts() -> None:
 
 def _start_jax(config: Config, me: ProcessInfo) -> None:
     given = config.distributed
-    # JAX's notifier would take over SIGTERM, which run/signals.py handles; the processes agree in `Session.stop`.
+    # JAX's notifier would take over SIGTERM, which run/signals.py handles; the processes agree in
+    # `Session.stop`.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        me.coordinator, me.processes, me.process, me.devices,
-        # Longer than the watch's own limit: the watch must come first, because it names the silent process.
+        me.coordinator,
+        me.processes,
+        me.process,
+        me.devices,
+        # Longer than the watch's own limit: the watch must come first, because it names the silent
+        # process.
         heartbeat_timeout_seconds=int(3 * given.heartbeat_seconds) + 10,
         initialization_timeout=int(given.rendezvous_seconds) + 1,
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
-    )  # fmt: skip
+    )
 
 
 def _keep_stdout() -> None:
-    """Redirects output of libraries to stderr: Gloo greets every peer on stdout, where `--json` prints one object."""
+    """Redirects output of libraries to stderr: Gloo greets every peer on stdout, where `--json`
+    prints one object.
+    """
     sys.stdout.flush()
     # From here on only this program writes to stdout.
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")

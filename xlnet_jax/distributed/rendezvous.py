@@ -1,24 +1,28 @@
-"""The processes of a run find each other before JAX starts, watch each other, and end with the same exit code.
+"""The processes of a run find each other before JAX starts, watch each other, and end with the same
+exit code.
 
-Process 0 listens; every other process connects, sends its number and its settings, and keeps the connection for the
-whole run. At the start, missing processes are named and different settings are an error: JAX's own start would fail
-without the number of the missing process, and would let processes with different settings run together. Process 0
-listens until the run ends and refuses every other run: JAX's coordination service would let it in, and abort the
-healthy one. That service notices a lost process too, but later, and ends the others by abort() without its name: see
+Process 0 listens; every other process connects, sends its number and its settings, and keeps the
+connection for the whole run. At the start, missing processes are named and different settings are
+an error: JAX's own start would fail without the number of the missing process, and would let
+processes with different settings run together. Process 0 listens until the run ends and refuses
+every other run: JAX's coordination service would let it in, and abort the healthy one. That service
+notices a lost process too, but later, and ends the others by abort() without its name: see
 `processes.hold_aborts`. Only the standard library is used: no device has been used yet.
 
 An event loop in a thread of its own reads and writes JSON objects, one per line:
 
-    hello            process, host, values (that must be equal everywhere), token (by which process 0 finds itself); and
-                     end, why of a process that has failed before, with as many of the values as it knows
+    hello            process, host, values (that must be equal everywhere), token (by which process
+                     0 finds itself); and end, why of a process that has failed before, with as many
+                     of the values as it knows
     waiting          the missing processes, for the logs of the others
     go               all processes are here and agree; the name of process 0's host
     beat             sign of life, four times in `distributed.heartbeat_seconds`
-    end, why, wait   the exit code and the message of the sender, or of another process if process 0 passes it on: all
-                     end with them, within `wait` seconds. A connection that closes without an end is a lost process
+    end, why, wait   the exit code and the message of the sender, or of another process if process 0
+                     passes it on: all end with them, within `wait` seconds. A connection that
+                     closes without an end is a lost process
 
-A lost process ends this one from outside the main thread, which by then waits for the lost one inside a collective
-operation that never returns.
+A lost process ends this one from outside the main thread, which by then waits for the lost one
+inside a collective operation that never returns.
 """
 
 from __future__ import annotations
@@ -38,7 +42,15 @@ from typing import Any, Literal
 
 from xlnet_jax import messages
 from xlnet_jax.config import DistributedConfig
-from xlnet_jax.distributed.links import CONNECT_SECONDS, MESSAGE_BYTES, Link, ProcessInfo, address, connected, listening
+from xlnet_jax.distributed.links import (
+    CONNECT_SECONDS,
+    MESSAGE_BYTES,
+    Link,
+    ProcessInfo,
+    address,
+    connected,
+    listening,
+)
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of
 from xlnet_jax.storage.files import Json
 
@@ -46,20 +58,32 @@ log = logging.getLogger("xlnet_jax")
 
 COUNT = "distributed.processes"
 COMMAND = "the command"
-"""A value of every hello. What lacks it is another program, and what differs in it is not heard about its end."""
-ADDRESS = "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address of the host of process 0"
+"""A value of every hello. What lacks it is another program, and what differs in it is not heard
+about its end.
+"""
+ADDRESS = (
+    "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) "
+    "to an address of the host of process 0"
+)
 HELLO = {"process": int, "host": str, "values": dict, "token": str}
-PORTS = "stop what listens there, or set another distributed.coordinator and distributed.rendezvous_port"
+PORTS = (
+    "stop what listens there, or set another distributed.coordinator and "
+    "distributed.rendezvous_port"
+)
 NUMBER = "give every process its own distributed.process_id (or JAX_PROCESS_ID), counted from 0"
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
-"""Time for a process to end on its own after the end of another one. Shorter than the delay of `hold_aborts`."""
+"""Time for a process to end on its own after the end of another one. Shorter than the delay of
+`hold_aborts`.
+"""
 
 
 class Watch:
-    """The connections of this process, by process number: in process 0 to all others, in the others to process 0.
+    """The connections of this process, by process number: in process 0 to all others, in the others
+    to process 0.
 
-    `stage` is "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
+    `stage` is "ending" from the first end or loss of another process on, "leaving" from the end of
+    this one on.
     """
 
     def __init__(self, me: ProcessInfo, values: Json, settings: DistributedConfig) -> None:
@@ -67,14 +91,20 @@ class Watch:
         self.host, self.ports = address(me, settings)
         self._configured = me.configured
         values = values | {COUNT: me.processes, COMMAND: messages.output.command}
-        hello = {"process": me.process, "host": socket.gethostname(), "values": values, "token": secrets.token_hex(8)}
+        hello = {
+            "process": me.process,
+            "host": socket.gethostname(),
+            "values": values,
+            "token": secrets.token_hex(8),
+        }
         # In the form in which they arrive at the other end, so that only real differences count.
         self.hello: Json = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.stage: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
         self._fault: XLNetError | None = None
-        self._told: set[str] = set()  # tokens of the processes of this run that have heard its end in the meeting
+        # Tokens of the processes of this run that have heard its end in the meeting.
+        self._told: set[str] = set()
         self._itself = self._answered = False
         self._unknown = ""
         self._server: asyncio.Server | None = None
@@ -89,18 +119,24 @@ class Watch:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def name_of(self, process: int) -> str:
-        """Its number, and its host where that is known: process 0 knows all, and all know process 0."""
-        hellos = {self.process: self.hello} | {number: link.hello for number, link in list(self.links.items())}
+        """Its number, and its host where that is known: process 0 knows all, and all know
+        process 0.
+        """
+        hellos = {self.process: self.hello} | {
+            number: link.hello for number, link in list(self.links.items())
+        }
         return f"{process} ({hellos[process]['host']})" if process in hellos else str(process)
 
     def meet(self) -> Watch:
-        """Waits until all processes are here and agree; returns itself. Otherwise the connections are closed.
+        """Waits until all processes are here and agree; returns itself. Otherwise the connections
+        are closed.
 
         Raises:
-          BadInput: values differ (names the first key, with both values and hosts), a process number came twice or is
-            too large, another run or program uses the port, or this user may not listen on it, or the host of process 0
-            is unknown.
-          RestartMe: a process did not come in time, or a run with the same settings still uses the port.
+          BadInput: values differ (names the first key, with both values and hosts), a process
+            number came twice or is too large, another run or program uses the port, or this user
+            may not listen on it, or the host of process 0 is unknown.
+          RestartMe: a process did not come in time, or a run with the same settings still uses the
+            port.
           XLNetError: another process has failed before; with its exit code.
         """
         try:
@@ -112,7 +148,9 @@ class Watch:
         return self
 
     def announce(self, code: int, why: str) -> None:
-        """Tells the others, who wait in `meet`, that this process has failed; waits for them as `meet` does."""
+        """Tells the others, who wait in `meet`, that this process has failed; waits for them as
+        `meet` does.
+        """
         self.hello |= {"end": code, "why": why}
         # Every answer is an end, its own or that of another process.
         with contextlib.suppress(XLNetError):
@@ -122,9 +160,14 @@ class Watch:
         """Process 0's side of the rendezvous."""
         try:
             listening = await self._port(self.ports[1])
-            self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
+            self._server = await asyncio.start_server(
+                self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024
+            )
             if "end" in self.hello:
-                raise error_of(self.hello["end"], f"process 0 ({self.hello['host']}) ended: {self.hello['why']}")
+                raise error_of(
+                    self.hello["end"],
+                    f"process 0 ({self.hello['host']}) ended: {self.hello['why']}",
+                )
             (await self._port(self.ports[0])).close()  # gRPC would share it with another run
             self._search = asyncio.create_task(self._find_itself())
             await self._gather()
@@ -138,9 +181,14 @@ class Watch:
     async def _gather(self) -> None:
         """Returns when all processes are here and agree."""
         while missing := [process for process in range(1, self.count) if process not in self.links]:
-            hosts = {0: self.hello["host"]} | {p: link.hello["host"] for p, link in sorted(self.links.items())}
-            # All get this line: with all hosts in it, its bytes would grow as the square of their number.
-            here = _some([f"{process} on {host}" for process, host in hosts.items()]) + self._unknown
+            hosts = {0: self.hello["host"]} | {
+                p: link.hello["host"] for p, link in sorted(self.links.items())
+            }
+            # All get this line: with all hosts in it, its bytes would grow as the square of their
+            # number.
+            here = (
+                _some([f"{process} on {host}" for process, host in hosts.items()]) + self._unknown
+            )
             cure = ADDRESS if self._unknown and not self.links else ""
             who = f"process{'es' * (len(missing) > 1)} {_some(missing)}"
             self._wait_for(who, f"here: {here}", self.settings.rendezvous_seconds, cure)
@@ -148,10 +196,14 @@ class Watch:
         if self._fault:
             raise self._fault
         for _, link in sorted(self.links.items()):
-            self._compare(link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys()))
+            self._compare(
+                link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys())
+            )
 
     async def _dismiss(self, fault: XLNetError) -> None:
-        """All hear why the meeting ends; but for a restart, also those who come later and would wait in vain."""
+        """All hear why the meeting ends; but for a restart, also those who come later and would
+        wait in vain.
+        """
         self._fault = fault
         self._tell(end=fault.exit_code, why=str(fault))
         for link in self.links.values():
@@ -167,15 +219,23 @@ class Watch:
     def _missing(self) -> bool:
         """Whether a process may still come that has not heard the end."""
         seconds = time.monotonic() - self._began
-        return bool(self._server and len(self._told) < self.count - 1 and seconds < self.settings.rendezvous_seconds)
+        return bool(
+            self._server
+            and len(self._told) < self.count - 1
+            and seconds < self.settings.rendezvous_seconds
+        )
 
     async def _find_itself(self) -> None:
-        """Whether another process 0 is where the others look for this one: on another host it could listen, too."""
+        """Whether another process 0 is where the others look for this one: on another host it could
+        listen, too.
+        """
         while not self._itself and self.stage == "meeting":
             try:
                 await self._connect(self.host, self.ports[1], CONNECT_SECONDS)
             except OSError as error:
-                self._unknown = f"; {self.host}: {error.strerror}" if self._is_unknown(error) else ""
+                self._unknown = (
+                    f"; {self.host}: {error.strerror}" if self._is_unknown(error) else ""
+                )
                 await asyncio.sleep(TICK_SECONDS)
             except XLNetError as refusal:
                 self._fault = refusal
@@ -185,19 +245,29 @@ class Watch:
                 return
 
     def _is_unknown(self, error: OSError) -> bool:
-        """Whether the setting of process 0's host may be wrong: there is no such name, as a name server says."""
-        return self._configured and isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        """Whether the setting of process 0's host may be wrong: there is no such name, as a name
+        server says.
+        """
+        return (
+            self._configured
+            and isinstance(error, socket.gaierror)
+            and error.errno != socket.EAI_AGAIN
+        )
 
     def _wait_for(self, who: str, why: str, seconds: float, cure: str) -> None:
-        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over:
-        BadInput with the `cure` if no restart cures it, otherwise RestartMe.
+        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or
+        that time is over: BadInput with the `cure` if no restart cures it, otherwise RestartMe.
         """
         if self._fault:
             raise self._fault
         now = time.monotonic()
         if now - self._began > seconds:
             line = f"{who} did not come within {self.settings.rendezvous_seconds:g} s ({why})"
-            raise BadInput(f"{line}; {cure}") if cure else RestartMe(f"{line}; start it, then restart all")
+            raise (
+                BadInput(f"{line}; {cure}")
+                if cure
+                else RestartMe(f"{line}; start it, then restart all")
+            )
         if now - self._reported > self.settings.report_seconds:
             self._reported = now
             line = f"waiting for {who} of {self.count} ({why})"
@@ -205,8 +275,8 @@ class Watch:
             self._tell(waiting=line)
 
     async def _port(self, port: int) -> socket.socket:
-        """A socket of process 0 that listens there, when the port is free: an earlier process may be about to end.
-        Raises the refusal of the run that uses the port.
+        """A socket of process 0 that listens there, when the port is free: an earlier process may
+        be about to end. Raises the refusal of the run that uses the port.
         """
         while True:
             try:
@@ -214,8 +284,10 @@ class Watch:
             except OSError as error:
                 why = f"port {port} of {self.hello['host']}: {os.strerror(error.errno or 0)}"
                 if error.errno == errno.EACCES:
-                    raise BadInput(f"{why}; set another distributed.coordinator and distributed.rendezvous_port, from "
-                                   "1024 on") from error  # fmt: skip
+                    raise BadInput(
+                        f"{why}; set another distributed.coordinator and "
+                        "distributed.rendezvous_port, from 1024 on"
+                    ) from error
                 with contextlib.suppress(OSError):
                     await self._connect("localhost", port, CONNECT_SECONDS)
                 cure = PORTS if error.errno == errno.EADDRINUSE else ""
@@ -226,9 +298,14 @@ class Watch:
         """The life of a connection to process 0."""
         link = Link(reader, writer)
         # asyncio would log a cancelled connection with a traceback.
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError), contextlib.closing(writer):
+        with (
+            contextlib.suppress(ConnectionError, asyncio.CancelledError),
+            contextlib.closing(writer),
+        ):
             hello = link.hello = await link.receive(CONNECT_SECONDS)
-            if {name: type(hello.get(name)) for name in HELLO} != HELLO or COMMAND not in hello["values"]:
+            if {name: type(hello.get(name)) for name in HELLO} != HELLO or COMMAND not in hello[
+                "values"
+            ]:
                 return  # another program
             if hello["token"] == self.hello["token"]:
                 self._itself, self._unknown = True, ""
@@ -244,14 +321,17 @@ class Watch:
                 await self._listen(hello["process"], link)
 
     def _admit(self, hello: Json) -> None:
-        """Raises the refusal of a process that cannot belong to this run, or the end that it has to hear.
+        """Raises the refusal of a process that cannot belong to this run, or the end that it has to
+        hear.
 
         What is wrong with a process of this run ends the meeting; a stranger is refused alone.
         """
         process, host, ours = hello["process"], hello["host"], self._agrees(hello)
         if self.stage != "meeting" or (process == 0 and not ours):
             # A process of this run may be back before the run has ended.
-            raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(self._occupied())
+            raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(
+                self._occupied()
+            )
         if "end" in hello:
             # Also of a process that is here already: a signal ends it from a thread of its own.
             end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
@@ -269,21 +349,28 @@ class Watch:
 
     def _occupied(self) -> str:
         return (
-            f"port {self.ports[1]} of {self.hello['host']}: another run is here; wait for its end, or set another "
-            "distributed.coordinator"
+            f"port {self.ports[1]} of {self.hello['host']}: another run is here; wait for its "
+            "end, or set another distributed.coordinator"
         )
 
     def _agrees(self, hello: Json) -> bool:
-        """Whether the process belongs to this launch: all values that it says, but for the number of processes."""
+        """Whether the process belongs to this launch: all values that it says, but for the number
+        of processes.
+        """
         mine, values = self.hello["values"], hello["values"]
         return all(values[name] == mine[name] for name in (mine.keys() & values.keys()) - {COUNT})
 
     def _check_number(self, hello: Json, ours: bool) -> None:
-        """Raises BadInput for a number that is taken, or too large; an earlier process may have to give way."""
+        """Raises BadInput for a number that is taken, or too large; an earlier process may have to
+        give way.
+        """
         self._compare(hello, COUNT)
         process, host = hello["process"], hello["host"]
         if not 0 <= process < self.count:
-            raise BadInput(f"distributed.process_id={process} ({host}) must lie in [0, {COUNT}={self.count}); {NUMBER}")
+            raise BadInput(
+                f"distributed.process_id={process} ({host}) must lie in [0, "
+                f"{COUNT}={self.count}); {NUMBER}"
+            )
         other = self.links.get(process)
         if other and ours and not self._agrees(other.hello):
             other.send(end=BadInput.exit_code, why=self._occupied())
@@ -291,24 +378,30 @@ class Watch:
             pass  # all that is left of a host that went away, and is back
         elif other or process == 0:
             first = other.hello["host"] if other else self.hello["host"]
-            raise BadInput(f"process {process} of {self.count} came from {first} and {host}; {NUMBER}")
+            raise BadInput(
+                f"process {process} of {self.count} came from {first} and {host}; {NUMBER}"
+            )
         if other:
             other.ended.set()
             other.writer.close()
 
     def _compare(self, hello: Json, *names: str) -> None:
-        """Raises BadInput for the first of these values that differs from that of another process."""
+        """Raises BadInput for the first of these values that differs from that of another
+        process.
+        """
         for name in names:
             mine, other = (each["values"].get(name) for each in (self.hello, hello))
             if mine != other:
                 raise BadInput(
-                    f"{name} is {mine!r} in process 0 ({self.hello['host']}) and {other!r} in process "
-                    f"{hello['process']} ({hello['host']}); start the same command with the same versions everywhere"
+                    f"{name} is {mine!r} in process 0 ({self.hello['host']}) and {other!r} in "
+                    f"process {hello['process']} ({hello['host']}); start the same command with "
+                    "the same versions everywhere"
                 )
 
     async def _join(self) -> None:
         """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
-        # Process 0 gives up first and names the missing process; this limit is for the case that process 0 is missing.
+        # Process 0 gives up first and names the missing process; this limit is for the case that
+        # process 0 is missing.
         limit = self.settings.rendezvous_seconds + CONNECT_SECONDS
         while self.stage == "meeting":
             try:
@@ -317,7 +410,8 @@ class Watch:
                 why, cure = error.strerror or str(error) or "no answer", ""
                 if self._is_unknown(error):
                     cure = ADDRESS
-                elif type(error) is ConnectionError and not self._answered:  # connected, and no word of process 0
+                elif type(error) is ConnectionError and not self._answered:
+                    # Connected, and no word of process 0.
                     cure = PORTS
                 self._wait_for("process 0", f"{self.host}:{self.ports[1]}: {why}", limit, cure)
                 await asyncio.sleep(TICK_SECONDS)
@@ -325,7 +419,8 @@ class Watch:
     async def _connect(self, host: str, port: int, patience: float) -> None:
         """Connects to process 0 and waits until the run begins.
 
-        Raises OSError: no answer, or none for `patience` seconds; XLNetError: the refusal of process 0, or an end.
+        Raises OSError: no answer, or none for `patience` seconds; XLNetError: the refusal of
+        process 0, or an end.
         """
         connection = await asyncio.to_thread(connected, host, port)
         link = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
@@ -373,7 +468,12 @@ class Watch:
             elif self.stage == "meeting":
                 log.warning("%s disconnected: %s", who, error)  # it may come back
             else:
-                self._end(process, RestartMe.exit_code, f"lost {who}: {error}; rerun the same command on all hosts", 0)
+                self._end(
+                    process,
+                    RestartMe.exit_code,
+                    f"lost {who}: {error}; rerun the same command on all hosts",
+                    0,
+                )
         finally:
             link.ended.set()
             link.writer.close()
@@ -381,7 +481,9 @@ class Watch:
                 del self.links[process]
 
     def _end(self, origin: int, code: int, why: str, wait: float) -> None:
-        """Passes the end of a process on, and ends this one, unless it ends by itself within `wait` seconds."""
+        """Passes the end of a process on, and ends this one, unless it ends by itself within `wait`
+        seconds.
+        """
         if self.stage == "meeting":
             self._fault = self._fault or error_of(code, why)
         elif code and self.stage == "running":
@@ -398,12 +500,14 @@ class Watch:
     def leave(self, code: int, why: str) -> None:
         """Announces the end of this process, and waits a little for the others.
 
-        Process 0 runs the coordination service, so it stays until the others have announced their end; they stay until
-        it announces its own. No process sends after its end: unread data would reset the connection, and an end in
-        flight would be lost with it.
+        Process 0 runs the coordination service, so it stays until the others have announced their
+        end; they stay until it announces its own. No process sends after its end: unread data would
+        reset the connection, and an end in flight would be lost with it.
         """
         if self.stage != "leaving":
-            self.run(self._leave(code, f"process {self.process} ({self.hello['host']}) ended: {why}"))
+            self.run(
+                self._leave(code, f"process {self.process} ({self.hello['host']}) ended: {why}")
+            )
 
     async def _leave(self, code: int, why: str) -> None:
         self.stage = "leaving"

@@ -1,8 +1,10 @@
-"""Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest complete `Task`s.
+"""Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest
+complete `Task`s.
 
-Classes are trained with the cross-entropy, numbers with the squared error. If a text may have several classes, or none,
-there is a sigmoid and a cross-entropy for each class. Of a multiple choice every option is a separate sequence
-(`layouts.choice`), and the softmax is over the options' logits.
+Classes are trained with the cross-entropy, numbers with the squared error. If a text may have
+several classes, or none, there is a sigmoid and a cross-entropy for each class. Of a multiple
+choice every option is a separate sequence (`layouts.choice`), and the softmax is over the options'
+logits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ class Classification(Task):
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
-        return {"label": np.int32(0 if example.label is None else self.label_number(example.label, example))}
+        return {
+            "label": np.int32(
+                0 if example.label is None else self.label_number(example.label, example)
+            )
+        }
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -48,10 +54,17 @@ class Classification(Task):
     def output(self, prediction: Labels) -> Json:
         """`label`, and `scores`: the probability of each class."""
         share_N = softmax(prediction["logits"][0].astype(np.float64))
-        return {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
+        return {
+            "label": self.labels[share_N.argmax()],
+            "scores": dict(zip(self.labels, share_N.tolist(), strict=True)),
+        }
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews' correlation."""
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews'
+        correlation.
+        """
         label_N = np.array([self.labels.index(str(example.label)) for example in examples])
         predicted_N = np.array([self.labels.index(output["label"]) for output in outputs])
         f1 = metrics.f1 if len(self.labels) == 2 else metrics.macro_f1
@@ -74,10 +87,16 @@ class MultiLabelClassification(Classification):
 
     def output(self, prediction: Labels) -> Json:
         """`labels`: those with a probability above 0.5, and `scores`: the probability of each."""
-        scores = dict(zip(self.labels, expit(prediction["logits"][0].astype(np.float64)).tolist(), strict=True))
+        scores = dict(
+            zip(
+                self.labels, expit(prediction["logits"][0].astype(np.float64)).tolist(), strict=True
+            )
+        )
         return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """F1 of all labels together, and the mean over the labels."""
         label_NC = np.array([self.target(example)["label"] for example in examples], int)
         predicted_NC = np.array([[*output["scores"].values()] for output in outputs]) > 0.5
@@ -104,13 +123,17 @@ class Regression(Task):
         """`score`: the number."""
         return {"score": float(prediction["logits"][0, 0])}
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
         return correlations(examples, [output["score"] for output in outputs])
 
 
 class MultipleChoice(Task):
-    """One of several options answers a question about a context. Labels are letters from A, or numbers from 0."""
+    """One of several options answers a question about a context. Labels are letters from A, or
+    numbers from 0.
+    """
 
     read = staticmethod(readers.multiple_choice)
     options = frozenset({"max_question", "segments"})
@@ -123,8 +146,10 @@ class MultipleChoice(Task):
         """See `Task`. Numbers that count from 1, as in ARC, would say the next option."""
         labels = {str(example.label).strip().upper() for example in examples}
         if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
-            raise BadInput(f"{examples[0].where}: numbers of options count from 0, and no label is 0 or a letter; "
-                           "subtract 1 if yours count from 1, or use A to Z")  # fmt: skip
+            raise BadInput(
+                f"{examples[0].where}: numbers of options count from 0, and no label is 0 or a "
+                "letter; subtract 1 if yours count from 1, or use A to Z"
+            )
         return set()
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
@@ -134,8 +159,10 @@ class MultipleChoice(Task):
         # In place of the question's blank, or after the question.
         before, *after = re.split("_+", question)
         asked = [each.join((before, *after)) if after else f"{question} {each}" for each in options]
-        return [layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
-                for each in asked]  # fmt: skip
+        return [
+            layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
+            for each in asked
+        ]
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
@@ -154,19 +181,28 @@ class MultipleChoice(Task):
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """The share of right answers."""
-        right, chosen = [self.gold(example) for example in examples], [output["label"] for output in outputs]
+        right, chosen = (
+            [self.gold(example) for example in examples],
+            [output["label"] for output in outputs],
+        )
         return {"accuracy": metrics.accuracy(np.array(right), np.array(chosen))}
 
 
 def _option(example: Example) -> int:
     """The number of the right option. Raises BadInput."""
     label, options = str(example.label).strip(), len(example.texts) - 2
-    index = int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
+    index = (
+        int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
+    )
     if not 0 <= index < min(options, len(LETTERS)):
-        raise BadInput(f"{example.where}: the label {label!r} is none of {options} options; use A to "
-                       f"{LETTERS[options - 1]}, or 0 to {options - 1}")  # fmt: skip
+        raise BadInput(
+            f"{example.where}: the label {label!r} is none of {options} options; use A to "
+            f"{LETTERS[options - 1]}, or 0 to {options - 1}"
+        )
     return index
 
 
@@ -177,11 +213,19 @@ def number_of(example: Example) -> float:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not abs(value) <= _LARGEST:
-        raise BadInput(f"{example.where}: the label {str(example.label)[:60]!r} is not a number of float32")
+        raise BadInput(
+            f"{example.where}: the label {str(example.label)[:60]!r} is not a number of float32"
+        )
     return value
 
 
 def correlations(examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, float]:
     """Pearson's and Spearman's correlation of predicted numbers with the labels."""
-    label_N, predicted_N = np.array([number_of(example) for example in examples]), np.array(predicted)
-    return {"pearson": metrics.pearson(label_N, predicted_N), "spearman": metrics.spearman(label_N, predicted_N)}
+    label_N, predicted_N = (
+        np.array([number_of(example) for example in examples]),
+        np.array(predicted),
+    )
+    return {
+        "pearson": metrics.pearson(label_N, predicted_N),
+        "spearman": metrics.spearman(label_N, predicted_N),
+    }

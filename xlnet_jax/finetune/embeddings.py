@@ -2,9 +2,9 @@
 
     loss_i = -( log softmax_j( cos(a_i, b_j) / t )[i] + log softmax_j( cos(b_i, a_j) / t )[i] ) / 2
 
-The other texts of the batch are the negatives (InfoNCE), those of all devices: inside the step's `shard_map` the
-vectors are gathered, so the loss does not depend on the number of devices. Micro-batches would change it, and the
-rules of the configuration refuse them.
+The other texts of the batch are the negatives (InfoNCE), those of all devices: inside the step's
+`shard_map` the vectors are gathered, so the loss does not depend on the number of devices.
+Micro-batches would change it, and the rules of the configuration refuse them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class EmbeddingHead(nn.Module):
     """Pools the vectors of a sequence; has no parameters."""
 
     pooling: str
-    """`mean` or `max` over all pieces with SEP and CLS, or the vector of `cls` or of the `last` piece."""
+    """`mean` or `max` over all pieces with SEP and CLS, or the vector of `cls` or of the `last`
+    piece.
+    """
     temperature: float
     normalize: bool = False
     """Whether vectors have length 1."""
@@ -65,8 +67,11 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     """The losses of the rows here, against the texts of all rows of the global batch: [B]."""
     unit_B2D = _unit(vectors_B2D, jnp)
     mesh = jax.sharding.get_abstract_mesh()
-    # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one device.
-    axes = tuple(name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1)
+    # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one
+    # device.
+    axes = tuple(
+        name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1
+    )
     every_N2D = jax.lax.all_gather(unit_B2D, axes, tiled=True) if axes else unit_B2D
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
     partner_B = first + jnp.arange(len(unit_B2D))
@@ -103,9 +108,12 @@ class Embeddings(Task):
         pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}
         return {"vectors": vectors_CD.tolist()} | pair
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """Spearman's correlation of cosines with the labels; without labels the share of first texts whose own second
-        text is the nearest of all."""
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """Spearman's correlation of cosines with the labels; without labels the share of first
+        texts whose own second text is the nearest of all.
+        """
         if examples[0].label is not None:
             return correlations(examples, [output["similarity"] for output in outputs])
         unit_N2D = _unit(np.array([each["vectors"] for each in outputs]))

@@ -1,4 +1,6 @@
-"""Scores of a task on its dev set: an `Evaluator` of the training loop, and the predictions of any examples."""
+"""Scores of a task on its dev set: an `Evaluator` of the training loop, and the predictions of any
+examples.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ log = logging.getLogger("xlnet_jax")
 
 @dataclasses.dataclass(frozen=True)
 class InOrder:
-    """All rows once, `size` at a time: `loader.Dispatches` of one batch each, of which this host feeds `local`."""
+    """All rows once, `size` at a time: `loader.Dispatches` of one batch each, of which this host
+    feeds `local`.
+    """
 
     task: Task
     rows: Sequence[Row]
@@ -47,20 +51,25 @@ class InOrder:
     def __call__(self, index: int) -> Any:
         """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
         chosen = self.rows[index * self.size : (index + 1) * self.size]
-        return jax.tree.map(lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len))
+        return jax.tree.map(
+            lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len)
+        )
 
 
 Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
 """See `predictor`."""
 Write = Callable[..., dict[str, np.ndarray]]
-"""Of a task that writes texts, from parameters, rows and hooks to its predictions; see `infer.text_to_text`."""
+"""Of a task that writes texts, from parameters, rows and hooks to its predictions; see
+`infer.text_to_text`.
+"""
 
 
 def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
-    """Makes a function from parameters and N rows to loss_N and the predictions of the head, in order, on every host.
+    """Makes a function from parameters and N rows to loss_N and the predictions of the head, in
+    order, on every host.
 
-    It takes `batch_size` rows at a time (0 = as configured), and compiles once for a length of segments, its argument
-    `segment_len` (None = as configured).
+    It takes `batch_size` rows at a time (0 = as configured), and compiles once for a length of
+    segments, its argument `segment_len` (None = as configured).
     """
     config, size = recipe.config, rows_at_once(recipe.config, mesh, batch_size)
 
@@ -72,10 +81,14 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
     # Every host scores all of them.
     compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
-    def predict(params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None) -> Any:
+    def predict(
+        params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None
+    ) -> Any:
         length = segment_len or config.data.segment_len
         batches = InOrder(task, rows, size, length, meshes.rows_here(size, mesh))
-        parts = results(batches, config, lambda batch: compiled(params, meshes.place(batch, mesh, size)), hooks)
+        parts = results(
+            batches, config, lambda batch: compiled(params, meshes.place(batch, mesh, size)), hooks
+        )
         # Without the rows that fill up the last batch.
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(rows)], *parts)
 
@@ -83,15 +96,20 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
 
 
 class TaskEvaluator:
-    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work directory."""
+    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work
+    directory.
+    """
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str, write: Write | None) -> None:
+    def __init__(
+        self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str, write: Write | None
+    ) -> None:
         self._predict, self._dev = predictor(dev.task, recipe, mesh), dev
         self._write, self._workdir = write, workdir
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in training, and `rank` =
-        -score."""
+        """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in
+        training, and `rank` = -score.
+        """
         task, dev = self._dev.task, self._dev
         loss_N, predictions = self._predict(params, dev.rows, hooks)
         loss = np.average(loss_N.astype(np.float64), weights=predictions.get("weight"))
@@ -101,12 +119,17 @@ class TaskEvaluator:
         scores = task.score(outputs, dev.examples)
         score = scores[task.metric]
         if not math.isfinite(score):
-            raise Diverged(f"{task.metric} on the dev set is {score}; lower optimizer.learning_rate")
+            raise Diverged(
+                f"{task.metric} on the dev set is {score}; lower optimizer.learning_rate"
+            )
         earlier = best(read_jsonl(self._workdir, "evaluations.jsonl"))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(
-                json.dumps({"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}) + "\n"
+                json.dumps(
+                    {"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}
+                )
+                + "\n"
                 for each, output in lines
             )
             path = os.path.join(self._workdir, "predictions.jsonl")
@@ -117,4 +140,7 @@ class TaskEvaluator:
     def described(self, scores: Json) -> str:
         """The score that ranks."""
         examples = quantity(len(self._dev.examples), "dev example")
-        return f"{self._dev.task.metric} {scores['score']:.4f}, loss {shown(scores['loss'])} on {examples}"
+        return (
+            f"{self._dev.task.metric} {scores['score']:.4f}, "
+            f"loss {shown(scores['loss'])} on {examples}"
+        )

@@ -70,14 +70,21 @@ class Record(NamedTuple):
     def field(self, name: str) -> Any:
         """A field. Raises BadInput if there is none."""
         if name not in self.fields:
-            raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
+            raise BadInput(
+                f"{self.where}: no column {name!r}, "
+                f"but {self.names or 'none at all'}; set finetune.columns"
+            )
         return self.fields[name]
 
     def text(self, name: str) -> str:
         """A field that must be a text. Raises BadInput."""
         value = self.field(name)
         if not isinstance(value, str) or not value.strip():
-            what = "is empty" if value is None or isinstance(value, str) else f"is {value!r}, not a text"
+            what = (
+                "is empty"
+                if value is None or isinstance(value, str)
+                else f"is {value!r}, not a text"
+            )
             raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
         return value
 
@@ -93,7 +100,9 @@ class Record(NamedTuple):
         for each in names:
             if self.fields.keys() >= {*each}:
                 return each
-        raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
+        raise BadInput(
+            f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns"
+        )
 
     @property
     def name(self) -> Json:
@@ -105,13 +114,17 @@ class Record(NamedTuple):
     @property
     def names(self) -> str:
         """Of its fields that hold something, for messages."""
-        return ", ".join([repr(name[:40]) for name, value in self.fields.items() if value is not None][:20])
+        return ", ".join(
+            [repr(name[:40]) for name, value in self.fields.items() if value is not None][:20]
+        )
 
 
 def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order; damaged rows of a table or of JSON lines have their `error`.
+    """The records of all sources, in order; damaged rows of a table or of JSON lines have their
+    `error`.
 
-    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
+    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
+    RestartMe: a silent bucket.
     """
     names = [name.strip() for name in source.split(",") if name.strip()] or [source]
     task = config.finetune.task
@@ -127,23 +140,34 @@ def records(config: Config, source: str) -> Iterator[Record]:
 
 
 def has_records(task: str, name: str) -> bool:
-    """Whether a file for `predict` is read as those for training: others have a text in each line."""
+    """Whether a file for `predict` is read as those for training: others have a text in each
+    line.
+    """
     kind = kind_of(name)
     if kind.format == "tfds" or kind.suffix in _WITH_FIELDS:
         return True
-    of_words = kind.suffix in _WITH_WORDS or (kind.suffix == ".txt" and task == "token_classification")
+    of_words = kind.suffix in _WITH_WORDS or (
+        kind.suffix == ".txt" and task == "token_classification"
+    )
     return task != "text_to_text" and (of_words or os.path.isdir(name))
 
 
 def _line_files(names: list[str]) -> Iterator[Record]:
     """The lines of two files, one with the sources and one with the targets."""
     if len(names) != 2:
-        raise BadInput(f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or .csv with "
-                       "source and target")  # fmt: skip
-    texts = [[line for file in find_sources([name]) for line in files.lines(_decoded(file))] for name in names]
+        raise BadInput(
+            f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or "
+            ".csv with source and target"
+        )
+    texts = [
+        [line for file in find_sources([name]) for line in files.lines(_decoded(file))]
+        for name in names
+    ]
     one, two = map(len, texts)
     if one != two:
-        raise BadInput(f"{names[0]} has {one} lines and {names[1]} {two}; line by line they belong together")
+        raise BadInput(
+            f"{names[0]} has {one} lines and {names[1]} {two}; line by line they belong together"
+        )
     for number, (source, target) in enumerate(zip(*texts, strict=True), 1):
         yield Record(f"{names[0]}, line {number}", {"source": source, "target": target})
 
@@ -162,7 +186,9 @@ def _records(config: Config, name: str) -> Iterator[Record]:
             elif end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
                 raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
             elif end in (".csv", ".tsv"):
-                yield from _table(path, _decoded(file), "".join(config.finetune.column_list()).isdecimal())
+                yield from _table(
+                    path, _decoded(file), "".join(config.finetune.column_list()).isdecimal()
+                )
             elif end in _WITH_FIELDS:
                 yield from _json(path, _decoded(file))
             elif end == ".txt" and path.startswith(top := f"{files.resolve(name)}/"):
@@ -226,7 +252,9 @@ def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
         raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
     if short:
         what = f"{quantity(len(short), 'row')} of fewer than {len(names)} columns"
-        log.warning("%s: left out %s, as GLUE's code does; the first is row %d", path, what, short[0])
+        log.warning(
+            "%s: left out %s, as GLUE's code does; the first is row %d", path, what, short[0]
+        )
 
 
 def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
@@ -283,30 +311,48 @@ def _columns(line: str) -> list[str]:
 
 
 def _conll(path: str, text: str) -> Iterator[Record]:
-    """Sentences; every column is a list under its number, and under its number from the end: 0, 1, -2, -1."""
+    """Sentences; every column is a list under its number, and under its number from the end: 0, 1,
+    -2, -1.
+    """
     width, numbered = 2, enumerate(files.lines(text), 1)
-    for ends, group in itertools.groupby(numbered, lambda each: re.match(r"\s*$|-DOCSTART-", each[1]) is not None):
+    for ends, group in itertools.groupby(
+        numbered, lambda each: re.match(r"\s*$|-DOCSTART-", each[1]) is not None
+    ):
         sentence = () if ends else [(number, line, _columns(line)) for number, line in group]
         width = next((len(columns) for _, line, columns in sentence if line[0] != "#"), width)
         rows = dict[int, list[str]]()
         for number, line, columns in sentence:
             where, other = f"{path}, row {number}", len(columns) != width
             # `# text = ...`, but not `#this`.
-            if not rows and line[0] == "#" and (other or re.match("# |#begin document|#end document", line)):
+            if (
+                not rows
+                and line[0] == "#"
+                and (other or re.match("# |#begin document|#end document", line))
+            ):
                 continue
             if other:
                 raise BadInput(f"{where}: {len(columns)} columns, and the row before has {width}")
             if "" in columns:
-                raise BadInput(f"{where}: column {columns.index('')} is empty; write a tag, such as O, or _")
+                raise BadInput(
+                    f"{where}: column {columns.index('')} is empty; write a tag, such as O, or _"
+                )
             rows[number] = columns
         if rows:
-            lists = [list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)]
-            by_number = {str(n): column for start in (0, -len(lists)) for n, column in enumerate(lists, start)}
+            lists = [
+                list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)
+            ]
+            by_number = {
+                str(n): column
+                for start in (0, -len(lists))
+                for n, column in enumerate(lists, start)
+            }
             yield Record(f"{path}, row {min(rows)}", by_number)
 
 
 def _without_ranges(rows: list[list[str]]) -> list[list[str]]:
-    """Without the rows `1-2` and `1.1` of CoNLL-U, which has at least five columns and counts the words from 1."""
+    """Without the rows `1-2` and `1.1` of CoNLL-U, which has at least five columns and counts the
+    words from 1.
+    """
     words = [columns for columns in rows if not re.fullmatch(r"\d+[-.]\d+", columns[0])]
     counted = all(columns[0] == str(n) for n, columns in enumerate(words, 1))
     return words if words and counted and len(words[0]) > 4 else rows

@@ -25,12 +25,16 @@ def high(x: jax.Array) -> jax.Array:
 
 
 def dropout_rate(config: ModelConfig) -> float:
-    """Of what the last layer of a head reads: that of the model, but ALBERT, which has none, has one here."""
+    """Of what the last layer of a head reads: that of the model, but ALBERT, which has none, has
+    one here.
+    """
     return config.member.parts.sentence_dropout or config.dropout
 
 
 class Linear(nn.Module):
-    """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two classes."""
+    """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two
+    classes.
+    """
 
     config: ModelConfig
     features: int
@@ -44,7 +48,14 @@ class Linear(nn.Module):
         y_BCO = product("bcd,do->bco", x_BCD, kernel_DO)
         if self.use_bias:
             bias_O = parameter(
-                self, "bias", shape[1:], (None,), "vector", HEAD_DEPTH, nn.initializers.zeros, decays=False
+                self,
+                "bias",
+                shape[1:],
+                (None,),
+                "vector",
+                HEAD_DEPTH,
+                nn.initializers.zeros,
+                decays=False,
             )
             y_BCO = y_BCO + bias_O[None, None].astype(y_BCO.dtype)
         return y_BCO
@@ -65,7 +76,9 @@ class Summary(nn.Module):
 
 
 class Classifier(nn.Module):
-    """`outputs` numbers for each sequence of a row, from its `Summary`, or from its last vector alone."""
+    """`outputs` numbers for each sequence of a row, from its `Summary`, or from its last vector
+    alone.
+    """
 
     config: ModelConfig
     outputs: int
@@ -73,14 +86,18 @@ class Classifier(nn.Module):
     """(logits_BCO in at least float32, labels["label"]) -> loss_B."""
 
     def setup(self) -> None:
-        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS logits/kernel."""
+        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS
+        logits/kernel.
+        """
         summarised = self.config.member.cls != "none"
         self.summary = Summary(self.config) if summarised else None
         self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
         """logits_BCO, at least float32."""
-        read_BCD = self.summary(hidden, deterministic=deterministic) if self.summary else hidden.cls_BCD
+        read_BCD = (
+            self.summary(hidden, deterministic=deterministic) if self.summary else hidden.cls_BCD
+        )
         return self.logits(high(read_BCD))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
@@ -93,7 +110,9 @@ class Classifier(nn.Module):
 
 
 def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
-    """-log softmax at the label; the classes are the outputs of one sequence, or one of each sequence."""
+    """-log softmax at the label; the classes are the outputs of one sequence, or one of each
+    sequence.
+    """
     logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
     is_label_BN = jnp.arange(logits_BN.shape[1])[None] == label_B[:, None]
     return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)

@@ -50,16 +50,25 @@ def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
-    """F1 of all classes together (`f1_micro`), and the mean over the classes (`f1_macro`), of 0 and 1: [N, C].
+    """F1 of all classes together (`f1_micro`), and the mean over the classes (`f1_macro`), of 0 and
+    1: [N, C].
 
     Any number of classes may be true. The F1 of a class that is neither a label nor predicted is 0.
     """
-    both_C, size_C = (2 * label_NC * predicted_NC).sum(axis=0), (label_NC + predicted_NC).sum(axis=0)
-    return {"f1_micro": _ratio(both_C.sum(), size_C.sum()), "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1)))}
+    both_C, size_C = (
+        (2 * label_NC * predicted_NC).sum(axis=0),
+        (label_NC + predicted_NC).sum(axis=0),
+    )
+    return {
+        "f1_micro": _ratio(both_C.sum(), size_C.sum()),
+        "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1))),
+    }
 
 
 def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Matthews' correlation, for any number of classes (Gorodkin 2004, R_K); 0 where it is not defined."""
+    """Matthews' correlation, for any number of classes (Gorodkin 2004, R_K); 0 where it is not
+    defined.
+    """
     table_CC = confusion(label_N, predicted_N).astype(np.float64)
     label_C, predicted_C, count = table_CC.sum(axis=1), table_CC.sum(axis=0), table_CC.sum()
     above = np.trace(table_CC) * count - label_C @ predicted_C
@@ -107,8 +116,8 @@ def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()
 def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, int, str]]:
     """The entities [start, end) of one sentence with their types; `names` as of `entity_f1`.
 
-    An I or E behind a B or I of the same type continues its entity; every other mark starts one,
-    as an I does in IOB1. With BIOES and BILOU only S counts, and what starts with B and ends with E.
+    An I or E behind a B or I of the same type continues its entity; every other mark starts one, as
+    an I does in IOB1. With BIOES and BILOU only S counts, and what starts with B and ends with E.
     Raises BadInput if the labels are no `scheme`.
     """
     found = scheme((*names, *tags))
@@ -145,7 +154,9 @@ def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | N
         marks = {mark for mark, _, _ in tags.values()}
         if marks.issubset("BIOES") or marks.issubset("BILOU"):
             strict = not (marks.issubset("BIO") or marks.issubset("IOE"))
-            return {label: (mark.translate(_BIOES), kind) for label, (mark, _, kind) in tags.items()}, strict
+            return {
+                label: (mark.translate(_BIOES), kind) for label, (mark, _, kind) in tags.items()
+            }, strict
     return None
 
 
@@ -168,20 +179,28 @@ def words_f1(answer: str, predicted: str) -> float:
     return 2 * common / (len(words) + len(predicted_words))
 
 
-def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]) -> dict[str, float]:
-    """Scores of the predicted answers to the questions of a split ("" for none), as shares between 0 and 1.
+def squad(
+    answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
+) -> dict[str, float]:
+    """Scores of the predicted answers to the questions of a split ("" for none), as shares between
+    0 and 1.
 
-    The nearest of the true answers counts. `no_answer` says how much speaks against any answer, on any scale. Returns
-    `exact` and `f1`; if there are questions with and without an answer, `has_answer_exact` and so on; `best_exact` and
-    `best_f1`, if no answer is given above the best threshold for each, and these thresholds.
+    The nearest of the true answers counts. `no_answer` says how much speaks against any answer, on
+    any scale. Returns `exact` and `f1`; if there are questions with and without an answer,
+    `has_answer_exact` and so on; `best_exact` and `best_f1`, if no answer is given above the best
+    threshold for each, and these thresholds.
     """
     # An answer of nothing but articles and punctuation is none.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
     by_metric = {
-        name: np.array([max(metric(answer, said) for answer in true)
-                        for true, said in zip(nearest, predicted, strict=True)])
+        name: np.array(
+            [
+                max(metric(answer, said) for answer in true)
+                for true, said in zip(nearest, predicted, strict=True)
+            ]
+        )
         for name, metric in (("exact", exact), ("f1", words_f1))
-    }  # fmt: skip
+    }
     has_N, said_N = np.array([*map(bool, answers)]), np.array([*map(bool, predicted)], float)
     groups = {"": has_N | ~has_N}
     if len({*has_N}) > 1:
@@ -196,11 +215,15 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
     return scores
 
 
-def best_threshold(gain_N: np.ndarray, silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
-    """The best score and its threshold: questions with `no_answer` above the threshold get no answer.
+def best_threshold(
+    gain_N: np.ndarray, silent: int, no_answer: Sequence[float]
+) -> tuple[float, float]:
+    """The best score and its threshold: questions with `no_answer` above the threshold get no
+    answer.
 
-    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed score without any.
-    The lowest of equal thresholds wins. If it is best to answer nothing, the threshold is below every `no_answer`.
+    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed
+    score without any. The lowest of equal thresholds wins. If it is best to answer nothing, the
+    threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
     sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *gain_N[order_N]])

@@ -12,11 +12,12 @@ those of CLS less that of the best answer:
 
     [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
 
-In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam` starts, and as many
-ends of each are ranked by log p(start) + log p(end | start), or the sum of logits. A long paragraph is read in
-overlapping windows. One that does not hold the answer has none: its start and end are CLS. Of all windows with a start,
-the one with the most context around it counts. (`XLNetForQuestionAnswering` of transformers takes the true start for
-"no answer" in training, and adds probabilities, not their logarithms.)
+In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam`
+starts, and as many ends of each are ranked by log p(start) + log p(end | start), or the sum of
+logits. A long paragraph is read in overlapping windows. One that does not hold the answer has none:
+its start and end are CLS. Of all windows with a start, the one with the most context around it
+counts. (`XLNetForQuestionAnswering` of transformers takes the true start for "no answer" in
+training, and adds probabilities, not their logarithms.)
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class EndLogits(nn.Module):
 
 
 class Joined(nn.Module):
-    """W [h_t ; start_k] + b for all t and k, as W_h h_t + W_s start_k + b: the joined vectors are never stored."""
+    """W [h_t ; start_k] + b for all t and k, as W_h h_t + W_s start_k + b: the joined vectors are
+    never stored.
+    """
 
     config: ModelConfig
 
@@ -78,11 +81,18 @@ class Joined(nn.Module):
         """[B, K, T, D]; the parameters are those of a `Linear` from 2 D to D."""
         D = h_BTD.shape[-1]
         kernel = parameter(self, "kernel", (2 * D, D), ("embed", None), "kernel", HEAD_DEPTH)
-        bias_D = parameter(self, "bias", (D,), (None,), "vector", HEAD_DEPTH, nn.initializers.zeros, decays=False)
-        of_h_BTD, of_start_BKD = (
-            product("bqd,dc->bqc", x, part) for x, part in ((h_BTD, kernel[:D]), (start_BKD, kernel[D:]))
+        bias_D = parameter(
+            self, "bias", (D,), (None,), "vector", HEAD_DEPTH, nn.initializers.zeros, decays=False
         )
-        return of_h_BTD[:, None] + of_start_BKD[:, :, None] + bias_D[None, None, None].astype(h_BTD.dtype)
+        of_h_BTD, of_start_BKD = (
+            product("bqd,dc->bqc", x, part)
+            for x, part in ((h_BTD, kernel[:D]), (start_BKD, kernel[D:]))
+        )
+        return (
+            of_h_BTD[:, None]
+            + of_start_BKD[:, :, None]
+            + bias_D[None, None, None].astype(h_BTD.dtype)
+        )
 
 
 class AnswerClass(nn.Module):
@@ -92,7 +102,9 @@ class AnswerClass(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
-        """[B], from the expected vector of the start, whose logits are given, and the vector of CLS."""
+        """[B], from the expected vector of the start, whose logits are given, and the vector of
+        CLS.
+        """
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
         x_B1E = jnp.concatenate([start_BD, hidden.cls_BCD[:, 0]], axis=-1)[:, None]
@@ -114,18 +126,24 @@ class AnswerHead(nn.Module):
         self.answer_class = AnswerClass(self.config)
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """As in the module's docstring, loss_B; labels: start, end (positions), impossible (0 or 1), all [B]."""
+        """As in the module's docstring, loss_B; labels: start, end (positions), impossible (0 or
+        1), all [B].
+        """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
         end_BT = self.end_logits(h_BTD, _vectors(h_BTD, labels["start"][:, None]))[:, 0]
         end_BT = jnp.where(allowed_BT, end_BT, FAR)
         logit_B = self.answer_class(hidden, start_BT, deterministic=deterministic)
         # log(1 + exp(x)) - x y, without overflow.
-        no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
+        no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(
+            logit_B.dtype
+        )
         return _span_losses(start_BT, end_BT, labels) + 0.5 * no_answer_B
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K]; `no_answer` [B]."""
+        """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K];
+        `no_answer` [B].
+        """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         K, T = min(self.beam, h_BTD.shape[1]), h_BTD.shape[1]
         logits_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
@@ -135,9 +153,12 @@ class AnswerHead(nn.Module):
         end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
         # Counted from the end, so that the padding on the left does not matter.
         return {
-            "start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK,
+            "start": start_BK - T,
+            "start_score": start_score_BK,
+            "end": end_BKK - T,
+            "end_score": end_score_BKK,
             "no_answer": self.answer_class(hidden, logits_BT, deterministic=True),
-        }  # fmt: skip
+        }
 
 
 class SpanHead(nn.Module):
@@ -161,7 +182,9 @@ class SpanHead(nn.Module):
         return _span_losses(*self._scores(hidden), labels)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """As of `AnswerHead`, of spans that are no longer than `longest`, with logits; `no_answer`: the sum of CLS."""
+        """As of `AnswerHead`, of spans that are no longer than `longest`, with logits; `no_answer`:
+        the sum of CLS.
+        """
         (start_BT, end_BT), allowed_BT = self._scores(hidden), _paragraph(hidden)
         K, T = min(self.beam, start_BT.shape[1]), start_BT.shape[1]
         start_score_BK, start_BK = jax.lax.top_k(jnp.where(allowed_BT, start_BT, FAR), K)
@@ -169,9 +192,12 @@ class SpanHead(nn.Module):
         good_BKT = allowed_BT[:, None] & (length_BKT >= 1) & (length_BKT <= self.longest)
         end_score_BKK, end_BKK = jax.lax.top_k(jnp.where(good_BKT, end_BT[:, None], FAR), K)
         return {
-            "start": start_BK, "start_score": start_score_BK, "end": end_BKK, "end_score": end_score_BKK,
+            "start": start_BK,
+            "start_score": start_score_BK,
+            "end": end_BKK,
+            "end_score": end_score_BKK,
             "no_answer": start_BT[:, 0] + end_BT[:, 0],
-        }  # fmt: skip
+        }
 
 
 def _paragraph(hidden: Hidden) -> jax.Array:
@@ -201,7 +227,9 @@ class ContextWindow(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
-    """Position of the first: negative, counted from the end of the segment, with padding on the left."""
+    """Position of the first: negative, counted from the end of the segment, with padding on the
+    left.
+    """
     start_N: np.ndarray
     """First character of each in the context."""
     end_N: np.ndarray
@@ -229,21 +257,30 @@ class QuestionAnswering(Task):
         (context, question), settings = example.texts, self.config.finetune
         paragraph, asked = self._paragraph(context), self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
-            raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
+            raise BadInput(
+                f"{example.where}: nothing is left of the context after "
+                "normalisation; remove the question"
+            )
         first = last = -1  # piece of the answer
         if example.label:
             start, text = example.label[0]
             first, last = paragraph.covering(start, start + len(text))
         T, is_labelled, rows = self.config.data.segment_len, example.label is not None, list[Row]()
         none = T - 1 if is_labelled and not self.layout.first else 0
-        for window in layouts.windows(self.layout, T, paragraph.tokens_N, asked, settings.stride,
-                                      settings.max_question):  # fmt: skip
+        for window in layouts.windows(
+            self.layout, T, paragraph.tokens_N, asked, settings.stride, settings.max_question
+        ):
             part = slice(window.start, window.start + len(window.best_N))
             holds = part.start <= first and last < part.stop
-            start, end = ((window.first + piece - window.start) % T if holds else none for piece in (first, last))
+            start, end = (
+                (window.first + piece - window.start) % T if holds else none
+                for piece in (first, last)
+            )
             target = {"start": start, "end": end, "impossible": is_labelled and not holds}
             labels = {name: np.int32(x) for name, x in target.items()}
-            passage = ContextWindow(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+            passage = ContextWindow(
+                window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N
+            )
             tokens, segments = window.sequence
             rows.append(Row((tokens,), (segments,), labels, number, passage))
         return rows
@@ -255,16 +292,23 @@ class QuestionAnswering(Task):
             return SpanHead(config, settings.beam, settings.max_answer)
         return AnswerHead(config, settings.beam)
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
-        """The best answer that is not empty, its first character and its score, and what speaks for no answer.
+    def outputs(
+        self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[Json]:
+        """The best answer that is not empty, its first character and its score, and what speaks for
+        no answer.
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
         """
-        answers: list[Json] = [{"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples]
+        answers: list[Json] = [
+            {"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples
+        ]
         for b, row in enumerate(rows):
             best = answers[row.example]
             best["no_answer"] = min(best["no_answer"], float(predictions["no_answer"][b]))
-            score, start, end = max(self._candidates(predictions, b, row.more), default=(-np.inf, 0, 0))
+            score, start, end = max(
+                self._candidates(predictions, b, row.more), default=(-np.inf, 0, 0)
+            )
             if score > best["score"]:
                 text = examples[row.example].texts[0][start:end]
                 start += len(text) - len(text.lstrip())
@@ -276,7 +320,9 @@ class QuestionAnswering(Task):
                 each["no_answer"] -= each["score"]
         return answers
 
-    def _candidates(self, predictions: Labels, b: int, part: ContextWindow) -> list[tuple[float, int, int]]:
+    def _candidates(
+        self, predictions: Labels, b: int, part: ContextWindow
+    ) -> list[tuple[float, int, int]]:
         """(score, first character, character after the last) of the spans in the beam of a row."""
         start_K, end_KK = predictions["start"][b] - part.first, predictions["end"][b] - part.first
         score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]
@@ -284,13 +330,19 @@ class QuestionAnswering(Task):
         inside_K = (start_K >= 0) & (start_K < count)
         inside_K[inside_K] = part.best_N[start_K[inside_K]]
         length_KK = end_KK - start_K[:, None] + 1
-        good_KK = (length_KK >= 1) & (length_KK <= self.config.finetune.max_answer) & (end_KK < count)
+        good_KK = (
+            (length_KK >= 1) & (length_KK <= self.config.finetune.max_answer) & (end_KK < count)
+        )
         return [
             (float(score_KK[k, e]), int(part.start_N[start_K[k]]), int(part.end_N[end_KK[k, e]]))
             for k, e in np.argwhere(good_KK & inside_K[:, None])
         ]
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """The official scores; see `metrics.squad`."""
         true = [[text for _, text in example.label] for example in examples]
-        return metrics.squad(true, [each["answer"] for each in outputs], [each["no_answer"] for each in outputs])
+        return metrics.squad(
+            true, [each["answer"] for each in outputs], [each["no_answer"] for each in outputs]
+        )

@@ -17,9 +17,14 @@ from xlnet_jax.finetune.formats import Record, records
 from xlnet_jax.finetune.task import Example
 
 TEXTS = (
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
-    ("#1 String", "#2 String"), ("sentence",), ("text",),
-)  # fmt: skip
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("#1 String", "#2 String"),
+    ("sentence",),
+    ("text",),
+)
 """The usual names of texts: of GLUE's files and of TFDS."""
 LABELS = ["label", "gold_label", "Quality", "is_duplicate", "score", "labels", "answer"]
 """The usual names of labels."""
@@ -28,10 +33,11 @@ Read = Callable[[Record, list[str]], Sequence[Example]]
 
 
 def examples(read: Read, config: Config, source: str, first: Sequence[str] = ()) -> list[Example]:
-    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`.
+    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see
+    `records`.
 
-    Without `finetune.columns` a record is read by the names that were found in the first record of training, `first`;
-    one that lacks these texts by its own usual names.
+    Without `finetune.columns` a record is read by the names that were found in the first record of
+    training, `first`; one that lacks these texts by its own usual names.
     """
     found, columns = list[Example](), config.finetune.column_list()
     for record in records(config, source):
@@ -41,11 +47,15 @@ def examples(read: Read, config: Config, source: str, first: Sequence[str] = ())
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
-    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of these texts, of its
-    list `texts` or of its usual names. Raises BadInput."""
+    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of
+    these texts, of its list `texts` or of its usual names. Raises BadInput.
+    """
     columns, fields = config.finetune.column_list(), record.checked().fields
     if read is pairs:  # or single texts
-        read, columns = labelled, [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])]
+        read, columns = (
+            labelled,
+            [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])],
+        )
     if not fields.keys() & {*columns[:-1]}:
         if "texts" in fields:
             return [Example(tuple(record.list("texts")), None, record.where)]
@@ -73,7 +83,9 @@ def _named(names: Sequence[str], most: float, what: str) -> Sequence[str]:
 
 
 def labelled(record: Record, columns: list[str]) -> list[Example]:
-    """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
+    """Texts and a label: for classification, regression, and multiple choice from a table. Raises
+    BadInput.
+    """
     *texts, label = _named(columns or usual(record), math.inf, "a text and a label")
     value = record.field(label)
     value = tuple(value) if isinstance(value, list) else value
@@ -85,8 +97,8 @@ def labelled(record: Record, columns: list[str]) -> list[Example]:
 def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a tuple of labels, which may be empty. Raises BadInput.
 
-    They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names are then 0, 1, ...; or
-    a text with `|` between them, or else commas.
+    They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names
+    are then 0, 1, ...; or a text with `|` between them, or else commas.
     """
     (example,) = labelled(record, columns)
     if example.label in (None, ""):
@@ -100,8 +112,10 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     for name, value in zip(labels, given, strict=True):
         # Some writers of tables put Python's text of a list into a cell.
         if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
-            raise BadInput(f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number for each "
-                           "class has 0.0 and 1.0, and a cell has | between names")  # fmt: skip
+            raise BadInput(
+                f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number "
+                "for each class has 0.0 and 1.0, and a cell has | between names"
+            )
     return [example._replace(label=labels)]
 
 
@@ -113,7 +127,10 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     if "questions" in record.fields:
         return _questions(record)
     usual_names = [(context, "question", "options") for context in ("article", "context")]
-    *names, label = columns or [*record.first(usual_names, "question"), *record.first(zip(LABELS), "label")]
+    *names, label = columns or [
+        *record.first(usual_names, "question"),
+        *record.first(zip(LABELS), "label"),
+    ]
     texts = []
     for name in names:
         value = record.field(name)
@@ -123,8 +140,13 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 def _questions(record: Record) -> list[Example]:
     """Those of an article of RACE."""
-    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options")]
-    lists.append([None] * len(lists[0]) if record.field("answers") is None else record.list("answers"))
+    article, lists = (
+        record.text("article"),
+        [record.list(name) for name in ("questions", "options")],
+    )
+    lists.append(
+        [None] * len(lists[0]) if record.field("answers") is None else record.list("answers")
+    )
     if len({*map(len, lists)}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -140,7 +162,10 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
 
     The tuple is empty if the context holds no answer; a question without `answers` has no label.
     """
-    context, question, answers = *map(record.text, ("context", "question")), record.fields.get("answers")
+    context, question, answers = (
+        *map(record.text, ("context", "question")),
+        record.fields.get("answers"),
+    )
     start_and_text, given = operator.itemgetter("answer_start", "text"), ()
     try:
         if isinstance(answers, list):  # as SQuAD has them; TFDS has lists of texts and of starts
@@ -149,10 +174,14 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
             given = zip(*start_and_text(answers), strict=True)
         label = tuple(_found(record, context, *each) for each in given)
     except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
+        raise BadInput(
+            f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length"
+        ) from error
     impossible = record.fields.get("is_impossible")
     if impossible not in (None, True, False):
-        raise BadInput(f"{record.where}: 'is_impossible' must be true or false, and is {impossible!r}")
+        raise BadInput(
+            f"{record.where}: 'is_impossible' must be true or false, and is {impossible!r}"
+        )
     if impossible:
         label = ()  # only plausible ones
     elif answers is None:
@@ -168,15 +197,23 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
     if tags is None or tags is words:  # the last column is the only one
         return [Example(tuple(words), None, record.where)]
     if len(words) != len(record.list(names[1])) or not words:
-        raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
+        raise BadInput(
+            f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one"
+        )
     return [Example(tuple(words), tuple(tags), record.where)]
 
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
-    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    one, two, *label = _named(columns or usual_pair(record), 3, "two texts, or two and a similarity")
+    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises
+    BadInput.
+    """
+    one, two, *label = _named(
+        columns or usual_pair(record), 3, "two texts, or two and a similarity"
+    )
     given = ["" if value is None else value for value in map(record.field, label)]
-    return [Example((record.text(one), record.text(two)), given[0] if given else None, record.where)]
+    return [
+        Example((record.text(one), record.text(two)), given[0] if given else None, record.where)
+    ]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
@@ -189,10 +226,14 @@ def source_and_target(record: Record, columns: list[str]) -> list[Example]:
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
     """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
     if type(start) is not int or not isinstance(answer, str) or not answer.strip():
-        raise BadInput(f"{record.where}: an answer needs a text and a whole number as its start, not {start!r}, "
-                       f"{answer!r}")  # fmt: skip
+        raise BadInput(
+            f"{record.where}: an answer needs a text and a whole number as its start, "
+            f"not {start!r}, {answer!r}"
+        )
     start_at = max(0, start)
     places = (context.rfind(answer, 0, start_at + len(answer)), context.find(answer, start_at))
     if found := [place for place in places if place >= 0]:
         return min(found, key=lambda place: abs(place - start)), answer
-    raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
+    raise BadInput(
+        f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it"
+    )

@@ -1,10 +1,11 @@
-"""The Recipe of a task: the pretrained transformer on the content stream alone, and the head of the task.
+"""The Recipe of a task: the pretrained transformer on the content stream alone, and the head of the
+task.
 
     segment 1 .. S-1  ->  memory, no gradient          (`finetune.segments`)
     segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
-No position predicts a token, so there are no target slots and no query stream; every real position sees every other,
-or of a member without CLS those before it.
+No position predicts a token, so there are no target slots and no query stream; every real position
+sees every other, or of a member without CLS those before it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from xlnet_jax.train.recipe import Recipe, assemble
 class TaskModel:
     """A transformer and the head of a task: it has the functions of a `train.loss.LanguageModel`.
 
-    The tree of parameters is that of the transformer, the query stream's vector included (so that a fine-tuned model
-    can be exported whole), with the head's own under `head`.
+    The tree of parameters is that of the transformer, the query stream's vector included (so that a
+    fine-tuned model can be exported whole), with the head's own under `head`.
     """
 
     transformer: XLNet
@@ -69,11 +70,17 @@ class TaskModel:
         return ()
 
     def row_losses(
-        self, params: Any, batch: TaskBatch, memory: tuple[()], dropout_key: jax.Array | None = None,
+        self,
+        params: Any,
+        batch: TaskBatch,
+        memory: tuple[()],
+        dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:  # fmt: skip
+    ) -> RowLosses:
         """The losses of a batch, or of some rows of it."""
-        loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
+        loss_B = self._losses(
+            params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key
+        )
         weight_B = batch.weight.astype(loss_B.dtype)
         return RowLosses({"task": (weighed(loss_B, weight_B), weight_B)}, memory)
 
@@ -83,13 +90,23 @@ class TaskModel:
         predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
         return self._losses(params, hidden, batch), predictions
 
-    def _losses(self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None) -> jax.Array:
+    def _losses(
+        self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None
+    ) -> jax.Array:
         return self.head.apply(
-            {"params": params["head"]}, hidden, batch.labels, method="losses", **_dropout(dropout_key, 2)
+            {"params": params["head"]},
+            hidden,
+            batch.labels,
+            method="losses",
+            **_dropout(dropout_key, 2),
         )
 
     def hidden(
-        self, params: Any, batch: TaskBatch, dropout_key: jax.Array | None = None, rows_B: jax.Array | None = None
+        self,
+        params: Any,
+        batch: TaskBatch,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
     ) -> Hidden:
         """Reads all segments of every sequence, and returns the vectors of the last one."""
         (B, C, S, _), config = batch.tokens.shape, self.transformer.config
@@ -99,20 +116,31 @@ class TaskModel:
         def run(params: Any, segment: int, memory: Memory) -> Output:
             # Every segment has its own dropout masks.
             return self.transformer.apply(  # type: ignore[return-value]
-                {"params": params}, self._segment(batch, segment), memory, rows_N, **_dropout(dropout_key, 3 + segment)
+                {"params": params},
+                self._segment(batch, segment),
+                memory,
+                rows_N,
+                **_dropout(dropout_key, 3 + segment),
             )
 
         slots = config.memory_len if S > 1 else 0
         memory = empty_memory(config, B * C, slots)
         for segment in range(S - 1 if slots else 0):
-            filled = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
+            filled = jax.lax.stop_gradient(
+                run(jax.lax.stop_gradient(params), segment, memory).memory
+            )
             # The padding before a text is at the left end of the memory.
             real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
-        dropped = self.transformer.parts.output_dropout or self.task.config.finetune.task in config.member.dropped_tasks
+        dropped = (
+            self.transformer.parts.output_dropout
+            or self.task.config.finetune.task in config.member.dropped_tasks
+        )
         drop = Dropout(dropout_rate(config) if dropped else 0.0)
-        h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
+        h_NTD = drop.apply(
+            {}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1)
+        )
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
     def _is_text(self, tokens: Any) -> Any:
@@ -120,31 +148,49 @@ class TaskModel:
 
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""
-        tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
+        tokens, kinds = (
+            x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments)
+        )
         none, member = np.zeros((len(tokens), 0), np.int32), self.transformer.config.member
         if member.segments == 1:
             kinds = jnp.zeros_like(kinds)
-        # A text that ends without CLS is read from left to right. `valid_B` of the memory says how much of it is text.
+        # A text that ends without CLS is read from left to right. `valid_B` of the memory says how
+        # much of it is text.
         rank_T = np.arange(tokens.shape[1], dtype=np.int32) if member.cls == "none" else 0
-        return forward_text(tokens, jnp.where(self._is_text(tokens), rank_T, NEVER), kinds, none, continues=segment > 0)
+        return forward_text(
+            tokens,
+            jnp.where(self._is_text(tokens), rank_T, NEVER),
+            kinds,
+            none,
+            continues=segment > 0,
+        )
 
     def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array) -> Hidden:
         B, C, _, T = batch.tokens.shape
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
-        return Hidden(h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.member.cls)
+        return Hidden(
+            h_BCTD, self._is_text(last), kinds, rows_B, self.transformer.config.member.cls
+        )
 
 
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
     """Arguments of `apply`: without a key dropout is off, and every use has a key of its own."""
-    return {"deterministic": key is None, "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)}}
+    return {
+        "deterministic": key is None,
+        "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)},
+    }
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
-    """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the labels."""
+    """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the
+    labels.
+    """
     if isinstance(task, TextToText):
         objective = config.objective
-        transformer = XLNet(config.model, None, config.compat, objective if objective.causal else PREFIX)
+        transformer = XLNet(
+            config.model, None, config.compat, objective if objective.causal else PREFIX
+        )
         model: Any = TextToTextModel(transformer, label_smoothing=config.train.label_smoothing)
     else:
         model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
@@ -152,9 +198,12 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     def example_batch(batch_size: int) -> TaskBatch:
         return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
-    # As of masked language modelling without memory, and as a rule without targets: the content stream alone.
+    # As of masked language modelling without memory, and as a rule without targets: the content
+    # stream alone.
     predicted = config.data.segment_len if isinstance(task, TextToText) else 0
-    alone = config.changed(model={"memory_len": 0}, data={"num_predict": predicted, "objective": "mlm"})
+    alone = config.changed(
+        model={"memory_len": 0}, data={"num_predict": predicted, "objective": "mlm"}
+    )
     # A segment that only fills the memory needs the forward pass.
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
     forward = config.train.batch_size * sum(flops.forward_flops(bare).values())

@@ -1,7 +1,9 @@
-"""From a configuration to a task, its tokenizer and its encoded examples, before any device is used.
+"""From a configuration to a task, its tokenizer and its encoded examples, before any device is
+used.
 
-The architecture (`config.ARCHITECTURE`) and the tokenizer are those of the pretrained run (`checkpoint.init_from`), or
-later of the work directory itself; a run from scratch takes them from the configuration.
+The architecture (`config.ARCHITECTURE`) and the tokenizer are those of the pretrained run
+(`checkpoint.init_from`), or later of the work directory itself; a run from scratch takes them from
+the configuration.
 
 The rows of a task in batches are a function of the step:
 
@@ -9,8 +11,9 @@ The rows of a task in batches are a function of the step:
     n = first + (step - start) * B + row of the batch
     epoch = n // N
 
-This is the stream of pretraining with windows of one "token" (a row) and one window per block: (start, first, B) is an
-entry of its data plan. So the batch size may change, and a resumed run reads what an undisturbed one would have read.
+This is the stream of pretraining with windows of one "token" (a row) and one window per block:
+(start, first, B) is an entry of its data plan. So the batch size may change, and a resumed run
+reads what an undisturbed one would have read.
 """
 
 from __future__ import annotations
@@ -70,28 +73,43 @@ class TaskData:
         """See `Task.stream`."""
         return dataclasses.replace(self.task, config=config).stream(self.rows)
 
-    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
+    def build(
+        self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    ) -> TaskBatch:
         """The batch of the rows that `where` names."""
         together = len(where.block_B) // len(rows)
-        groups = [joined([self.rows[n] for n in numbers]) for numbers in where.block_B.reshape(-1, together).tolist()]
+        groups = [
+            joined([self.rows[n] for n in numbers])
+            for numbers in where.block_B.reshape(-1, together).tolist()
+        ]
         batch = self.task.batch(groups, len(rows), self.task.config.data.segment_len // together)
         return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
 
 def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
-    """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
+    """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot
+    use.
+    """
     rows = rows_of(task, examples)
     ids = [np.concatenate(row.tokens) for row in rows]
-    unknown.warn_of_texts(task.tokenizer, path, ids, lambda row: " ".join(examples[rows[row].example].texts))
+    unknown.warn_of_texts(
+        task.tokenizer, path, ids, lambda row: " ".join(examples[rows[row].example].texts)
+    )
     digest = hashlib.sha256()
     for row in rows:
-        for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
+        for array in (
+            *row.tokens,
+            *row.segments,
+            *(row.labels[name] for name in sorted(row.labels)),
+        ):
             digest.update(str(array.shape).encode() + array.tobytes())
     return TaskData(path, task, tuple(examples), tuple(rows), digest.hexdigest())
 
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
-    """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
+    """The rows of all examples. Raises BadInput, with the place, for an example that the task
+    cannot use.
+    """
     before, rows = list[Example](), list[Row]()
     for example in examples:
         add(task, example, before, rows)
@@ -99,38 +117,54 @@ def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
 
 
 def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
-    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the task cannot use it."""
+    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the
+    task cannot use it.
+    """
     (low, high), count = task.texts, len(example.texts)
     if not low <= count <= high:
-        wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+        wanted = (
+            f"{low}"
+            if low == high
+            else f"{low} or more"
+            if high == math.inf
+            else f"{low} to {high}"
+        )
         raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
     for text in example.texts:
         if not isinstance(text, str) or not text.strip():
-            what = "a text is empty" if isinstance(text, str) else f"{str(text)[:60]!r} is not a text"
+            what = (
+                "a text is empty" if isinstance(text, str) else f"{str(text)[:60]!r} is not a text"
+            )
             raise BadInput(f"{example.where}: {what}; correct the row or remove it")
     try:
         new = task.encode(len(examples), example)
     except Unseen as error:
         raise BadInput(f"{example.where}: {error}; correct the row or remove it") from error
     if rows and len(new[0].tokens) != len(rows[0].tokens):
-        raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
-                       "every example needs the same number")  # fmt: skip
+        raise BadInput(
+            f"{example.where}: {count} texts, and {examples[0].where} has "
+            f"{len(examples[0].texts)}; every example needs the same number"
+        )
     examples.append(example)
     rows += new
 
 
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
-    """Reads and encodes the examples, for training and of the dev set; all that was decided is in their `task.config`.
+    """Reads and encodes the examples, for training and of the dev set; all that was decided is in
+    their `task.config`.
 
-    If the run of `workdir` has started, its model and tokenizer are taken from there: `init_from` may be gone.
+    If the run of `workdir` has started, its model and tokenizer are taken from there: `init_from`
+    may be gone.
 
-    Raises BadInput: no task, a key that it does not read, a source or an example that cannot be used, a tokenizer that
-    is not the model's.
+    Raises BadInput: no task, a key that it does not read, a source or an example that cannot be
+    used, a tokenizer that is not the model's.
     """
     if config.pretrains:
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
     if not config.finetune.train:
-        raise BadInput("finetune.train is empty; name the training examples: --config.finetune.train=FILE")
+        raise BadInput(
+            "finetune.train is empty; name the training examples: --config.finetune.train=FILE"
+        )
     kind, started = TASKS[config.finetune.task], workdirs.read_config(workdir) is not None
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
@@ -147,32 +181,46 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     warn_of_export(tokenizer, config)
     train = encode(kind(config, tokenizer), config.finetune.train, examples)
     if len(train.rows) < config.train.batch_size:
-        raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
-                       f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
+        raise BadInput(
+            f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
+            f"train.batch_size={config.train.batch_size}; use a smaller batch"
+        )
     if config.finetune.epochs and config.train.steps == TrainConfig().steps:
         config = _in_epochs(config, train.stream(config), bool(dev_examples))
         train = dataclasses.replace(train, task=kind(config, tokenizer))
     task = train.task
     # What it cannot do with its examples.
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
-        log.warning("the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes %.60r; use one "
-                    "that keeps all, as `prepare` makes them", quantity(len(lost), "target"), len(train.examples),
-                    *lost[0])  # fmt: skip
+        log.warning(
+            "the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes "
+            "%.60r; use one that keeps all, as `prepare` makes them",
+            quantity(len(lost), "target"),
+            len(train.examples),
+            *lost[0],
+        )
     if isinstance(task, TokenClassification) and task.no_entities:
         log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
     dev = encode(task, config.finetune.dev or train.path, dev_examples) if dev_examples else None
-    log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
-             quantity(len(train.rows), "row"), quantity(len(dev_examples), "dev example"))  # fmt: skip
+    log.info(
+        "%s: %s in %s, %s",
+        config.finetune.task,
+        quantity(len(examples), "training example"),
+        quantity(len(train.rows), "row"),
+        quantity(len(dev_examples), "dev example"),
+    )
     return train, dev
 
 
 def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list[Example]]:
-    """The labelled examples, for training and of the dev set, and the configuration with the names of their labels and
-    columns. Raises BadInput."""
+    """The labelled examples, for training and of the dev set, and the configuration with the names
+    of their labels and columns. Raises BadInput.
+    """
     source, path = config.finetune.train, config.finetune.dev
     guessed = kind.usual and not config.finetune.columns
     usual = [*kind.usual(next(formats.records(config, source)).checked())] if guessed else []
-    examples, dev = (readers.examples(kind.read, config, each, usual) if each else [] for each in (source, path))
+    examples, dev = (
+        readers.examples(kind.read, config, each, usual) if each else [] for each in (source, path)
+    )
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
@@ -185,8 +233,10 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
         raise BadInput(f"{source} has {has}; a task needs at least two")
     if usual and len(counts := {len(example.texts) for example in examples}) == 1:
         if other := [example for example in dev if len(example.texts) not in counts]:
-            raise BadInput(f"{other[0].where}: the number of texts is {len(other[0].texts)}, and in {source} it is "
-                           f"{counts.pop()}; every example needs the same number")  # fmt: skip
+            raise BadInput(
+                f"{other[0].where}: the number of texts is {len(other[0].texts)}, and in {source} "
+                f"it is {counts.pop()}; every example needs the same number"
+            )
         config = config.changed(finetune={"columns": configs.joined(usual)})
     if not path and config.finetune.dev_share:
         examples, dev = _split(examples, config)
@@ -197,43 +247,58 @@ def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], 
     """The training examples without those of `finetune.dev_share`, and these."""
     held = max(1, round(len(examples) * config.finetune.dev_share))
     order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
-    log.info("finetune.dev is empty: %d of %s of %s are the dev set", held, quantity(len(examples), "example"),
-             config.finetune.train)  # fmt: skip
+    log.info(
+        "finetune.dev is empty: %d of %s of %s are the dev set",
+        held,
+        quantity(len(examples), "example"),
+        config.finetune.train,
+    )
     dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
     return train, dev
 
 
 def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
-    """The configuration with the keys that follow from `finetune.epochs`, but for those that are set.
+    """The configuration with the keys that follow from `finetune.epochs`, but for those that are
+    set.
 
     Raises BadInput if they do not fit.
     """
     plan = extend_plan((), 0, config.train.batch_size, 1)
     steps, each = (
-        bisect.bisect_left(range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0])
+        bisect.bisect_left(
+            range(LARGEST_INT), epochs, key=lambda step: stream.epochs(step, plan)[0]
+        )
         for epochs in (config.finetune.epochs, 1)
     )
     follow = {
-        "train.steps": steps, "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
-        "optimizer.warmup_steps": steps // 10, "checkpoint.every": each, "evaluation.every": each * scored,
+        "train.steps": steps,
+        "train.steps_per_dispatch": math.gcd(each, config.train.steps_per_dispatch),
+        "optimizer.warmup_steps": steps // 10,
+        "checkpoint.every": each,
+        "evaluation.every": each * scored,
         "checkpoint.keep_best": int(scored),
-    }  # fmt: skip
+    }
     values, usual = configs.flat(config), configs.flat(Config())
     values |= {name: value for name, value in follow.items() if values[name] == usual[name]}
     return configs.from_dict(configs.nested(values))
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
-    """The configuration with the architecture of the parameters, those of the work directory if the run has `started`,
-    and their tokenizer."""
+    """The configuration with the architecture of the parameters, those of the work directory if the
+    run has `started`, and their tokenizer.
+    """
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
     source, step = (started, None) if started else restore.run_of(init_from)
     if source:
         if workdirs.read_config(source) is None:
-            raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
-                           "directory")  # fmt: skip
+            raise BadInput(
+                f"checkpoint.init_from={init_from}: no config.json in {source}; "
+                "name a pretrained work directory"
+            )
         tokenizer, trained = workdirs.tokenizer(source), workdirs.config_at(source, step=step)[0]
-        config = config.changed(model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE})
+        config = config.changed(
+            model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE}
+        )
         if "memory_len" in config.model.member.required:  # a configuration has one as a rule
             config = config.changed(model={"memory_len": 0})
         if config.finetune.task == "text_to_text":  # a left-to-right model has other parts
@@ -243,22 +308,32 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         except BadInput as error:
             raise BadInput(f"the model of {source} does not fit this task: {error}") from error
         if named and (other := _tokenizer(named)).sha256 != tokenizer.sha256:
-            raise BadInput(f"finetune.tokenizer={named} ({other.sha256[:12]}) is not the tokenizer of {source} "
-                           f"({tokenizer.sha256[:12]}); leave it empty")  # fmt: skip
+            raise BadInput(
+                f"finetune.tokenizer={named} ({other.sha256[:12]}) is not the tokenizer of "
+                f"{source} ({tokenizer.sha256[:12]}); leave it empty"
+            )
         return config, tokenizer
     if not named:
-        raise BadInput("checkpoint.init_from is empty; name a pretrained work directory, or for a run from scratch "
-                       "finetune.tokenizer")  # fmt: skip
+        raise BadInput(
+            "checkpoint.init_from is empty; name a pretrained work directory, or for a run from "
+            "scratch finetune.tokenizer"
+        )
     tokenizer = _tokenizer(named)
     return config.changed(model={"vocab_size": tokenizer.vocab_size, "spare_rows": 0}), tokenizer
 
 
 def _tokenizer(path: str) -> Tokenizer:
     """The tokenizer of a work directory, or that of a file."""
-    return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
+    return (
+        workdirs.tokenizer(path)
+        if workdirs.read_config(path) is not None
+        else open_tokenizer(files.resolve(path))
+    )
 
 
-def _labelled(kind: type[Task], config: Config, source: str, examples: list[Example]) -> list[Example]:
+def _labelled(
+    kind: type[Task], config: Config, source: str, examples: list[Example]
+) -> list[Example]:
     """The examples that have a label; one line tells of the others.
 
     Raises BadInput if these may not be left out, or are all.
@@ -272,8 +347,10 @@ def _labelled(kind: type[Task], config: Config, source: str, examples: list[Exam
     of_all = f"{len(without):,} of {quantity(len(examples), 'example')}"
     what = f"{source}: {of_all} without a label: {values}, the first in {without[0].where}"
     if len(without) == len(examples) or not config.finetune.drop_unlabelled:
-        raise BadInput(f"{what}; give labels, or remove the rows; finetune.drop_unlabelled=True leaves out some, not "
-                       "all")  # fmt: skip
+        raise BadInput(
+            f"{what}; give labels, or remove the rows; "
+            "finetune.drop_unlabelled=True leaves out some, not all"
+        )
     log.warning("%s; left out", what)
     return [example for example in examples if not is_none(example.label)]
 
@@ -282,20 +359,26 @@ def _sorted(labels: set[str], source: str) -> list[str]:
     """The names of labels in order, numbers by their value. Raises BadInput for a text."""
     for name in labels:
         if len(name) > 1000:
-            raise BadInput(f"{source}: the label {name[:60]!r} has {len(name)} characters; name its column with "
-                           "finetune.columns")  # fmt: skip
+            raise BadInput(
+                f"{source}: the label {name[:60]!r} has {len(name)} characters; "
+                "name its column with finetune.columns"
+            )
     return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 
 def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
     """The task of a fine-tuned model. Raises BadInput."""
     if config.pretrains:
-        raise BadInput(f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
+        raise BadInput(
+            f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`"
+        )
     return TASKS[config.finetune.task](config, tokenizer)
 
 
 def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:
-    """The recipe of pretraining or, of a fine-tuned model, of its task: for the shapes of all parameters."""
+    """The recipe of pretraining or, of a fine-tuned model, of its task: for the shapes of all
+    parameters.
+    """
     if config.pretrains:
         return make_recipe(config)
     task = trained(config, tokenizer, "")

@@ -4,15 +4,16 @@
     Hidden -> its losses, in a training step
     Hidden -> its predictions -> Task.outputs, .score
 
-A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It says four things:
-`sequences` lay an example out, `target` is its label, `head` reads the vectors, `output` is what `predict` gives.
-`classification` is the smallest complete task.
+A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It
+says four things: `sequences` lay an example out, `target` is its label, `head` reads the vectors,
+`output` is what `predict` gives. `classification` is the smallest complete task.
 
-Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
-(`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the left, so that every sequence
-ends at the last position of its last segment; there is CLS, and what a head reads stands at -1. Those of members with
-learned positions are padded on the right, and CLS is the first piece; GPT-2 has none, and its last piece is read.
-Padding is a piece that no text has; no position of a text sees it.
+Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a
+sequence (`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the
+left, so that every sequence ends at the last position of its last segment; there is CLS, and what a
+head reads stands at -1. Those of members with learned positions are padded on the right, and CLS is
+the first piece; GPT-2 has none, and its last piece is read. Padding is a piece that no text has; no
+position of a text sees it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Example(NamedTuple):
     """One labelled example, as read."""
 
     texts: tuple[str, ...]
-    """As the task wants them: one sentence, two, (context, question), (context, question, option, option, ...)."""
+    """As the task wants them: one sentence, two, (context, question), (context, question, option,
+    option, ...).
+    """
     label: Any
     """As read: text, number, list of answers; None if there is none, as in `predict`."""
     where: str
@@ -54,11 +57,13 @@ class Example(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of a batch before padding. An example has one, or several (the windows of a long context).
+    """One row of a batch before padding. An example has one, or several (the windows of a long
+    context).
 
-    All rows of a task have the same number C of sequences, and labels of the same names, shapes and dtypes; a row
-    without labels has zeros. Labels that are positions count in the padded last segment: with padding on the left a
-    piece that is k pieces before the end of its sequence is at T - k, with padding on the right piece k is at k.
+    All rows of a task have the same number C of sequences, and labels of the same names, shapes and
+    dtypes; a row without labels has zeros. Labels that are positions count in the padded last
+    segment: with padding on the left a piece that is k pieces before the end of its sequence is at
+    T - k, with padding on the right piece k is at k.
     """
 
     tokens: tuple[np.ndarray, ...]
@@ -69,14 +74,18 @@ class Row(NamedTuple):
     example: int
     """Number of its example."""
     more: Any = None
-    """What `outputs` needs of a row, such as the characters behind its pieces; never on a device."""
+    """What `outputs` needs of a row, such as the characters behind its pieces; never on a
+    device.
+    """
 
 
 def joined(rows: Sequence[Row]) -> Row:
     """Rows with labels of each sequence as one row; a single one is itself."""
     if len(rows) == 1:
         return rows[0]
-    tokens, segments = (sum((getattr(row, name) for row in rows), ()) for name in ("tokens", "segments"))
+    tokens, segments = (
+        sum((getattr(row, name) for row in rows), ()) for name in ("tokens", "segments")
+    )
     labels = {name: np.concatenate([row.labels[name] for row in rows]) for name in rows[0].labels}
     return Row(tokens, segments, labels, rows[0].example)
 
@@ -101,7 +110,9 @@ class Hidden:
     """What a head reads."""
 
     h_BCTD: jax.Array
-    """Content stream of the last segments after the last layer and the dropout before a head, compute dtype."""
+    """Content stream of the last segments after the last layer and the dropout before a head,
+    compute dtype.
+    """
     real_BCT: jax.Array
     """bool: not padding."""
     segments_BCT: jax.Array
@@ -121,12 +132,27 @@ class Hidden:
     @property
     def cls_BCD(self) -> jax.Array:
         """The vectors of CLS; without one those of the last pieces, which have seen all others."""
-        return self.last_BCD if self.cls == "none" else self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
+        return (
+            self.last_BCD
+            if self.cls == "none"
+            else self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
+        )
 
 
-OF_ALL_TASKS = frozenset({
-    "task", "train", "dev", "dev_share", "epochs", "columns", "metric", "tokenizer", "patience",
-    "drop_unlabelled"})  # fmt: skip
+OF_ALL_TASKS = frozenset(
+    {
+        "task",
+        "train",
+        "dev",
+        "dev_share",
+        "epochs",
+        "columns",
+        "metric",
+        "tokenizer",
+        "patience",
+        "drop_unlabelled",
+    }
+)
 """Keys of `finetune` that every task reads."""
 
 
@@ -134,8 +160,8 @@ OF_ALL_TASKS = frozenset({
 class Task(abc.ABC):
     """One kind of task: all that the program knows of it. Holds no array of a device.
 
-    A sequence may have up to `length` pieces. The names of labels are in `finetune.labels`; if the user has set none,
-    the caller has set those of the training examples, sorted.
+    A sequence may have up to `length` pieces. The names of labels are in `finetune.labels`; if the
+    user has set none, the caller has set those of the training examples, sorted.
     """
 
     config: Config
@@ -144,14 +170,17 @@ class Task(abc.ABC):
     read: ClassVar[Any]
     """Its `readers.Read`."""
     usual: ClassVar[Any] = None
-    """The function of `readers` that finds the usual names of its texts, if there are several such names."""
+    """The function of `readers` that finds the usual names of its texts, if there are several such
+    names.
+    """
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)
     """The fewest and the most texts of an example."""
     any_length: ClassVar[bool] = True
-    """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
-    batches of texts of similar length."""
+    """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then
+    `predict` makes batches of texts of similar length.
+    """
     several_lengths: ClassVar[bool] = False
     """Whether the batches of a run have several lengths; see `stream`."""
     no_label: ClassVar[Any] = staticmethod(unlabelled.rule)
@@ -162,8 +191,10 @@ class Task(abc.ABC):
     def __post_init__(self) -> None:
         """Raises BadInput if the task has no score `finetune.metric`."""
         if self.metric not in self.metrics:
-            raise BadInput(f"finetune.metric={self.metric} is no score of {self.config.finetune.task}; use "
-                           f"{' or '.join(self.metrics)}")  # fmt: skip
+            raise BadInput(
+                f"finetune.metric={self.metric} is no score of {self.config.finetune.task}; use "
+                f"{' or '.join(self.metrics)}"
+            )
 
     @classmethod
     def check_options(cls, config: Config) -> None:
@@ -171,9 +202,15 @@ class Task(abc.ABC):
         usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
         for name, value in vars(config.finetune).items():
             if value != usual[name] and name not in known:
-                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options)) or "no such key"
-                raise BadInput(f"finetune.{name}={value} has no meaning with finetune.task={config.finetune.task}, "
-                               f"which reads {read}; leave it at {usual[name]!r}")  # fmt: skip
+                read = (
+                    ", ".join(f"finetune.{option}" for option in sorted(cls.options))
+                    or "no such key"
+                )
+                raise BadInput(
+                    f"finetune.{name}={value} has no meaning with "
+                    f"finetune.task={config.finetune.task}, which reads {read}; "
+                    f"leave it at {usual[name]!r}"
+                )
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
@@ -198,7 +235,9 @@ class Task(abc.ABC):
         """The number of a label of an example. Raises BadInput."""
         if str(label) not in self.labels:
             some = ", ".join(self.labels[:10]) + (", ..." if len(self.labels) > 10 else "")
-            raise BadInput(f"{example.where}: unknown label {str(label)[:60]!r}; finetune.labels are {some}")
+            raise BadInput(
+                f"{example.where}: unknown label {str(label)[:60]!r}; finetune.labels are {some}"
+            )
         return self.labels.index(str(label))
 
     @property
@@ -213,7 +252,9 @@ class Task(abc.ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
+        """The names in `score` that may rank checkpoints, the usual one first; all are better if
+        they are higher.
+        """
         return self.ranking
 
     @property
@@ -222,15 +263,22 @@ class Task(abc.ABC):
         return self.config.finetune.metric or self.metrics[0]
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """The rows of example `number`, as a rule one. Raises BadInput, starting with `example.where`."""
+        """The rows of example `number`, as a rule one. Raises BadInput, starting with
+        `example.where`.
+        """
         tokens, segments = zip(*self.sequences(example), strict=True)
         return [Row(tokens, segments, self.target(example), number)]
 
     def sequences(self, example: Example) -> Sequence[layouts.Sequence]:
-        """Its sequences; as a rule one of all texts. Raises BadInput if normalisation leaves nothing of a text."""
+        """Its sequences; as a rule one of all texts. Raises BadInput if normalisation leaves
+        nothing of a text.
+        """
         parts = [self.tokenizer.encode(text) for text in example.texts]
         if not all(map(len, parts)):
-            raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
+            raise BadInput(
+                f"{example.where}: a text is empty after normalisation; "
+                "correct the row or remove it"
+            )
         return [layouts.sentences(self.layout, self.length, *parts)]
 
     def target(self, example: Example) -> Labels:
@@ -242,42 +290,66 @@ class Task(abc.ABC):
         return example.label
 
     def stream(self, rows: Sequence[Row]) -> Stream:
-        """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k the length."""
-        return Stream((ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False)
+        """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k
+        the length.
+        """
+        return Stream(
+            (ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False
+        )
 
     def head(self, config: ModelConfig) -> Any:
-        """Its head: a Flax module, whose parameters are under `head`; their depth is `model.heads.DEPTH`.
+        """Its head: a Flax module, whose parameters are under `head`; their depth is
+        `model.heads.DEPTH`.
 
-            losses(hidden, labels, *, deterministic)    loss_B. All parameters must be used here: `init` runs it. In
-                                                        training these are the rows of one device (and micro-batch).
-            predictions(hidden)                         small arrays with rows first, without dropout: logits, vectors
+            losses(hidden, labels, *, deterministic)    loss_B. All parameters must be used here:
+                                                        `init` runs it. In training these are the
+                                                        rows of one device (and micro-batch).
+            predictions(hidden)                         small arrays with rows first, without
+                                                        dropout: logits, vectors
 
-        Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
-        needs an rng named `dropout`. For the export, `Peer.heads` has the names of its layers.
+        Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at
+        least float32. Dropout needs an rng named `dropout`. For the export, `Peer.heads` has the
+        names of its layers.
         """
         raise NotImplementedError
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
+    def outputs(
+        self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[Json]:
         """One JSON object for each example, as a rule the `output` of its row.
 
         `predictions` are those of the head for all rows of `examples`, in their order, on the host.
         """
-        return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
+        return [
+            self.output({name: array[b] for name, array in predictions.items()})
+            for b in range(len(rows))
+        ]
 
     def output(self, prediction: Labels) -> Json:
-        """The JSON object of a row: label and scores, answer, vector. For a task without `outputs` of its own."""
+        """The JSON object of a row: label and scores, answer, vector. For a task without `outputs`
+        of its own.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """The scores of what `outputs` has returned for labelled examples: sums divided once, on the host."""
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """The scores of what `outputs` has returned for labelled examples: sums divided once, on
+        the host.
+        """
 
     def batch(self, rows: Sequence[Row], size: int, segment_len: int | None = None) -> TaskBatch:
-        """Pads rows into a batch of `size`; missing ones repeat the first with weight 0. None = as configured."""
+        """Pads rows into a batch of `size`; missing ones repeat the first with weight 0. None = as
+        configured.
+        """
         T = segment_len or self.config.data.segment_len
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         shape = (size, len(rows[0].tokens), self.config.finetune.segments * T)
-        tokens, kinds = np.full(shape, self.tokenizer.special.pad, np.int32), np.zeros(shape, np.int32)
+        tokens, kinds = (
+            np.full(shape, self.tokenizer.special.pad, np.int32),
+            np.zeros(shape, np.int32),
+        )
         for b, row in enumerate(filled):
             for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
                 first = self.layout.origin(pieces) % shape[2]

@@ -1,4 +1,6 @@
-"""The tasks by `finetune.task`: a new one is a class, a row here, and a choice of the configuration key."""
+"""The tasks by `finetune.task`: a new one is a class, a row here, and a choice of the configuration
+key.
+"""
 
 from __future__ import annotations
 

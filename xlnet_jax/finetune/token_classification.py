@@ -1,7 +1,7 @@
 """A label for every word: tags of names (BIO, BIOES), parts of speech.
 
-The label of a word is predicted at its first piece; other pieces have none. A sentence that is longer than the segment
-is cut between words into several rows.
+The label of a word is predicted at its first piece; other pieces have none. A sentence that is
+longer than the segment is cut between words into several rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class TokenHead(nn.Module):
         return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
+        """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no
+        word starts here.
+        """
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)
         nll_BT = cross_entropy(logits_NO, labels["label"].reshape(-1)).reshape(is_word_BT.shape)
@@ -82,7 +84,10 @@ class TokenClassification(Task):
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
         # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
-        words = [word if len(word) else np.array([self.tokenizer.special.unk], np.int32) for word in words]
+        words = [
+            word if len(word) else np.array([self.tokenizer.special.unk], np.int32)
+            for word in words
+        ]
         labels = [0] * len(words)
         if example.label is not None:
             labels = [self.label_number(name, example) for name in example.label]
@@ -102,17 +107,28 @@ class TokenClassification(Task):
         """See `TokenHead`."""
         return TokenHead(config, len(self.labels))
 
-    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[Json]:
+    def outputs(
+        self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[Json]:
         """`labels` of all words; `Row.more` has the places of their first pieces."""
         outputs: list[Json] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return outputs
 
-    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """The share of right words; if the labels mark entities, also their F1."""
-        true, predicted = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
-        right = [a == b for one, two in zip(true, predicted, strict=True) for a, b in zip(one, two, strict=True)]
+        true, predicted = (
+            [list(map(str, example.label)) for example in examples],
+            [each["labels"] for each in outputs],
+        )
+        right = [
+            a == b
+            for one, two in zip(true, predicted, strict=True)
+            for a, b in zip(one, two, strict=True)
+        ]
         scores = {"accuracy": sum(right) / len(right)}
         if not self.no_entities:
             scores["f1"] = metrics.entity_f1(true, predicted, self.labels)

@@ -36,7 +36,9 @@ def null(classes: Collection[str]) -> Callable[[Any], bool]:
 
 
 def beside_others(classes: Collection[str]) -> Callable[[Any], bool]:
-    """`rule` of a task that needs no labels. Null is the label of all examples then; beside others it is read as ""."""
+    """`rule` of a task that needs no labels. Null is the label of all examples then; beside others
+    it is read as "".
+    """
     is_none = rule()
     return lambda label: label is not None and is_none(label)
 

@@ -1,4 +1,6 @@
-"""Texts of any length in arrays of few shapes, so that few programs are compiled, and how these are compiled."""
+"""Texts of any length in arrays of few shapes, so that few programs are compiled, and how these are
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -46,26 +48,41 @@ def bucket(number: int, smallest: int) -> int:
 
 
 def batches(sizes: Sequence[int], batch_size: int) -> tuple[int, list[list[int]]]:
-    """Texts that are computed together: rows B of each batch, and the numbers of its texts, which have similar sizes.
+    """Texts that are computed together: rows B of each batch, and the numbers of its texts, which
+    have similar sizes.
 
-    B is at most `batch_size`, of a few sizes only, but a multiple of the devices that share the rows.
+    B is at most `batch_size`, of a few sizes only, but a multiple of the devices that share the
+    rows.
     """
-    devices = math.prod(dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1) for axis in meshes.RULES.batch)
+    devices = math.prod(
+        dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1) for axis in meshes.RULES.batch
+    )
     B = -(-min(batch_size, power_of_two(len(sizes), 1)) // devices) * devices
     by_size = sorted(range(len(sizes)), key=lambda number: sizes[number])
     return B, [by_size[first : first + B] for first in range(0, len(sizes), B)]
 
 
 def padded(
-    segments: Sequence[Segment | None], B: int, T: int, P: int, continues: bool = False, unused: int = 0
+    segments: Sequence[Segment | None],
+    B: int,
+    T: int,
+    P: int,
+    continues: bool = False,
+    unused: int = 0,
 ) -> Batch:
-    """One segment of each row; positions without a token are seen by none, slots without a target are at `unused`."""
+    """One segment of each row; positions without a token are seen by none, slots without a target
+    are at `unused`.
+    """
     tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
     kind_BT, target_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)
     position_BP = np.full((B, P), unused, np.int32)
     for b, segment in enumerate(segments):
         if segment is not None:
             N, U = len(segment.token_N), len(segment.position_U)
-            tokens_BT[b, :N], rank_BT[b, :N], kind_BT[b, :N] = segment.token_N, segment.rank_N, segment.kind_N
+            tokens_BT[b, :N], rank_BT[b, :N], kind_BT[b, :N] = (
+                segment.token_N,
+                segment.rank_N,
+                segment.kind_N,
+            )
             position_BP[b, :U], target_BP[b, :U] = segment.position_U, segment.target_U
     return forward_text(tokens_BT, rank_BT, kind_BT, position_BP, target_BP, continues)

@@ -1,12 +1,15 @@
-"""Beam search: of the targets y that it finds, that of the largest log p(y | x) / ((5 + n) / 6)^alpha, of n pieces.
+"""Beam search: of the targets y that it finds, that of the largest log p(y | x) / ((5 + n) /
+6)^alpha, of n pieces.
 
-    live       W prefixes of one length n without END; the next ones are the best of their W * V continuations
+    live       W prefixes of one length n without END; the next ones are the best of their W * V
+               continuations
     finished   the best target so far: a prefix with END, or of the last length
 
-The penalty is that of Wu et al. 2016 (arXiv 1609.08144, equation 14); Vaswani et al. 2017, section 6.1, have W = 4 and
-alpha = 0.6. END is a piece. A log-probability only falls, and the divisor only grows up to the last length U: so no
-continuation of a prefix can score above log p / ((5 + U) / 6)^alpha, and the search ends when no live prefix can beat
-what is finished: nothing is lost. With W = V^(longest - 1) or more the search is exhaustive.
+The penalty is that of Wu et al. 2016 (arXiv 1609.08144, equation 14); Vaswani et al. 2017, section
+6.1, have W = 4 and alpha = 0.6. END is a piece. A log-probability only falls, and the divisor only
+grows up to the last length U: so no continuation of a prefix can score above log p / ((5 + U) /
+6)^alpha, and the search ends when no live prefix can beat what is finished: nothing is lost. With
+W = V^(longest - 1) or more the search is exhaustive.
 
 Letters: B texts, W prefixes of each, N = B * W rows, U pieces of the longest target.
 """
@@ -43,13 +46,21 @@ class _State(NamedTuple):
 
 @program(static_argnums=(0, 4, 5, 6, 7))
 def search(
-    model: LanguageModel, params: Any, tokens_BQ: jax.Array, length_B: jax.Array, segment_len: int, width: int,
-    longest: int, end: int, alpha: float,
-) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    model: LanguageModel,
+    params: Any,
+    tokens_BQ: jax.Array,
+    length_B: jax.Array,
+    segment_len: int,
+    width: int,
+    longest: int,
+    end: int,
+    alpha: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The best target of each source that is found.
 
     Args:
-      tokens_BQ, length_B: sources with the separator at their end, padded on the right, and their lengths.
+      tokens_BQ, length_B: sources with the separator at their end, padded on the right, and their
+        lengths.
       segment_len: places of the cache; a source and `longest` pieces fit.
       width: W, at most V.
       longest: U. A target ends with `end`, or after so many pieces.
@@ -66,7 +77,9 @@ def search(
         _rows(cache, jnp.repeat(jnp.arange(B), W)),
         jnp.repeat(logits_B1V, W, axis=1),
         # All prefixes are the empty one: it counts once.
-        jnp.broadcast_to(jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_B1V.dtype), (B, W)),
+        jnp.broadcast_to(
+            jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_B1V.dtype), (B, W)
+        ),
         jnp.full((B, W, U), -1, jnp.int32),
         *(jnp.full(B, -jnp.inf, logits_B1V.dtype) for _ in range(2)),
         best_token_BU=jnp.full((B, U), -1, jnp.int32),
@@ -80,8 +93,15 @@ def search(
     def body(state: _State) -> _State:
         state, token_BW = _extended(state, end, alpha)
         position_N1 = jnp.repeat(length_B, W)[:, None] + state.pieces - 1
-        logits_N1V, cache = forward(model, params, state.cache, token_BW.reshape(-1, 1), position_N1,
-                                    jnp.zeros((B * W, 1), jnp.int32), place_BT=position_N1)  # fmt: skip
+        logits_N1V, cache = forward(
+            model,
+            params,
+            state.cache,
+            token_BW.reshape(-1, 1),
+            position_N1,
+            jnp.zeros((B * W, 1), jnp.int32),
+            place_BT=position_N1,
+        )
         return state._replace(cache=cache, logits_BWV=logits_N1V.reshape(state.logits_BWV.shape))
 
     state = jax.lax.while_loop(more, body, state)
@@ -93,7 +113,9 @@ def _penalty(n: Any, alpha: Any) -> Any:
 
 
 def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
-    """One more piece of every prefix, and the newest pieces [B, W]; their rows are in the cache, but not themselves."""
+    """One more piece of every prefix, and the newest pieces [B, W]; their rows are in the cache,
+    but not themselves.
+    """
     (B, W, V), U = state.logits_BWV.shape, state.token_BWU.shape[2]
     n = state.pieces + 1
     log_prob_BWV = state.live_BW[:, :, None] + jax.nn.log_softmax(state.logits_BWV)

@@ -1,23 +1,29 @@
-"""Unknown tokens one after the other, in any order, with a cache of keys and values: the programs of `Decoder`.
+"""Unknown tokens one after the other, in any order, with a cache of keys and values: the programs
+of `Decoder`.
 
-A token that is fixed is never changed by a later one, so neither are its keys and values, whatever its place in the
-text. So one new token costs two rows of each layer: the content row of the token that was just fixed, and the query row
-of the next one. A left-to-right model predicts the next token from the content row itself, and needs no other. Its
-unknown tokens go on past the end of a segment, each text at its own place: then the memory rolls inside the loop. Three
-ways, each a loop of such calls:
+A token that is fixed is never changed by a later one, so neither are its keys and values, whatever
+its place in the text. So one new token costs two rows of each layer: the content row of the token
+that was just fixed, and the query row of the next one. A left-to-right model predicts the next
+token from the content row itself, and needs no other. Its unknown tokens go on past the end of a
+segment, each text at its own place: then the memory rolls inside the loop. Three ways, each a loop
+of such calls:
 
-    chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then see each other
+    chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then
+                 see each other
     confidence   of all unknown positions those whose most probable token is the most probable one
-    speculation  one call drafts `speculative` tokens independently, the next one has the chain's distribution p of
-                 the same tokens. Token x_j, drafted from q_j, stays with probability min(1, p_j(x_j) / q_j(x_j)); the
-                 first that does not is drawn again from max(p_j - q_j, 0), and those after it are forgotten
-                 (Leviathan et al. 2023, arXiv 2211.17192; for any order: arXiv 2504.20456). The result has the
-                 distribution of the chain. The first of a draft is the chain's own: two calls fix two tokens or more.
+    speculation  one call drafts `speculative` tokens independently, the next one has the chain's
+                 distribution p of the same tokens. Token x_j, drafted from q_j, stays with
+                 probability min(1, p_j(x_j) / q_j(x_j)); the first that does not is drawn again
+                 from max(p_j - q_j, 0), and those after it are forgotten (Leviathan et al. 2023,
+                 arXiv 2211.17192; for any order: arXiv 2504.20456). The result has the distribution
+                 of the chain. The first of a draft is the chain's own: two calls fix two tokens or
+                 more.
 
-In masked diffusion (`mdm`) every token sees the unknown ones, as MASK, so one that is fixed changes all others: each
-call reads the whole text, and there is no cache. The first two ways are the same.
+In masked diffusion (`mdm`) every token sees the unknown ones, as MASK, so one that is fixed changes
+all others: each call reads the whole text, and there is no cache. The first two ways are the same.
 
-Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one call.
+Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one
+call.
 """
 
 from __future__ import annotations
@@ -38,8 +44,9 @@ from xlnet_jax.model.layers import accumulator
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
-"""Rounds of calls that the device runs without the host, which then tells a listener; slots of unknown tokens of a
-left-to-right model."""
+"""Rounds of calls that the device runs without the host, which then tells a listener; slots of
+unknown tokens of a left-to-right model.
+"""
 
 
 class Method(NamedTuple):
@@ -72,8 +79,9 @@ class DecodingState(NamedTuple):
     logits_BPV: jax.Array
     """Of the next P unknown tokens; by confidence of all."""
     position_BU: jax.Array
-    """In the segment, of the unknown tokens in their order, by confidence ascending; T in unused slots, which no row is
-    kept at. Of a left-to-right model 0 starts another segment."""
+    """In the segment, of the unknown tokens in their order, by confidence ascending; T in unused
+    slots, which no row is kept at. Of a left-to-right model 0 starts another segment.
+    """
     size_B: jax.Array
     """Number of unknown tokens, up to a `stop`."""
     token_BU: jax.Array
@@ -98,11 +106,19 @@ class DecodingState(NamedTuple):
 
 @program(static_argnums=(0, 1, 3, 4, 5))
 def start(
-    model: LanguageModel, method: Method, params: Any, segment_len: int, memory_len: int, slots: int,
+    model: LanguageModel,
+    method: Method,
+    params: Any,
+    segment_len: int,
+    memory_len: int,
+    slots: int,
     number_B: jax.Array,
-) -> DecodingState:  # fmt: skip
+) -> DecodingState:
     """Before the first segment of B texts."""
-    B, P = len(number_B), slots if method.by_confidence else (method.speculative or method.tokens_per_step)
+    B, P = (
+        len(number_B),
+        slots if method.by_confidence else (method.speculative or method.tokens_per_step),
+    )
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
     dtype = accumulator(jnp.dtype(config.compute_dtype))
@@ -111,21 +127,36 @@ def start(
     else:
         cache = empty_cache(config, params, B, segment_len, memory_len)
     return DecodingState(
-        cache, jnp.zeros((B, P, config.vocab_size), dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
-        log_prob_BU=jnp.zeros((B, slots), dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B, calls_B=zero_B,
+        cache,
+        jnp.zeros((B, P, config.vocab_size), dtype),
+        position_BU=zero_BU,
+        size_B=zero_B,
+        token_BU=zero_BU,
+        log_prob_BU=jnp.zeros((B, slots), dtype),
+        turn_BU=zero_BU,
+        count_B=zero_B,
+        before_B=zero_B,
+        calls_B=zero_B,
         number_B=number_B,
-    )  # fmt: skip
+    )
 
 
 @program(static_argnums=0, donate_argnums=2)
 def read(
-    model: LanguageModel, params: Any, state: DecodingState, tokens_BQ: jax.Array, rank_BQ: jax.Array,
-    position_BU: jax.Array, continues: bool | jax.Array,
-) -> DecodingState:  # fmt: skip
-    """Starts a segment in all texts: reads what is known of it, and predicts the first unknown tokens.
+    model: LanguageModel,
+    params: Any,
+    state: DecodingState,
+    tokens_BQ: jax.Array,
+    rank_BQ: jax.Array,
+    position_BU: jax.Array,
+    continues: bool | jax.Array,
+) -> DecodingState:
+    """Starts a segment in all texts: reads what is known of it, and predicts the first unknown
+    tokens.
 
     Args:
-      tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token is predicted.
+      tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token
+        is predicted.
       rank_BQ: NEVER in padding and at unknown positions, but where these are MASK.
       position_BU: see `DecodingState`.
       continues: the cache holds the segment before, which becomes the memory.
@@ -143,19 +174,28 @@ def read(
     if not model.transformer.objective.masks:
         full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
         state = state._replace(cache=state.cache.next_segment(full_B))
-    return _predict(model, params, state, tokens_BQ, rank_BQ, None, jnp.arange(state.logits_BPV.shape[1])[None])
+    return _predict(
+        model, params, state, tokens_BQ, rank_BQ, None, jnp.arange(state.logits_BPV.shape[1])[None]
+    )
 
 
 @program(static_argnums=(0, 1), donate_argnums=3)
 def write(
-    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, rounds: jax.Array,
-    stop: jax.Array, last: jax.Array,
-) -> tuple[tuple[jax.Array, ...], DecodingState]:  # fmt: skip
-    """At most so many `rounds` of calls; `stop`: the token that ends a text, or -1; `last`: no segment follows, so the
-    last token need not be read.
+    model: LanguageModel,
+    method: Method,
+    params: Any,
+    state: DecodingState,
+    sampling: Sampling,
+    rounds: jax.Array,
+    stop: jax.Array,
+    last: jax.Array,
+) -> tuple[tuple[jax.Array, ...], DecodingState]:
+    """At most so many `rounds` of calls; `stop`: the token that ends a text, or -1; `last`: no
+    segment follows, so the last token need not be read.
 
     Returns:
-      What the host reads: `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the state.
+      What the host reads: `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the
+      state.
     """
     step = _speculate if method.speculative else _extend
 
@@ -166,19 +206,29 @@ def write(
         state, *newest = step(model, method, params, carry[1], sampling, stop)
         needed = ~last | (state.count_B < state.size_B).any()
         predict = functools.partial(_predict, model, params)
-        return carry[0] + 1, jax.lax.cond(needed, predict, lambda state, *newest: state, state, *newest)
+        return carry[0] + 1, jax.lax.cond(
+            needed, predict, lambda state, *newest: state, state, *newest
+        )
 
     _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
-    return read_by_host((state.unknown_BU, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)), state
+    return read_by_host(
+        (state.unknown_BU, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)
+    ), state
 
 
 def _extend(
-    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, stop: jax.Array
+    model: LanguageModel,
+    method: Method,
+    params: Any,
+    state: DecodingState,
+    sampling: Sampling,
+    stop: jax.Array,
 ) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Fixes the next `tokens_per_step` tokens of every text.
 
     Returns:
-      Also what reads them and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and `slot_BP` of `_predict`.
+      Also what reads them and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and
+      `slot_BP` of `_predict`.
     """
     U, Q = state.position_BU.shape[1], method.tokens_per_step
     step_1Q = jnp.arange(Q)[None]
@@ -196,39 +246,61 @@ def _extend(
     if model.transformer.objective.causal:
         # Before the first token of a segment the last one becomes the memory.
         starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
-        cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
+        cache = jax.lax.cond(
+            starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache
+        )
         state = state._replace(cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
     return state, token_BQ, rank_BQ, position_BQ, slot_BP
 
 
 def _speculate(
-    model: LanguageModel, method: Method, params: Any, state: DecodingState, sampling: Sampling, stop: jax.Array
+    model: LanguageModel,
+    method: Method,
+    params: Any,
+    state: DecodingState,
+    sampling: Sampling,
+    stop: jax.Array,
 ) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Drafts the next tokens of every text, and verifies them. Returns the same, of the next draft."""
-    Q, T, drafts_BQV, first_B = method.speculative, state.cache.segment_len, state.logits_BPV, state.count_B
+    """Drafts the next tokens of every text, and verifies them. Returns the same, of the next
+    draft.
+    """
+    Q, T, drafts_BQV, first_B = (
+        method.speculative,
+        state.cache.segment_len,
+        state.logits_BPV,
+        state.count_B,
+    )
     step_1Q = jnp.arange(Q)[None]
     slot_BQ = first_B[:, None] + step_1Q
     token_BQ = _draw(drafts_BQV, state, sampling, method.sort)
     live_BQ = _up_to(stop, token_BQ, slot_BQ < state.size_B[:, None])
     drafted_B = live_BQ.sum(axis=1)
     position_BQ, rank_BQ = _positions(state, slot_BQ, live_BQ), 1 + slot_BQ
-    verified = _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ)
+    verified = _predict(
+        model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ
+    )
     chain_BQV = verified.logits_BPV
 
     p_BQV, q_BQV = (
-        log_distribution(logits.reshape(-1, logits.shape[2]), sampling, method.sort).reshape(logits.shape)
+        log_distribution(logits.reshape(-1, logits.shape[2]), sampling, method.sort).reshape(
+            logits.shape
+        )
         for logits in (chain_BQV, drafts_BQV)
     )
     key_BQ = keys(sampling, *_numbers(state, Q)).reshape(slot_BQ.shape)
     u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
     # The first draft has the chain's own distribution, but for rounding.
-    stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (step_1Q == 0)
+    stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (
+        step_1Q == 0
+    )
     accepted_B = jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
     rejected_B = accepted_B < drafted_B
 
     at_B1 = jnp.minimum(accepted_B, Q - 1)[:, None]
-    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
+    p_BV, q_BV = (
+        jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV)
+    )
     key_B = jnp.take_along_axis(key_BQ, at_B1, axis=1)[:, 0]
     draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
     again_B = draw(key_B, residual(p_BV, q_BV))
@@ -238,7 +310,9 @@ def _speculate(
     fixed_BQ = (step_1Q < accepted_B[:, None]) | again_BQ
     # A lone draft is the chain's own token, and its verification was for the other texts.
     calls_B = state.calls_B + (drafted_B > 1)
-    cache = verified.cache.hidden(_positions(state, slot_BQ, live_BQ & (step_1Q >= accepted_B[:, None])))
+    cache = verified.cache.hidden(
+        _positions(state, slot_BQ, live_BQ & (step_1Q >= accepted_B[:, None]))
+    )
     verified = verified._replace(cache=cache, calls_B=calls_B)
     state, position_BQ = _fixed(verified, slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop)
     # Only the token that was drawn again has not been read yet.
@@ -250,7 +324,9 @@ def _speculate(
 
 
 def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
-    """Whether drafted tokens stay: of log-probability p in the chain and q in the draft, u uniform in [0, 1)."""
+    """Whether drafted tokens stay: of log-probability p in the chain and q in the draft, u uniform
+    in [0, 1).
+    """
     return jnp.log(u_BQ) < p_BQ - q_BQ
 
 
@@ -262,8 +338,12 @@ def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
 
 
 def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """Where these unknown tokens are in the segment; those that are not `live` at T, where no row is kept."""
-    position_BQ = jnp.take_along_axis(state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1)
+    """Where these unknown tokens are in the segment; those that are not `live` at T, where no row
+    is kept.
+    """
+    position_BQ = jnp.take_along_axis(
+        state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1
+    )
     return jnp.where(live_BQ, position_BQ, state.cache.segment_len)
 
 
@@ -300,11 +380,19 @@ def _fixed(
 
 
 def _predict(
-    model: LanguageModel, params: Any, state: DecodingState, tokens_BQ: jax.Array, rank_BQ: jax.Array,
-    position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None,
-) -> DecodingState:  # fmt: skip
-    """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank than `limit_BP`, by
-    default from all that is known; a left-to-right model the next one, from the last token that it reads."""
+    model: LanguageModel,
+    params: Any,
+    state: DecodingState,
+    tokens_BQ: jax.Array,
+    rank_BQ: jax.Array,
+    position_BQ: jax.Array | None,
+    slot_BP: jax.Array,
+    limit_BP: jax.Array | None = None,
+) -> DecodingState:
+    """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank
+    than `limit_BP`, by default from all that is known; a left-to-right model the next one, from the
+    last token that it reads.
+    """
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
     target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)
     if model.transformer.objective.causal:
@@ -320,21 +408,36 @@ def _predict(
     logits_BPV, cache = forward(model, params, cache, tokens_BQ, rank_BQ, target_BP, **cached)
     if model.transformer.objective.masks:
         cache = Reread(tokens_BQ, rank_BQ)
-    return state._replace(cache=cache, logits_BPV=logits_BPV, calls_B=state.calls_B + live_BP.any(axis=1))
+    return state._replace(
+        cache=cache, logits_BPV=logits_BPV, calls_B=state.calls_B + live_BP.any(axis=1)
+    )
 
 
 def forward(
-    model: LanguageModel, params: Any, cache: Any, tokens_BQ: jax.Array, rank_BQ: jax.Array, target_BP: jax.Array,
+    model: LanguageModel,
+    params: Any,
+    cache: Any,
+    tokens_BQ: jax.Array,
+    rank_BQ: jax.Array,
+    target_BP: jax.Array,
     **cached: Any,
-) -> tuple[jax.Array, Any]:  # fmt: skip
-    """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece (`model.spare_rows`), and the
-    cache or the memory after them. `cached`: arguments of `XLNet` that go with a cache."""
-    batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
+) -> tuple[jax.Array, Any]:
+    """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece
+    (`model.spare_rows`), and the cache or the memory after them. `cached`: arguments of `XLNet`
+    that go with a cache.
+    """
+    batch = forward_text(
+        tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP
+    )
     out = model.run(params, batch, cache, **cached)
     # Whole rows: a draw needs all of the vocabulary.
-    logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
+    logits_BPV = nn.with_logical_constraint(
+        model.logits(params, out.target_vectors_BPD), ("batch", None, None)
+    )
     config = model.transformer.config
-    return logits_BPV.at[..., config.pieces :].set(-jnp.inf) if config.spare_rows else logits_BPV, out.memory
+    return logits_BPV.at[..., config.pieces :].set(
+        -jnp.inf
+    ) if config.spare_rows else logits_BPV, out.memory
 
 
 def _draw(logits_BQV: jax.Array, state: DecodingState, sampling: Sampling, sort: bool) -> jax.Array:
@@ -344,7 +447,9 @@ def _draw(logits_BQV: jax.Array, state: DecodingState, sampling: Sampling, sort:
 
 
 def _numbers(state: DecodingState, Q: int) -> tuple[jax.Array, jax.Array]:
-    """What keys the draws of the next Q tokens, [B * Q] both: the text, and how many unknown tokens are before."""
+    """What keys the draws of the next Q tokens, [B * Q] both: the text, and how many unknown tokens
+    are before.
+    """
     count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
     return jnp.repeat(state.number_B, Q), count_BQ.ravel()
 

@@ -1,18 +1,22 @@
-"""One estimator for models of every objective: the likelihood of windows of held-out text, and of parts of them.
+"""One estimator for models of every objective: the likelihood of windows of held-out text, and of
+parts of them.
 
     left_to_right   -log p(x_1 ... x_N) by the chain rule from left to right, nothing known
-    half            -log p(x_S | x_C), S a random half of the window, by the chain rule in random orders; their mean
+    half            -log p(x_S | x_C), S a random half of the window, by the chain rule in random
+                    orders; their mean
     pseudo          -sum_i log p(x_i | all but x_i): its terms are of no joint distribution
-    bound           masked diffusion (`mdm`) alone: what it is trained by, from `DRAWS` sets of masks (`Scorer.elbo`);
-                    no less than -log p of the mixture of all orders of a window, but for the noise of the draws
+    bound           masked diffusion (`mdm`) alone: what it is trained by, from `DRAWS` sets of
+                    masks (`Scorer.elbo`); no less than -log p of the mixture of all orders of a
+                    window, but for the noise of the draws
 
-A left-to-right model (`clm`) has the first alone, in one call of the network a window; a permutation model (`plm`) has
-each order of the first two in one call. A masked one (`mlm`, `mdm`) needs a call for each token, in which all that is
-later in the order is masked. Calls are counted. For each order both likelihoods are distributions: over all texts they
-sum to 1. The mean of -log p over orders is an upper bound on -log of the mixture of these orders.
+A left-to-right model (`clm`) has the first alone, in one call of the network a window; a
+permutation model (`plm`) has each order of the first two in one call. A masked one (`mlm`, `mdm`)
+needs a call for each token, in which all that is later in the order is masked. Calls are counted.
+For each order both likelihoods are distributions: over all texts they sum to 1. The mean of -log p
+over orders is an upper bound on -log of the mixture of these orders.
 
-A window is read without a memory from before it. One longer than a segment is read in segments, with the memory
-carried; a model without memory reads each segment for itself, and so knows less.
+A window is read without a memory from before it. One longer than a segment is read in segments,
+with the memory carried; a model without memory reads each segment for itself, and so knows less.
 """
 
 from __future__ import annotations
@@ -52,7 +56,9 @@ class Estimate(NamedTuple):
 
 
 def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
-    """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random places."""
+    """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random
+    places.
+    """
     N, T = shape
     draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
     return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))
@@ -60,7 +66,10 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
 
 def reads(config: Config) -> int:
     """Tokens of text that a model reads at a time, between its CLS and SEP if it has them."""
-    return config.data.segment_len - 2 * config.objective.framed[config.model.member.positions_at_input]
+    return (
+        config.data.segment_len
+        - 2 * config.objective.framed[config.model.member.positions_at_input]
+    )
 
 
 def unknown(measure: str, shape: tuple[int, int]) -> np.ndarray:
@@ -68,15 +77,17 @@ def unknown(measure: str, shape: tuple[int, int]) -> np.ndarray:
     return ~known_places(shape, 0.5) if measure == "half" else np.ones(shape, bool)
 
 
-def estimate(scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray, orders: int = 1) -> Estimate | None:
+def estimate(
+    scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray, orders: int = 1
+) -> Estimate | None:
     """A measure of N windows of text.
 
     Args:
       scorer, config: of one model.
       orders: random ones of `half`.
 
-    Returns None where the model has no such likelihood: one from left to right knows only what is before. Raises
-    BadInput for parameters that are not finite.
+    Returns None where the model has no such likelihood: one from left to right knows only what is
+    before. Raises BadInput for parameters that are not finite.
     """
     if measure not in config.objective.measures:
         return None
@@ -98,7 +109,9 @@ def estimate(scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray
         if bound:
             of_text, targets = DRAWS, (U + 1) // 2  # the mean of sizes that are uniform
         calls += K * of_text
-        flops += K * of_text * _flops(config, min(len(ids_N), scorer.segment_len), targets, rounds > 1)
+        flops += (
+            K * of_text * _flops(config, min(len(ids_N), scorer.segment_len), targets, rounds > 1)
+        )
     return Estimate(nats_N, calls, flops, seconds)
 
 
@@ -110,7 +123,9 @@ def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[lis
         for start in range(0, T, reach):
             cut = slice(start, start + reach)
             together = np.flatnonzero(unknown_T[cut])
-            for at_U in together[:, None] if measure == "pseudo" else [together] * bool(len(together)):
+            for at_U in (
+                together[:, None] if measure == "pseudo" else [together] * bool(len(together))
+            ):
                 known_N = np.ones(len(unknown_T[cut]), bool)
                 known_N[at_U] = False
                 texts.append((tokens_NT[number, cut], known_N))

@@ -3,8 +3,9 @@
     conditional          p(x_i | all but x_i)              one pass, in which position i is MASK
     pseudo-likelihood    sum_i log p(x_i | all but x_i)    a pass for each token
 
-The sum is no likelihood: its terms are of no joint distribution. So it has a name of its own (Salazar et al. 2020,
-arXiv:1910.14659). Of several unknown tokens each would be predicted without knowing of the others; only one is filled.
+The sum is no likelihood: its terms are of no joint distribution. So it has a name of its own
+(Salazar et al. 2020, arXiv:1910.14659). Of several unknown tokens each would be predicted without
+knowing of the others; only one is filled.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def filled(texts: Sequence[Gapped], logits_BV: Any, asked: Fill) -> list[Filled]
     log_prob_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
     best = zip(*jax.device_get(most_probable(logits_BV, asked.top)), strict=True)
     results = []
-    for text, token, log_prob, pair in zip(texts, *jax.device_get((token_B, log_prob_B)), best, strict=True):
+    for text, token, log_prob, pair in zip(
+        texts, *jax.device_get((token_B, log_prob_B)), best, strict=True
+    ):
         at = text.known.index(False)
         token_N = np.array(text.ids, np.int32)
         token_N[at] = token

@@ -1,8 +1,10 @@
 """A trained model, opened to be read: the one way from a path to parameters on devices.
 
-- `find`: what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device is used.
+- `find`: what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device
+  is used.
 - `opened`: a context with its parameters on all devices of all processes.
-- `on_one_device`: its parameters on the first device of this process alone: for the library, and for an export.
+- `on_one_device`: its parameters on the first device of this process alone: for the library, and
+  for an export.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Stored(NamedTuple):
     """The checkpoint that `config` is of; None: see `workdir.config_at`."""
 
     def step(self, step: int | None = None) -> int | None:
-        """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
+        """The checkpoint to take: by default of a fine-tuned model that of the best score;
+        None = the newest good.
+        """
         step = self.of_step if step is None else step
         if step is None and not self.config.pretrains:
             with Checkpoints(self.path) as checkpoints:
@@ -73,7 +77,8 @@ class Opened(NamedTuple):
 def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> Stored:
     """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
 
-    A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it cannot be read.
+    A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it
+    cannot be read.
     """
     with files.translate_errors(path):
         listed = files.listing(files.resolve(path))
@@ -81,16 +86,22 @@ def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> S
     if not weights and not tensorflow.is_checkpoint(path, listed):
         config, step = workdirs.config_at(path, overrides, step)
         return Stored(path, config, workdirs.tokenizer(path), of_step=step)
-    with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
+    with open_source(
+        path, overrides=["--config.model.compute_dtype=float32", *overrides]
+    ) as source:
         params = source.params(any_recipe(source.config, source.tokenizer))
         return Stored(path, source.config, source.tokenizer, params)
 
 
 @contextlib.contextmanager
 def opened(
-    stored: Stored, step: int | None = None, equal: Mapping[str, Any] | None = None, processes: Session | None = None
+    stored: Stored,
+    step: int | None = None,
+    equal: Mapping[str, Any] | None = None,
+    processes: Session | None = None,
 ) -> Iterator[Opened]:
-    """The parameters, placed on the mesh of the configuration. Compiled programs are kept in the user's own folder.
+    """The parameters, placed on the mesh of the configuration. Compiled programs are kept in the
+    user's own folder.
 
     Args:
       step: of the checkpoint; see `Stored.step`.
@@ -98,7 +109,8 @@ def opened(
       processes: of a session that goes on; None: one is started, and ended with the context.
 
     Raises:
-      BadInput: a mesh that does not fit, `model.attention=fused` where it is not possible, no good checkpoint.
+      BadInput: a mesh that does not fit, `model.attention=fused` where it is not possible, no good
+        checkpoint.
       RestartMe: see `distributed.processes.session`.
     """
     config = stored.config
@@ -114,26 +126,39 @@ def opened(
         abstract = build_step(recipe, mesh).logical.params
         if stored.params is None:
             averaged = config.evaluation.averaged
-            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step), averaged)
+            params, at = restore.parameters(
+                stored.path, abstract, processes, stored.step(step), averaged
+            )
         else:
-            params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
+            params, at = (
+                jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)),
+                0,
+            )
         yield Opened(recipe, mesh, params, at)
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters, or their average, on the first device of this process, and their step; see `Stored.step`."""
+    """The parameters, or their average, on the first device of this process, and their step; see
+    `Stored.step`.
+    """
     meshes.available_devices(local=True)
     if stored.params is not None:
         return jax.device_put(stored.params), 0
-    config = stored.config.changed(model={"compute_dtype": "float32"})  # parameters are float32, whatever computes
+    # Parameters are float32, whatever computes.
+    config = stored.config.changed(model={"compute_dtype": "float32"})
     recipe = any_recipe(config, stored.tokenizer)
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(lambda x: x.update(sharding=device), nn.meta.unbox(recipe.abstract_params))
-    return restore.parameters(stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged)
+    abstract = jax.tree.map(
+        lambda x: x.update(sharding=device), nn.meta.unbox(recipe.abstract_params)
+    )
+    return restore.parameters(
+        stored.path, abstract, Session(), stored.step(step), config.evaluation.averaged
+    )
 
 
 def on_host(config: Config) -> int:
-    """The number of this process, which must do nothing more unless it is 0: that one goes on alone, on its CPU.
+    """The number of this process, which must do nothing more unless it is 0: that one goes on
+    alone, on its CPU.
 
     The devices of a pod only start together, and to read parameters does not need them.
     """

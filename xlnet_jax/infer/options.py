@@ -1,7 +1,7 @@
 """The options of `fill`, `generate` and `score`, each declared once.
 
-A field is the option of the command line, the keyword of the library (`xlnet_jax.load`), the check of both, and the row
-in docs/. Nothing here imports JAX, so that `--help` answers at once.
+A field is the option of the command line, the keyword of the library (`xlnet_jax.load`), the check
+of both, and the row in docs/. Nothing here imports JAX, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ LONGEST = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Keywords of one function. Raises BadInput for a value of another type, out of range, or beside another one."""
+    """Keywords of one function. Raises BadInput for a value of another type, out of range, or
+    beside another one.
+    """
 
     order: Any
     """A name, or in the library all unknown positions in the order in which they are predicted."""
@@ -37,13 +39,19 @@ class Options:
                 raise BadInput(f"{field.name}={value!r} must be a whole number")
             if kind is float and not isinstance(value, numbers.Real):
                 raise BadInput(f"{field.name}={value!r} must be a number")
-            if not isinstance(value, list) and value != field.default and (wrong := mistake(field, value)):
+            if (
+                not isinstance(value, list)
+                and value != field.default
+                and (wrong := mistake(field, value))
+            ):
                 raise BadInput(f"{field.name}={value} {wrong}")
 
 
 def _positions(order: Any) -> list[int]:
     positions = order.tolist() if hasattr(order, "tolist") else order
-    if not isinstance(positions, Sequence) or not all(isinstance(at, numbers.Integral) for at in positions):
+    if not isinstance(positions, Sequence) or not all(
+        isinstance(at, numbers.Integral) for at in positions
+    ):
         raise BadInput(f"order={order!r}: give its name, or a list of the unknown positions")
     return list(positions)
 
@@ -52,13 +60,22 @@ def _positions(order: Any) -> list[int]:
 class Decoding(Options):
     """How unknown tokens are chosen; see `Decoder`."""
 
-    order: Any = key("left", "order of the new tokens; confidence: the most certain first",
-                     choices="left reversed random confidence")  # fmt: skip
-    tokens_per_step: int = key(1, "tokens drawn per call, independently of each other: inexact above 1", ge=1)
-    speculative: int = key(0, "speculative decoding: tokens drafted per call; exact", ge=2, special={0: "no drafts"})
+    order: Any = key(
+        "left",
+        "order of the new tokens; confidence: the most certain first",
+        choices="left reversed random confidence",
+    )
+    tokens_per_step: int = key(
+        1, "tokens drawn per call, independently of each other: inexact above 1", ge=1
+    )
+    speculative: int = key(
+        0, "speculative decoding: tokens drafted per call; exact", ge=2, special={0: "no drafts"}
+    )
     temperature: float = key(0.0, "sampling temperature; 0: the most probable token")
     top_k: int = key(0, "sample from the K most probable tokens; 0: from all")
-    top_p: float = key(1.0, "sample from the fewest tokens with this probability together; 1: from all", gt=0, le=1)
+    top_p: float = key(
+        1.0, "sample from the fewest tokens with this probability together; 1: from all", gt=0, le=1
+    )
     seed: int = key(0, "seed of everything that is drawn")
 
     @property
@@ -69,10 +86,15 @@ class Decoding(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tokens_per_step > 1 and self.speculative:
-            raise BadInput(f"tokens_per_step={self.tokens_per_step} with speculative={self.speculative}: tokens drawn "
-                           "together are not verified; use one of the two")  # fmt: skip
+            raise BadInput(
+                f"tokens_per_step={self.tokens_per_step} with speculative={self.speculative}: "
+                "tokens drawn together are not verified; use one of the two"
+            )
         if self.speculative and self.order == "confidence":
-            raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
+            raise BadInput(
+                "order=confidence with speculative: "
+                "a draft needs its order beforehand; use another order"
+            )
         if self.temperature == 0 and (self.top_k or self.top_p < 1):
             raise BadInput("top_k and top_p change nothing with temperature=0; give temperature=1")
 
@@ -82,13 +104,17 @@ class Fill(Decoding):
     """Of `fill`."""
 
     samples: int = key(1, "samples per text", ge=1, le=MOST_ORDERS)
-    top: int = key(1, "so many of the most probable pieces for the only [MASK] of a text", ge=1, le=MOST_ORDERS)
+    top: int = key(
+        1, "so many of the most probable pieces for the only [MASK] of a text", ge=1, le=MOST_ORDERS
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.top > 1 and (self.temperature or self.samples > 1):
-            raise BadInput(f"top={self.top} with {'samples' if self.samples > 1 else 'temperature'}: the most probable "
-                           "pieces are not drawn; leave out one of the two")  # fmt: skip
+            raise BadInput(
+                f"top={self.top} with {'samples' if self.samples > 1 else 'temperature'}: the "
+                "most probable pieces are not drawn; leave out one of the two"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,10 +129,15 @@ class Generate(Decoding):
 class Score(Options):
     """Of `score`; in the library also of `log_prob`."""
 
-    order: Any = key("", "order of prediction: by default left, or random for several",
-                     choices="left reversed random")  # fmt: skip
+    order: Any = key(
+        "",
+        "order of prediction: by default left, or random for several",
+        choices="left reversed random",
+    )
     orders: int = key(1, "random orders to average over", ge=1, le=MOST_ORDERS)
-    draws: int = key(64, "of mdm: sets of masks that the bound is averaged over", ge=1, le=MOST_ORDERS)
+    draws: int = key(
+        64, "of mdm: sets of masks that the bound is averaged over", ge=1, le=MOST_ORDERS
+    )
     seed: int = key(0, "seed of random orders and masks")
 
     def __post_init__(self) -> None:
@@ -114,8 +145,10 @@ class Score(Options):
         if not self.order:
             object.__setattr__(self, "order", "left" if self.orders == 1 else "random")
         if self.orders > 1 and self.order != "random":
-            raise BadInput(f"orders={self.orders} with order={self.order}: several orders are random ones; leave out "
-                           "one of the two")  # fmt: skip
+            raise BadInput(
+                f"orders={self.orders} with order={self.order}: "
+                "several orders are random ones; leave out one of the two"
+            )
 
 
 def described(field: dataclasses.Field[Any]) -> str:

@@ -1,7 +1,8 @@
 """The choice of the next token from its logits: greedy, temperature, top-k, top-p.
 
-In this order: logits are divided by the temperature; the k most probable tokens stay; of these, renormalised, the
-fewest most probable whose probabilities sum to at least p. Equally probable tokens rank by their id.
+In this order: logits are divided by the temperature; the k most probable tokens stay; of these,
+renormalised, the fewest most probable whose probabilities sum to at least p. Equally probable
+tokens rank by their id.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from xlnet_jax.infer.options import Decoding
 
 
 class Sampling(NamedTuple):
-    """How tokens are drawn; see `Decoding`. Arrays of fixed types, so that no value compiles another program."""
+    """How tokens are drawn; see `Decoding`. Arrays of fixed types, so that no value compiles
+    another program.
+    """
 
     temperature: np.float32
     top_k: np.int32
@@ -28,11 +31,18 @@ class Sampling(NamedTuple):
     @classmethod
     def of(cls, asked: Decoding) -> Sampling:
         """As it is asked for."""
-        return cls(np.float32(asked.temperature), np.int32(asked.top_k), np.float32(asked.top_p), np.int32(asked.seed))
+        return cls(
+            np.float32(asked.temperature),
+            np.int32(asked.top_k),
+            np.float32(asked.top_p),
+            np.int32(asked.seed),
+        )
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:
-    """The tokens by falling probability, [B, V], and their logits, -inf for those that are left out."""
+    """The tokens by falling probability, [B, V], and their logits, -inf for those that are left
+    out.
+    """
     token_BV = jnp.argsort(logits_BV, axis=1, descending=True, stable=True)
     logits_BV = jnp.take_along_axis(logits_BV, token_BV, axis=1) / sampling.temperature
     place_1V = jnp.arange(logits_BV.shape[1])[None]
@@ -44,17 +54,22 @@ def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.A
     return token_BV, jnp.where(stays_BV, logits_BV, -jnp.inf)
 
 
-def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_B: jax.Array, sort: bool) -> jax.Array:
+def sample(
+    logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_B: jax.Array, sort: bool
+) -> jax.Array:
     """One token for each row, [B].
 
     Args:
-      number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and on the seed alone.
+      number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and
+        on the seed alone.
       sort: `Decoding.filtered`.
     """
     key_B, draw = keys(sampling, number_B, count_B), jax.vmap(jax.random.categorical)
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)
-        return jnp.take_along_axis(token_BV, draw(key_B, kept_BV)[:, None], axis=1)[:, 0].astype(jnp.int32)
+        return jnp.take_along_axis(token_BV, draw(key_B, kept_BV)[:, None], axis=1)[:, 0].astype(
+            jnp.int32
+        )
     # To draw costs a random number for each token of the vocabulary.
     return jax.lax.cond(
         sampling.temperature == 0,
@@ -65,7 +80,9 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
 
 @program(static_argnums=1)
 def most_probable(logits_BV: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The `count` most probable tokens of each row, the best first, and their log-probabilities, nats: [B, K] both."""
+    """The `count` most probable tokens of each row, the best first, and their log-probabilities,
+    nats: [B, K] both.
+    """
     log_prob_BK, token_BK = jax.lax.top_k(jax.nn.log_softmax(logits_BV), count)
     return read_by_host((token_BK, log_prob_BK))
 
@@ -77,10 +94,14 @@ def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Arr
 
 
 def log_distribution(logits_BV: jax.Array, sampling: Sampling, sort: bool) -> jax.Array:
-    """Logarithm of the distribution that `sample` draws from, [B, V]; -inf for tokens that are never drawn."""
+    """Logarithm of the distribution that `sample` draws from, [B, V]; -inf for tokens that are
+    never drawn.
+    """
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)
-        return jnp.take_along_axis(jax.nn.log_softmax(kept_BV), jnp.argsort(token_BV, axis=1), axis=1)
+        return jnp.take_along_axis(
+            jax.nn.log_softmax(kept_BV), jnp.argsort(token_BV, axis=1), axis=1
+        )
     greedy = sampling.temperature == 0
     best_BV = jnp.arange(logits_BV.shape[1])[None] == jnp.argmax(logits_BV, axis=1)[:, None]
     all_BV = jax.nn.log_softmax(logits_BV / jnp.where(greedy, 1, sampling.temperature))

@@ -1,4 +1,6 @@
-"""Targets of the task `text_to_text`: the most probable piece each time, pieces that are drawn, or by beam search."""
+"""Targets of the task `text_to_text`: the most probable piece each time, pieces that are drawn, or
+by beam search.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ FEWEST = 16
 GREEDY = Decoding()
 
 
-def writer(task: TextToText, recipe: Recipe, mesh: Mesh, batch_size: int = 0, asked: Decoding = GREEDY) -> Write:
-    """Makes a function from parameters and rows to `tokens` [N, U], int32, -1 after the end, and `log_prob` [N].
+def writer(
+    task: TextToText, recipe: Recipe, mesh: Mesh, batch_size: int = 0, asked: Decoding = GREEDY
+) -> Write:
+    """Makes a function from parameters and rows to `tokens` [N, U], int32, -1 after the end, and
+    `log_prob` [N].
 
-    A target has at most U pieces, `finetune.max_answer` and END. With a temperature it is drawn: what becomes of text n
-    depends on itself, n and the seed. Else `finetune.beam` hypotheses are searched; a beam of 1 is greedy.
+    A target has at most U pieces, `finetune.max_answer` and END. With a temperature it is drawn:
+    what becomes of text n depends on itself, n and the seed. Else `finetune.beam` hypotheses are
+    searched; a beam of 1 is greedy.
     """
     config, model = recipe.config, recipe.model
     T, U, W = config.data.segment_len, config.finetune.max_answer + 1, config.finetune.beam
@@ -39,7 +45,10 @@ def writer(task: TextToText, recipe: Recipe, mesh: Mesh, batch_size: int = 0, as
 
     def one_by_one(params: Any, sources: list[np.ndarray], hooks: Hooks) -> dict[str, np.ndarray]:
         decode = Decoder(model, params, task.tokenizer.special, T, size, prefix=True)
-        texts = [(np.pad(source_N, (0, U)), np.arange(len(source_N) + U) < len(source_N)) for source_N in sources]
+        texts = [
+            (np.pad(source_N, (0, U)), np.arange(len(source_N) + U) < len(source_N))
+            for source_N in sources
+        ]
         with bar_of("texts", len(texts), hooks) as bar:
 
             def drawn(number: int, pairs: Any, ended: bool) -> None:
@@ -47,9 +56,16 @@ def writer(task: TextToText, recipe: Recipe, mesh: Mesh, batch_size: int = 0, as
                 hooks.between()
 
             filled = decode(texts, asked, task.end, drawn)
-        written = [each.token_N[len(source_N) :] for each, source_N in zip(filled, sources, strict=True)]
-        tokens_NU = np.stack([np.pad(each_N, (0, U - len(each_N)), constant_values=-1) for each_N in written])
-        return {"tokens": tokens_NU, "log_prob": np.array([each.log_prob_U.sum() for each in filled])}
+        written = [
+            each.token_N[len(source_N) :] for each, source_N in zip(filled, sources, strict=True)
+        ]
+        tokens_NU = np.stack(
+            [np.pad(each_N, (0, U - len(each_N)), constant_values=-1) for each_N in written]
+        )
+        return {
+            "tokens": tokens_NU,
+            "log_prob": np.array([each.log_prob_U.sum() for each in filled]),
+        }
 
     def searched(params: Any, sources: list[np.ndarray], hooks: Hooks) -> dict[str, np.ndarray]:
         B, groups = batches([len(source_N) for source_N in sources], size)
@@ -63,10 +79,21 @@ def writer(task: TextToText, recipe: Recipe, mesh: Mesh, batch_size: int = 0, as
                     tokens_BQ[b, : length_B[b]] = sources[number]
                 with contextlib.nullcontext() if group else hooks.compiling():
                     found = search(
-                        model, params, tokens_BQ, length_B, T, W, U, task.end, config.finetune.length_penalty
+                        model,
+                        params,
+                        tokens_BQ,
+                        length_B,
+                        T,
+                        W,
+                        U,
+                        task.end,
+                        config.finetune.length_penalty,
                     )
                     tokens_BU, log_prob_B, _ = jax.device_get(found)
-                tokens_NU[numbers], log_prob_N[numbers] = tokens_BU[: len(numbers)], log_prob_B[: len(numbers)]
+                tokens_NU[numbers], log_prob_N[numbers] = (
+                    tokens_BU[: len(numbers)],
+                    log_prob_B[: len(numbers)],
+                )
                 bar.advance(bar.task_ids[0], len(numbers))
                 hooks.between()
         if not np.isfinite(log_prob_N).all():

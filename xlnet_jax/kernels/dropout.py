@@ -4,15 +4,17 @@ A hash chain that starts at a key decides whether the element with the indices (
 
     h_0 = key        h_{n+1} = mix(h_n ^ (index_n * 0x9E3779B9))        kept <=> h < threshold
 
-in 32-bit unsigned arithmetic; mix is `lowbias32` of Wellons' hash-prospector, a permutation of the words in which every
-bit depends on all. A kept element is multiplied by 2^32 / threshold, the inverse of the exact share of hash values that
-keep it, so that the expectation is the element itself.
+in 32-bit unsigned arithmetic; mix is `lowbias32` of Wellons' hash-prospector, a permutation of the
+words in which every bit depends on all. A kept element is multiplied by 2^32 / threshold, the
+inverse of the exact share of hash values that keep it, so that the expectation is the element
+itself.
 
-mix starts and ends with `fold`, which is linear and its own inverse. So two in a row cancel, that of an index is made
-before the index spreads over an array, and what the code carries, a word, is fold(h).
+mix starts and ends with `fold`, which is linear and its own inverse. So two in a row cancel, that
+of an index is made before the index spreads over an array, and what the code carries, a word, is
+fold(h).
 
-The indices are global: row of the global batch, head, position in the segment, key or feature. None of them depends on
-a block, a shard or a list of targets.
+The indices are global: row of the global batch, head, position in the segment, key or feature. None
+of them depends on a block, a shard or a list of targets.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ GOLDEN = np.uint32(0x9E3779B9)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionDropout:
-    """The dropout of attention probabilities, for one stream of one layer; with the row numbers it gives the mask."""
+    """The dropout of attention probabilities, for one stream of one layer; with the row numbers it
+    gives the mask.
+    """
 
     key: jax.Array
     """uint32 []: one per layer and step, the same for both streams."""
@@ -40,21 +44,32 @@ class AttentionDropout:
     first_head: int | jax.Array = 0
     """Number of the first head, if this is a part of all heads."""
 
-    def __call__(self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array) -> jax.Array:
-        """The probabilities with some of them dropped; `position_BQ`: the queries' positions in the segment."""
+    def __call__(
+        self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array
+    ) -> jax.Array:
+        """The probabilities with some of them dropped; `position_BQ`: the queries' positions in the
+        segment.
+        """
         _, H, _, K = probability_BHQK.shape
         return drop(
-            probability_BHQK, self.rate, self.key, jnp.uint32(self.stream), rows_B[:, None, None, None],
-            (self.first_head + jnp.arange(H))[None, :, None, None], position_BQ[:, None, :, None],
+            probability_BHQK,
+            self.rate,
+            self.key,
+            jnp.uint32(self.stream),
+            rows_B[:, None, None, None],
+            (self.first_head + jnp.arange(H))[None, :, None, None],
+            position_BQ[:, None, :, None],
             jnp.arange(K)[None, None, None, :],
-        )  # fmt: skip
+        )
 
 
 def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
-    """x with a share `rate` of its elements replaced by 0 and the others scaled; same shape and dtype.
+    """x with a share `rate` of its elements replaced by 0 and the others scaled; same shape and
+    dtype.
 
-    The indices are integers that together broadcast to the shape of x. The hash has the shape of the indices so far:
-    give the index that fills the shape last, and all others cost almost nothing.
+    The indices are integers that together broadcast to the shape of x. The hash has the shape of
+    the indices so far: give the index that fills the shape last, and all others cost almost
+    nothing.
     """
 
     def masked(x: jax.Array, key: jax.Array, *indices: jax.Array) -> jax.Array:
@@ -62,16 +77,19 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
         scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)
         return jnp.where(keep(rate, fold(key), *indices), scaled, 0).astype(x.dtype)
 
-    # The backward pass draws the mask again: on a TPU faster than to write and to read it, on a CPU as fast.
+    # The backward pass draws the mask again: on a TPU faster than to write and to read it, on a CPU
+    # as fast.
     return jax.checkpoint(masked, prevent_cse=False)(x, key, *indices)
 
 
 def keep(rate: float, word: jax.Array, *indices: jax.Array) -> jax.Array:
     """Where `drop` keeps an element: bool, of the shape that word and indices broadcast to."""
-    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is known. And as signed
-    # integers, which is how vector units compare: both sides minus 2^31.
+    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is
+    # known. And as signed integers, which is how vector units compare: both sides minus 2^31.
     bound = threshold(rate)
-    return (advance(word, *indices) ^ np.uint32(bound >> 16 | 2**31)).astype(jnp.int32) < np.int32(bound - 2**31)
+    return (advance(word, *indices) ^ np.uint32(bound >> 16 | 2**31)).astype(jnp.int32) < np.int32(
+        bound - 2**31
+    )
 
 
 def upscale(rate: float) -> float:
@@ -91,7 +109,9 @@ def draw_key(rng: jax.Array) -> jax.Array:
 
 
 def advance(word: jax.Array, *indices: jax.Array) -> jax.Array:
-    """The word after more indices: uint32, of the shape they broadcast to. It starts as fold(key)."""
+    """The word after more indices: uint32, of the shape they broadcast to. It starts as
+    fold(key).
+    """
     for index in indices:
         word = word ^ fold(index.astype(jnp.uint32) * GOLDEN)
         word *= np.uint32(0x7FEB352D)

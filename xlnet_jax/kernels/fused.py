@@ -1,7 +1,8 @@
-"""Fused attention on the device of the mesh: the kernel for its kind, the part of each device, a check against XLA.
+"""Fused attention on the device of the mesh: the kernel for its kind, the part of each device, a
+check against XLA.
 
-The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are still the compiler's:
-rows over those that split the batch, heads over `tensor`.
+The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are
+still the compiler's: rows over those that split the batch, heads over `tensor`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from xlnet_jax.kernels.xla import Arguments
 
 MIB = 2**20
 UNITS = 16
-"""The most that fused and XLA may differ by, in units of bfloat16's roundoff, relative to the largest element. XLA
-rounds factors to bfloat16 on TPU even in float32, and both sides round; a wrong shift or mask differs by hundreds."""
+"""The most that fused and XLA may differ by, in units of bfloat16's roundoff, relative to the
+largest element. XLA rounds factors to bfloat16 on TPU even in float32, and both sides round; a
+wrong shift or mask differs by hundreds.
+"""
 
 KERNELS = {
     # v4 cannot roll each row by another number of lanes.
@@ -37,14 +40,18 @@ KERNELS = {
     "TPU v5 lite": tpu.attend,
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(rows=3000, vmem_bytes=48 * MIB)),
     "TPU v6 lite": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(strips=(256, 256))),
-    "TPU7x": functools.partial(tpu.attend, blocks=tpu.TpuBlocks(strips=(256, 256), rows=3000, vmem_bytes=48 * MIB)),
+    "TPU7x": functools.partial(
+        tpu.attend, blocks=tpu.TpuBlocks(strips=(256, 256), rows=3000, vmem_bytes=48 * MIB)
+    ),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
 """By the kind of device, as `kind` names it."""
 
 
 def kind(device_kind: str) -> str:
-    """JAX's name for a kind of device; for an NVIDIA GPU only its first two words: one of `NVIDIA H100 80GB HBM3`."""
+    """JAX's name for a kind of device; for an NVIDIA GPU only its first two words: one of
+    `NVIDIA H100 80GB HBM3`.
+    """
     family = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
     return family[0] if family else device_kind
 
@@ -52,15 +59,20 @@ def kind(device_kind: str) -> str:
 def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
     """Why there is no kernel for the device or the sizes; None if there is one."""
     return (
-        f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}" if kind(device_kind) not in KERNELS
-        else f"model.head_dim={head_dim} is above {tpu.HEAD_DIMS[-1]}" if head_dim > tpu.HEAD_DIMS[-1]
-        else f"model.compute_dtype={dtype} is not float32 or bfloat16" if dtype.itemsize > 4
+        f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}"
+        if kind(device_kind) not in KERNELS
+        else f"model.head_dim={head_dim} is above {tpu.HEAD_DIMS[-1]}"
+        if head_dim > tpu.HEAD_DIMS[-1]
+        else f"model.compute_dtype={dtype} is not float32 or bfloat16"
+        if dtype.itemsize > 4
         else None
-    )  # fmt: skip
+    )
 
 
 def attend(a: Arguments) -> tuple[jax.Array, None]:
-    """`xla.attend` without probabilities. Raises BadInput if there is no kernel for the device or the sizes."""
+    """`xla.attend` without probabilities. Raises BadInput if there is no kernel for the device or
+    the sizes.
+    """
     device = meshes.device().device_kind
     why_not = problem(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
     if why_not:
@@ -72,7 +84,9 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
     def local(a: Arguments) -> jax.Array:
         if a.dropout is not None and heads:
             first_head = a.dropout.first_head + jax.lax.axis_index(heads) * a.q_BQHE.shape[2]
-            a = dataclasses.replace(a, dropout=dataclasses.replace(a.dropout, first_head=first_head))
+            a = dataclasses.replace(
+                a, dropout=dataclasses.replace(a.dropout, first_head=first_head)
+            )
         return kernel(a)[0]
 
     if free:
@@ -80,17 +94,29 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
         tables = PartitionSpec(rows if a.own_tables else None, None, heads)
         specs = Arguments(
             **dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), by_head),
-            **dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "query_position_BQ", "rows_B"), by_row),
-            position=(tables, tables, by_row), biases=PartitionSpec(heads), segment_2HE=PartitionSpec(None, heads),
-            dropout=PartitionSpec(), max_distance=a.max_distance, save=a.save,
-        )  # fmt: skip
-        # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
-        local = jax.shard_map(local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False)
+            **dict.fromkeys(
+                ("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "query_position_BQ", "rows_B"),
+                by_row,
+            ),
+            position=(tables, tables, by_row),
+            biases=PartitionSpec(heads),
+            segment_2HE=PartitionSpec(None, heads),
+            dropout=PartitionSpec(),
+            max_distance=a.max_distance,
+            save=a.save,
+        )
+        # Without the check of replication: else the gradients of shared arrays would be summed
+        # inside accumulation.
+        local = jax.shard_map(
+            local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False
+        )
     return local(a), None
 
 
 def compare(config: ModelConfig, device: Any) -> float:
-    """The largest difference of fused and XLA in both streams, in units of bfloat16's roundoff; infinite for NaN."""
+    """The largest difference of fused and XLA in both streams, in units of bfloat16's roundoff;
+    infinite for NaN.
+    """
     kernel = KERNELS[kind(device.device_kind)]
     if kernel is gpu.attend:
         # As few programs as with many rows: one adds up the gradients of several blocks of queries.
@@ -100,7 +126,9 @@ def compare(config: ModelConfig, device: Any) -> float:
     unit, differences = float(jnp.finfo(jnp.bfloat16).eps), []
     for chosen in (False, True):
         case = jax.device_put(_case(config, chosen), device)
-        ours, theirs = (jax.tree.leaves(jax.device_get(run(attend, case))) for attend in (kernel, xla.attend))
+        ours, theirs = (
+            jax.tree.leaves(jax.device_get(run(attend, case))) for attend in (kernel, xla.attend)
+        )
         differences += [
             np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
             for x, y in zip(ours, theirs, strict=True)
@@ -114,19 +142,31 @@ def _case(config: ModelConfig, chosen: bool) -> Arguments:
     B, T, K, Q, H, E = 2, 250, 270, 37 if chosen else 250, 2, config.head_dim
     integers = functools.partial(rng.integers, dtype=np.int32)
     rank_BK = integers(-1, T, (B, K))
-    at_BQ = np.sort(integers(0, T, (B, Q)), axis=1) if chosen else np.arange(B * T, dtype=np.int32).reshape(B, T) % T
+    at_BQ = (
+        np.sort(integers(0, T, (B, Q)), axis=1)
+        if chosen
+        else np.arange(B * T, dtype=np.int32).reshape(B, T) % T
+    )
 
     def normal(*shape: int, dtype: Any = dtype) -> np.ndarray:
         return rng.standard_normal(shape, np.float32).astype(dtype)
 
     wide = functools.partial(normal, dtype=np.float32)
     return Arguments(
-        q_BQHE=normal(B, Q, H, E), k_BKHE=normal(B, K, H, E), v_BKHE=normal(B, K, H, E),
+        q_BQHE=normal(B, Q, H, E),
+        k_BKHE=normal(B, K, H, E),
+        v_BKHE=normal(B, K, H, E),
         position=(wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
         biases={f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
-        segment_2HE=wide(2, H, E), limit_BQ=np.take_along_axis(rank_BK, at_BQ, 1), rank_BK=rank_BK,
-        segment_BQ=integers(0, 2, (B, Q)), segment_BK=integers(0, 2, (B, K)),
-        query_position_BQ=at_BQ if chosen else None, rows_B=np.arange(B, dtype=np.int32),
-        dropout=AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None,
+        segment_2HE=wide(2, H, E),
+        limit_BQ=np.take_along_axis(rank_BK, at_BQ, 1),
+        rank_BK=rank_BK,
+        segment_BQ=integers(0, 2, (B, Q)),
+        segment_BK=integers(0, 2, (B, K)),
+        query_position_BQ=at_BQ if chosen else None,
+        rows_B=np.arange(B, dtype=np.int32),
+        dropout=AttentionDropout(jnp.uint32(1), config.attention_dropout, 1)
+        if config.attention_dropout
+        else None,
         save=config.saves_probabilities,
-    )  # fmt: skip
+    )

@@ -1,11 +1,12 @@
-"""Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is in global memory.
+"""Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is
+in global memory.
 
-The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `packing`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
-ties forward and backward together.
+The interface and the results are those of `xla.attend`, but for the probabilities, which never
+exist. Formulas and the gradient: `packing`. What one program does: `gpu_kernels`. This module pads
+the arguments, packs the integers, and ties forward and backward together.
 
-Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
-The gradient cannot be differentiated again.
+Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs
+give equal bits. The gradient cannot be differentiated again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class GpuBlocks(NamedTuple):
     """Queries at chosen positions; at most `keys`."""
     keys: int
     programs: int = 256
-    """At least as many give the queries their gradient, if there are blocks of queries enough: an H100 runs 264 at a
-    time. Each has a part of the gradient of the position keys of its own, in float32."""
+    """At least as many give the queries their gradient, if there are blocks of queries enough: an
+    H100 runs 264 at a time. Each has a part of the gradient of the position keys of its own, in
+    float32.
+    """
 
 
 BLOCKS = {
@@ -44,9 +47,11 @@ BLOCKS = {
     256: GpuBlocks(queries=32, chosen=32, keys=32),
     512: GpuBlocks(queries=16, chosen=16, keys=32),
 }
-"""By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
-tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are what its matrix unit takes at once.
-Shared memory is below the 163 KiB of an A100. Other tiles were not tried on a card."""
+"""By the most bytes of a head, for every card. From compilations for an H100
+(`benchmarks/gpu_compile.py`): the largest tiles whose forward pass does not spill in bfloat16; four
+warps and 64 rows are what its matrix unit takes at once. Shared memory is below the 163 KiB of an
+A100. Other tiles were not tried on a card.
+"""
 
 
 def blocks_of(head_dim: int, dtype: jnp.dtype) -> GpuBlocks:
@@ -54,7 +59,9 @@ def blocks_of(head_dim: int, dtype: jnp.dtype) -> GpuBlocks:
     return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
 
 
-def attend(a: Arguments, *, blocks: GpuBlocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
+def attend(
+    a: Arguments, *, blocks: GpuBlocks | None = None, interpret: bool = False
+) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
@@ -66,38 +73,51 @@ def attend(a: Arguments, *, blocks: GpuBlocks | None = None, interpret: bool = F
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
     plan = GpuPlan(
-        queries=query_block, tile=tile, programs=blocks.programs, interpret=interpret, **packing.call(a, Tp, Kp)
+        queries=query_block,
+        tile=tile,
+        programs=blocks.programs,
+        interpret=interpret,
+        **packing.call(a, Tp, Kp),
     )
     r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (
-        (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
+        (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None])
+        * (E**-0.5 / LN2)
         for name in ("content", "position", "segment")
     )
     other_HE = packing.other_segment(a).astype(jnp.float32)
     other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
     *queries, position_BQ = packing.queries(a, Qp)
     integers = (
-        table_B, packing.words(a, H),
+        table_B,
+        packing.words(a, H),
         jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
         jnp.stack(packing.keys(a, Kp), axis=1).astype(jnp.int32),
-    )  # fmt: skip
+    )
 
     def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
         """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
         return jnp.pad(x, ((0, 0), padding, (0, 0), (0, Ep - x.shape[3])))
 
     o_BQHE: Any = _fused(
-        plan, pad(a_BQHE.astype(dtype), (0, Qp - Q)), pad(b_BQHE.astype(dtype), (0, Qp - Q)),
-        jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))), pad(a.k_BKHE, (0, Kp - K)), pad(a.v_BKHE, (0, Kp - K)),
+        plan,
+        pad(a_BQHE.astype(dtype), (0, Qp - Q)),
+        pad(b_BQHE.astype(dtype), (0, Qp - Q)),
+        jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))),
+        pad(a.k_BKHE, (0, Kp - K)),
+        pad(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
-    )  # fmt: skip
+        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)),
+        integers,
+    )
     return o_BQHE[:, :Q, :, :E], None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(plan: GpuPlan, *arguments: Any) -> jax.Array:
-    """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
+    """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r
+    is in float32.
+    """
     return _fused_forward(plan, *arguments)[0]
 
 
@@ -119,7 +139,9 @@ def _fused_backward(plan: GpuPlan, saved: Any, do_BQHE: jax.Array) -> tuple[Any,
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
     blocks = Q // plan.queries
-    groups = next((n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks)
+    groups = next(
+        (n for n in range(1, blocks) if blocks % n == 0 and n * B * H >= plan.programs), blocks
+    )
     dr_GNHE = jax.ShapeDtypeStruct((B * groups, *r_SNHE.shape[1:]), jnp.float32)
     da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = _call(
         backward_queries, plan, (groups, H, B), [a_BQHE, b_BQHE, other_BHQ, dr_GNHE], inputs

@@ -1,18 +1,23 @@
-"""The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
+"""The bodies of the fused attention on GPU: what one program does for one row of the batch and one
+head.
 
-Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. Three kernels: the output; the gradients of
-a, b, c and of the position keys; those of the keys and values. The last two compute the scores again, each in its own
-order, so that a program owns what it sums: no atomics, and two runs give equal bits. The gradient of the position keys
-has a part for each program, in global memory; `gpu` adds them up.
+Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. Three kernels: the
+output; the gradients of a, b, c and of the position keys; those of the keys and values. The last
+two compute the scores again, each in its own order, so that a program owns what it sums: no
+atomics, and two runs give equal bits. The gradient of the position keys has a part for each
+program, in global memory; `gpu` adds them up.
 
-The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
-w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b become
-the scores of the tile in two moves: column m is taken of the first product where m >= e, and of the second elsewhere;
-then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries; queries
-at chosen positions visit the windows from the first to the last of their block. The gradients of the scores turn back,
-and then column m belongs to the row block w + j where m >= e, and to the next one elsewhere.
+The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position
+keys. With the window w = s // S and e = s % S, the tile of key block j needs the row blocks w + j
+and w + j + 1. Their products with b become the scores of the tile in two moves: column m is taken
+of the first product where m >= e, and of the second elsewhere; then the columns of every query turn
+by its e (`turn`). Queries in order have one window per block of queries; queries at chosen
+positions visit the windows from the first to the last of their block. The gradients of the scores
+turn back, and then column m belongs to the row block w + j where m >= e, and to the next one
+elsewhere.
 
-Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale / ln 2.
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale
+/ ln 2.
 """
 
 from __future__ import annotations
@@ -78,25 +83,32 @@ class Inputs(NamedTuple):
     """With the scale / ln 2, as b and `other`."""
     b_BQHE: Any
     other_BHQ: Any
-    """What a key in another segment adds to the score, more than one in the same: c . (S[1] - S[0]). Only the
-    difference matters, because what all keys of a query have in common cancels in the softmax."""
+    """What a key in another segment adds to the score, more than one in the same: c . (S[1] -
+    S[0]). Only the difference matters, because what all keys of a query have in common cancels in
+    the softmax.
+    """
     k_BKHE: Any
     v_BKHE: Any
     r_SNHE: Any
 
 
 class Queries:
-    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width.
+    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E
+    head width.
 
     `stays`: the program keeps it while it visits keys.
     """
 
-    def __init__(self, plan: GpuPlan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True) -> None:
+    def __init__(
+        self, plan: GpuPlan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True
+    ) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
         self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
-        self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
+        self.limit_Q1, self.segment_Q1, start_Q1 = (
+            inputs.queries_B3Q[b, n, here][:, None] for n in range(3)
+        )
         if stays and not plan.chosen:  # The same, but without a register for each query.
             start_Q1 = plan.positions - 1 - i * plan.queries - jnp.arange(plan.queries)[:, None]
         self.at_Q1 = plan.positions - 1 - start_Q1
@@ -114,34 +126,54 @@ class Queries:
         """One block of rows of the position keys, [S, E]."""
         inputs = self.inputs
         table = self.b if self.plan.own_tables else inputs.table_B[self.b]
-        return inputs.r_SNHE[table, pl.ds(n * self.plan.tile, self.plan.tile), self.h, :].astype(self.b_QE.dtype)
+        return inputs.r_SNHE[table, pl.ds(n * self.plan.tile, self.plan.tile), self.h, :].astype(
+            self.b_QE.dtype
+        )
 
     def keys(self, j: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Of one block: the number, the rank and the segment of each key, [1, S], and the keys [S, E]."""
+        """Of one block: the number, the rank and the segment of each key, [1, S], and the keys [S,
+        E].
+        """
         keys = pl.ds(j * self.plan.tile, self.plan.tile)
         rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, keys][None] for n in range(2))
-        return j * self.plan.tile + self.column_1S, rank_1S, segment_1S, self.inputs.k_BKHE[self.b, keys, self.h, :]
+        return (
+            j * self.plan.tile + self.column_1S,
+            rank_1S,
+            segment_1S,
+            self.inputs.k_BKHE[self.b, keys, self.h, :],
+        )
 
     def values(self, j: Any) -> jax.Array:
         """The values of one block of keys, [S, E]."""
         return self.inputs.v_BKHE[self.b, pl.ds(j * self.plan.tile, self.plan.tile), self.h, :]
 
     def position_scores(self, j: Any, first_SE: jax.Array) -> jax.Array:
-        """b . r of a tile; `first_SE`: the first of its blocks of position keys, `rows(first + j)`."""
+        """b . r of a tile; `first_SE`: the first of its blocks of position keys,
+        `rows(first + j)`.
+        """
 
         def visit(n: Any, sum_QS: jax.Array, r_SE: jax.Array | None = None) -> jax.Array:
             product_QS = self.plan.dot(self.b_QE, self.rows(n + j) if r_SE is None else r_SE, NT)
             return jnp.where(self.offset_QS == n, product_QS, sum_QS)
 
-        sum_QS = visit(self.first, self.plan.dot(self.b_QE, self.rows(self.last + 1 + j), NT), first_SE)
+        sum_QS = visit(
+            self.first, self.plan.dot(self.b_QE, self.rows(self.last + 1 + j), NT), first_SE
+        )
         if self.plan.chosen:
             sum_QS = jax.lax.fori_loop(self.first + 1, self.last + 1, visit, sum_QS)
         return self.plan.turn(sum_QS, self.e_Q1)
 
     def scores(
-        self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array, log_Q1: jax.Array | float = 0.0
+        self,
+        sum_QS: jax.Array,
+        number: jax.Array,
+        rank: jax.Array,
+        segment: jax.Array,
+        log_Q1: jax.Array | float = 0.0,
     ) -> jax.Array:
-        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S]."""
+        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys'
+        integers are [1, S].
+        """
         visible_QS = rank < self.limit_Q1
         if self.plan.farthest is not None:
             visible_QS &= self.at_Q1 - number <= self.plan.farthest
@@ -152,7 +184,9 @@ class Queries:
         """x with dropout, without its factor."""
         if not self.plan.rate:
             return x_QS
-        return jnp.where(keep(self.plan.rate, self.inputs.word_BH[self.b, self.h], self.at_Q1, number), x_QS, 0.0)
+        return jnp.where(
+            keep(self.plan.rate, self.inputs.word_BH[self.b, self.h], self.at_Q1, number), x_QS, 0.0
+        )
 
 
 class Gradients:
@@ -164,7 +198,9 @@ class Gradients:
         self.log_Q1 = log_BHQ[b, h, here][:, None]
         self.delta_Q1 = delta_BHQ[b, h, here][:, None] / upscale(queries.plan.rate)
 
-    def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """The probabilities, and the gradient of the scores / (ln 2 upscale)."""
         p_QS = self.queries.plan.exp2(score_QS)
         return p_QS, p_QS * (self.queries.dropped(dp_QS, number) - self.delta_Q1)
@@ -185,23 +221,33 @@ def forward(plan: GpuPlan, *refs: Any) -> None:
         new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
         p_QS, shrink_Q = plan.exp2(score_QS - new_Q[:, None]), plan.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
-        o_QE = o_QE * shrink_Q[:, None] + plan.dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
+        o_QE = o_QE * shrink_Q[:, None] + plan.dot(
+            queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN
+        )
         return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
 
     # Above -FAR: so a query that sees nothing has the total 0.
-    start = jnp.full(Q, -FAR / 2, jnp.float32), jnp.zeros(Q, jnp.float32), jnp.zeros((Q, E), jnp.float32)
+    start = (
+        jnp.full(Q, -FAR / 2, jnp.float32),
+        jnp.zeros(Q, jnp.float32),
+        jnp.zeros((Q, E), jnp.float32),
+    )
     highest_Q, total_Q, o_QE = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     blind_Q = total_Q == 0
     total_Q = jnp.where(blind_Q, 1.0, total_Q)
-    o_BQHE[b, queries.here, h, :] = (o_QE * (upscale(plan.rate) / total_Q)[:, None]).astype(o_BQHE.dtype)
+    o_BQHE[b, queries.here, h, :] = (o_QE * (upscale(plan.rate) / total_Q)[:, None]).astype(
+        o_BQHE.dtype
+    )
     log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
 def backward_queries(plan: GpuPlan, *refs: Any) -> None:
-    """The gradients of a, b and `other` of some blocks of queries, and what these add to that of the position keys.
+    """The gradients of a, b and `other` of some blocks of queries, and what these add to that of
+    the position keys.
 
-    The program alone adds to its part of the latter, block by block of queries. In order, a block of position keys
-    gets its sum over these queries at once: from one tile and from the one before, whose turned gradients are kept.
+    The program alone adds to its part of the latter, block by block of queries. In order, a block
+    of position keys gets its sum over these queries at once: from one tile and from the one before,
+    whose turned gradients are kept.
     """
     *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = refs
     g, h, b = (pl.program_id(n) for n in range(3))
@@ -221,7 +267,9 @@ def backward_queries(plan: GpuPlan, *refs: Any) -> None:
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
 
         def row_block(n: Any, r_SE: jax.Array, part_QS: jax.Array, db_QE: jax.Array) -> jax.Array:
-            """Adds what the gradient of some scores gives a block of position keys, and what these give it."""
+            """Adds what the gradient of some scores gives a block of position keys, and what these
+            give it.
+            """
             dr_GNHE[rows(n)] += plan.dot(part_QS, queries.b_QE, TN)
             plan.barrier()
             return db_QE + plan.dot(part_QS, r_SE, NN)
@@ -232,22 +280,33 @@ def backward_queries(plan: GpuPlan, *refs: Any) -> None:
             first_SE = queries.rows(queries.first + j)
             sum_QS = queries.position_scores(j, first_SE) + plan.dot(queries.a_QE, k_SE, NT)
             score_QS = queries.scores(sum_QS, *integers, log_Q1=gradients.log_Q1)
-            _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
+            _, ds_QS = gradients(
+                score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0]
+            )
             dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
             da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
             ds_QS = plan.turn(ds_QS, -queries.e_Q1).astype(k_SE.dtype)
 
             def offset(n: Any, db_QE: jax.Array) -> jax.Array:
-                return row_block(n + j, queries.rows(n + j), jnp.where(queries.offset_QS == n, ds_QS, 0), db_QE)
+                return row_block(
+                    n + j, queries.rows(n + j), jnp.where(queries.offset_QS == n, ds_QS, 0), db_QE
+                )
 
             if plan.chosen:
-                return da_QE, jax.lax.fori_loop(queries.first, queries.last + 2, offset, db_QE), dother_Q, None
+                return (
+                    da_QE,
+                    jax.lax.fori_loop(queries.first, queries.last + 2, offset, db_QE),
+                    dother_Q,
+                    None,
+                )
             part_QS = jnp.where(queries.offset_QS == queries.first, ds_QS, before_QS)
             return da_QE, row_block(queries.first + j, first_SE, part_QS, db_QE), dother_Q, ds_QS
 
         zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
         before_QS = (
-            None if plan.chosen else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
+            None
+            if plan.chosen
+            else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
         )
         start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
         da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
@@ -275,7 +334,9 @@ def backward_keys(plan: GpuPlan, *refs: Any) -> None:
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
         position_QS = queries.position_scores(j, queries.rows(queries.first + j))
-        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, log_Q1=gradients.log_Q1)
+        score_QS = queries.scores(
+            position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, log_Q1=gradients.log_Q1
+        )
         do_QE = gradients.do_QE
         p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
         dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)

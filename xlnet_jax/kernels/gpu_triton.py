@@ -1,8 +1,9 @@
-"""All that the fused attention on GPU asks of Pallas on Triton by name; another backend would replace this module.
+"""All that the fused attention on GPU asks of Pallas on Triton by name; another backend would
+replace this module.
 
-JAX 0.11 deprecates it. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by `inline_mgpu`, which interpret mode
-refuses. Beyond this the kernels use what every backend of Pallas has: references, slices, program numbers, loops and
-elementwise operations.
+JAX 0.11 deprecates it. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by `inline_mgpu`,
+which interpret mode refuses. Beyond this the kernels use what every backend of Pallas has:
+references, slices, program numbers, loops and elementwise operations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ take_p = Primitive("xlnet_take")
 """x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `_lower_take`."""
 take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
 mlir.register_lowering(
-    take_p, mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False)
+    take_p,
+    mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False),
 )
 
 
@@ -31,7 +33,8 @@ mlir.register_lowering(
 def _lower_take() -> None:
     """Makes `take_p` Triton's gather; before the first compilation for a GPU.
 
-    Private (checked with JAX 0.10.2 and 0.12.0): Pallas has no public name for a gather, nor for a lowering to Triton.
+    Private (checked with JAX 0.10.2 and 0.12.0): Pallas has no public name for a gather, nor for a
+    lowering to Triton.
     """
     from jax._src.lib import triton
     from jax._src.pallas.triton import lowering
@@ -46,19 +49,40 @@ class Triton:
     interpret: bool
     """Runs as plain JAX, on any device."""
 
-    def call(self, body: Any, name: str, grid: tuple[int, ...], results: list[Any], inputs: Any, stages: int) -> Any:
-        """The results of body(self, *inputs, *results) for each program of the grid; `results` have shape and dtype."""
+    def call(
+        self,
+        body: Any,
+        name: str,
+        grid: tuple[int, ...],
+        results: list[Any],
+        inputs: Any,
+        stages: int,
+    ) -> Any:
+        """The results of body(self, *inputs, *results) for each program of the grid; `results` have
+        shape and dtype.
+        """
         if not self.interpret:
             _lower_take()
         return pl.pallas_call(
-            functools.partial(body, self), grid=grid, name=name, interpret=self.interpret,
+            functools.partial(body, self),
+            grid=grid,
+            name=name,
+            interpret=self.interpret,
             out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
             compiler_params=triton.CompilerParams(num_warps=4, num_stages=stages),
-        )(*inputs)  # fmt: skip
+        )(*inputs)
 
-    def dot(self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
-        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs more."""
-        exact = jax.lax.Precision.HIGHEST if self.interpret else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+    def dot(
+        self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]
+    ) -> jax.Array:
+        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs
+        more.
+        """
+        exact = (
+            jax.lax.Precision.HIGHEST
+            if self.interpret
+            else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+        )
         precision = exact if b.dtype == jnp.float32 else None
         return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
@@ -68,21 +92,28 @@ class Triton:
             return jnp.exp2(x)
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return triton.elementwise_inline_asm(
-            "ex2.approx.ftz.f32 $0, $1;", args=[x], constraints="=f,f", pack=1, result_shape_dtypes=[shape]
+            "ex2.approx.ftz.f32 $0, $1;",
+            args=[x],
+            constraints="=f,f",
+            pack=1,
+            result_shape_dtypes=[shape],
         )[0]
 
     def turn(self, x_QS: jax.Array, by_Q1: jax.Array) -> jax.Array:
         """Column m of row q is the column (m + by[q]) mod S of x; S is a power of 2.
 
-        A warp has 32 lanes. Of 64 columns both halves ask the same lane, so that each element crosses lanes once:
-        Triton's gather of 64 would ask two lanes for each, and compute both numbers for each.
+        A warp has 32 lanes. Of 64 columns both halves ask the same lane, so that each element
+        crosses lanes once: Triton's gather of 64 would ask two lanes for each, and compute both
+        numbers for each.
         """
         Q, S = x_QS.shape
         if S < 64:
             return take_p.bind(x_QS, (jnp.arange(S)[None] + by_Q1) & S - 1)
         half = S // 2
         from_QC = (jnp.arange(half)[None] + by_Q1) & S - 1
-        low_QC, high_QC = (take_p.bind(x, from_QC & half - 1) for x in jax.lax.split(x_QS, (half, half), axis=1))
+        low_QC, high_QC = (
+            take_p.bind(x, from_QC & half - 1) for x in jax.lax.split(x_QS, (half, half), axis=1)
+        )
         is_low_QC = from_QC < half
         halves = jnp.where(is_low_QC, low_QC, high_QC), jnp.where(is_low_QC, high_QC, low_QC)
         return jnp.stack(halves, axis=2).swapaxes(1, 2).reshape(Q, S)

@@ -1,4 +1,5 @@
-"""What the fused kernels for TPU and GPU have in common: formulas, constants, and the form of their arguments.
+"""What the fused kernels for TPU and GPU have in common: formulas, constants, and the form of their
+arguments.
 
 Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
 
@@ -53,7 +54,9 @@ class Call:
     chosen: bool
     """Queries are at chosen positions, not in order."""
     own_tables: bool
-    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
+    """Every row of the batch has its own position keys; else there are two tables, one per
+    direction.
+    """
     rate: float
     """Of dropout."""
     farthest: int | None
@@ -63,10 +66,13 @@ class Call:
 def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
     """The fields of `Call`; the sizes are the padded ones."""
     return {
-        "positions": positions, "keys": keys, "chosen": a.query_position_BQ is not None, "own_tables": a.own_tables,
+        "positions": positions,
+        "keys": keys,
+        "chosen": a.query_position_BQ is not None,
+        "own_tables": a.own_tables,
         "rate": 0.0 if a.dropout is None else a.dropout.rate,
         "farthest": None if a.max_distance is None else a.max_distance - a.memory_len,
-    }  # fmt: skip
+    }
 
 
 def up(size: int, multiple: int) -> int:
@@ -75,10 +81,14 @@ def up(size: int, multiple: int) -> int:
 
 
 def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
-    """r [S, N, H, E], one for each direction, or one for each row that has its own; and which one each row has, [B]."""
+    """r [S, N, H, E], one for each direction, or one for each row that has its own; and which one
+    each row has, [B].
+    """
     odd_SNHE, even_SNHE, direction_B = a.position
     if len(odd_SNHE) == 1:
-        return jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), (direction_B < 0).astype(jnp.int32)
+        return jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), (
+            direction_B < 0
+        ).astype(jnp.int32)
     r_SNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
     return r_SNHE, jnp.arange(len(direction_B), dtype=jnp.int32)
 
@@ -97,7 +107,9 @@ def words(a: Arguments, heads: int) -> jax.Array:
 
 
 def queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Limit, segment and position of `size` queries. Padded ones see nothing, and are where the last query is."""
+    """Limit, segment and position of `size` queries. Padded ones see nothing, and are where the
+    last query is.
+    """
     after = ((0, 0), (0, size - a.limit_BQ.shape[1]))
     limit_BQ = jnp.pad(a.limit_BQ, after, constant_values=_INT.min)
     return limit_BQ, jnp.pad(a.segment_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")

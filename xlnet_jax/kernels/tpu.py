@@ -1,14 +1,16 @@
-"""Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
+"""Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's
+vector memory.
 
-One does if nothing is to be computed again (`Arguments.save`) and all keys are in one block: the weights of the softmax
-after dropout, for the backward pass.
+One does if nothing is to be computed again (`Arguments.save`) and all keys are in one block: the
+weights of the softmax after dropout, for the backward pass.
 
-The interface and the results are those of `xla.attend`, but for the probabilities, which are no result. Formulas and
-the gradient: `packing`. What one program does: `tpu_kernels`, on the units of `tpu_units`. This module pads the
-arguments, packs the integers, chooses the blocks, and ties forward and backward together.
+The interface and the results are those of `xla.attend`, but for the probabilities, which are no
+result. Formulas and the gradient: `packing`. What one program does: `tpu_kernels`, on the units of
+`tpu_units`. This module pads the arguments, packs the integers, chooses the blocks, and ties
+forward and backward together.
 
-Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
-The gradient cannot be differentiated again.
+Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs
+give equal bits. The gradient cannot be differentiated again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ HEAD_DIMS = (32, 64, LANES)
 
 @dataclasses.dataclass(frozen=True)
 class TpuBlocks:
-    """How many queries and keys a program handles. Multiples of 128; a call with less takes less."""
+    """How many queries and keys a program handles. Multiples of 128; a call with less takes
+    less.
+    """
 
     queries: int = 512
     """In order."""
@@ -46,17 +50,23 @@ class TpuBlocks:
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
-    """Queries in order of a unit, forward and backward, powers of 2: larger ones load the matrix unit less often, and
-    keep less in registers. 256 backward on v5e and v5p, and 512 on any chip, need more bundles."""
+    """Queries in order of a unit, forward and backward, powers of 2: larger ones load the matrix
+    unit less often, and keep less in registers. 256 backward on v5e and v5p, and 512 on any chip,
+    need more bundles.
+    """
     rows: int = 12_000
-    """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less its ends cost."""
+    """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less
+    its ends cost.
+    """
     strided: bool = True
     """Shifts by strided rolls, which v4 does not have."""
     vmem_bytes: int = 96 * 2**20
     """Limit for the compiler; v5e and v6e have 128 MiB."""
 
 
-def attend(a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = False) -> tuple[jax.Array, None]:
+def attend(
+    a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = False
+) -> tuple[jax.Array, None]:
     """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
@@ -73,38 +83,62 @@ def attend(a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = F
     # The same for both streams: so the compiler makes the table once.
     Np = up(Tp, window) + Kp
     saved = a.save and Kp == key_block
-    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in float32 there are more.
+    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in
+    # float32 there are more.
     room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
-    groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1)
+    groups = next(
+        n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1
+    )
     r_SNHE, table_B = packing.position_keys(a)
     plans = tuple(
         TpuPlan(
-            groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-            window=window if chosen else max(strip, LANES), strip=min(query_block, LANES) if chosen else strip,
-            strided=blocks.strided, saved=saved, vmem_bytes=blocks.vmem_bytes, interpret=interpret,
+            groups=groups,
+            head_dim=Ep,
+            scale=E**-0.5,
+            query_block=query_block,
+            key_block=key_block,
+            window=window if chosen else max(strip, LANES),
+            strip=min(query_block, LANES) if chosen else strip,
+            strided=blocks.strided,
+            saved=saved,
+            vmem_bytes=blocks.vmem_bytes,
+            interpret=interpret,
             **packing.call(a, Tp, Kp),
-        ) for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
-    )  # fmt: skip
+        )
+        for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
+    )
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
     heads = up(H * Ep, LANES) // Ep
 
     def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
-        """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
+        """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads
+        and their elements.
+        """
         pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
 
     queries = packing.queries(a, Qp)
     # Of each block of queries.
-    window_AQ = ((Tp - 1 - queries[2]) // plans[0].window).reshape(-1, query_block).astype(jnp.int32)
+    window_AQ = (
+        ((Tp - 1 - queries[2]) // plans[0].window).reshape(-1, query_block).astype(jnp.int32)
+    )
     word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
-        plans, table_B, word_BH.reshape(-1), window_AQ.min(axis=1), window_AQ.max(axis=1),
-        lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)), lanes(a.v_BKHE, (0, Kp - K)),
+        plans,
+        table_B,
+        word_BH.reshape(-1),
+        window_AQ.min(axis=1),
+        window_AQ.max(axis=1),
+        lanes(a.q_BQHE, (0, Qp - Q)),
+        lanes(a.k_BKHE, (0, Kp - K)),
+        lanes(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
-        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], _packed(*queries), _packed(*packing.keys(a, Kp)),
-    )  # fmt: skip
+        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0],
+        _packed(*queries),
+        _packed(*packing.keys(a, Kp)),
+    )
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
 
 
@@ -112,34 +146,56 @@ def attend(a: Arguments, *, blocks: TpuBlocks = TpuBlocks(), interpret: bool = F
 def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
-    First come those that programs know before they start: number of each row's position keys [B], word of dropout after
-    row and head [B H], first and last window of each block of queries [B blocks]; then q, k and v [B, Q or K, D], r
-    [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and zeros
-    [B, 8, Q], and rank, segment and zeros [B, 8, K].
+    First come those that programs know before they start: number of each row's position keys [B],
+    word of dropout after row and head [B H], first and last window of each block of queries [B
+    blocks]; then q, k and v [B, Q or K, D], r [S, D, N] and the small inputs [8, D], which are
+    float32, as their gradient; then limit, segment, position and zeros [B, 8, Q], and rank, segment
+    and zeros [B, 8, K].
     """
     return _fused_forward(plans, *arguments)[0]
 
 
 def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
-    (plan, _), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = plans, arguments
-    inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
+    (plan, _), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = (
+        plans,
+        arguments,
+    )
+    inputs = (
+        *scalars,
+        q_BQD,
+        k_BKD,
+        v_BKD,
+        r_SDN.astype(q_BQD.dtype),
+        small_8D,
+        queries_B8Q,
+        keys_B8K,
+    )
     (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
     _, in_specs, log, weights = _specs(plan, r_SDN.shape[2], lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
     o_BQD, log_BG8Q, weight_BHQK = _call(
-        forward, plan, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
-        (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log, weights],
+        forward,
+        plan,
+        (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
+        (*["parallel"] * 3, "arbitrary"),
+        in_specs=in_specs,
+        out_specs=[in_specs[0], log, weights],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
-            jax.ShapeDtypeStruct((B, D // plan.head_dim, Q, plan.keys), v_BKD.dtype) if plan.saved else None,
+            jax.ShapeDtypeStruct((B, D // plan.head_dim, Q, plan.keys), v_BKD.dtype)
+            if plan.saved
+            else None,
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
-            pltpu.VMEM((lanes, plan.key_block), v_BKD.dtype), pltpu.VMEM((lanes, plan.query_block), jnp.float32),
-            by_head, by_head,
+            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
+            pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
+            pltpu.VMEM((lanes, plan.key_block), v_BKD.dtype),
+            pltpu.VMEM((lanes, plan.query_block), jnp.float32),
+            by_head,
+            by_head,
         ],
-    )(*inputs)  # fmt: skip
+    )(*inputs)
     # Kept by remat `dots`, as the products are: the backward pass does not run this again.
     o_BQD, *saved = checkpoint_name((o_BQD, log_BG8Q, weight_BHQK), "fused_attention")
     return o_BQD, (inputs, o_BQD, *saved)
@@ -153,60 +209,90 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
     spec, in_specs, log, weights = _specs(plan, N, lanes_first=True)
     by_query, small = in_specs[0], in_specs[4]
     all_keys = spec((1, plan.keys, lanes), lambda b, g, i, j, _: (b, 0, g))
-    dr = spec((1 if plan.own_tables else S, lanes, N), lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0))
+    dr = spec(
+        (1 if plan.own_tables else S, lanes, N),
+        lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0),
+    )
     by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
     scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
-        backward, plan, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
-        in_specs=[*in_specs, by_query, log, by_query, weights], out_specs=[by_query, all_keys, all_keys, dr, small],
+        backward,
+        plan,
+        (D // lanes, B, Q // queries, plan.keys // keys),
+        ("parallel", *["arbitrary"] * 3),
+        in_specs=[*in_specs, by_query, log, by_query, weights],
+        out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
             *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SDN, small_8D)),
         ],
         scratch_shapes=[
-            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), scores, scores, pltpu.VMEM((lanes, keys), k_BKD.dtype),
-            pltpu.VMEM((3, lanes, queries), k_BKD.dtype), by_lane, by_lane,
-            pltpu.VMEM((plan.heads, queries, LANES), jnp.float32), pltpu.VMEM((queries, lanes), jnp.float32),
-            sum_of_keys, sum_of_keys, pltpu.VMEM((queries, lanes), k_BKD.dtype) if plan.saved else None,
+            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
+            scores,
+            scores,
+            pltpu.VMEM((lanes, keys), k_BKD.dtype),
+            pltpu.VMEM((3, lanes, queries), k_BKD.dtype),
+            by_lane,
+            by_lane,
+            pltpu.VMEM((plan.heads, queries, LANES), jnp.float32),
+            pltpu.VMEM((queries, lanes), jnp.float32),
+            sum_of_keys,
+            sum_of_keys,
+            pltpu.VMEM((queries, lanes), k_BKD.dtype) if plan.saved else None,
         ],
-    )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)  # fmt: skip
+    )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)
     return *[None] * 4, *gradients, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _specs(plan: TpuPlan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
-    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or with lanes and row.
+def _specs(
+    plan: TpuPlan, N: int, lanes_first: bool
+) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
+    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or
+    with lanes and row.
 
-    Then the blocks of the inputs, of the logarithms of the sums, and of the weights, None if they are not saved.
+    Then the blocks of the inputs, of the logarithms of the sums, and of the weights, None if they
+    are not saved.
     """
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
     def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
         return pl.BlockSpec(
-            shape, lambda x, y, i, j, table, *_: index(*((y, x) if lanes_first else (x, y)), i, j, table)
+            shape,
+            lambda x, y, i, j, table, *_: index(*((y, x) if lanes_first else (x, y)), i, j, table),
         )
 
     by_key = spec((1, keys, lanes), lambda b, g, i, j, _: (b, j, g))
     inputs = [
-        spec((1, queries, lanes), lambda b, g, i, j, _: (b, i, g)), by_key, by_key,
+        spec((1, queries, lanes), lambda b, g, i, j, _: (b, i, g)),
+        by_key,
+        by_key,
         spec((1, lanes, N), lambda b, g, i, j, table: (table[b], g, 0)),
         spec((SUBLANES, lanes), lambda b, g, i, j, _: (0, g)),
         spec((1, SUBLANES, queries), lambda b, g, i, j, _: (b, 0, i)),
         spec((1, SUBLANES, keys), lambda b, g, i, j, _: (b, 0, j)),
-    ]  # fmt: skip
+    ]
     log = spec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, _: (b, g, 0, i))
-    weights = spec((1, plan.heads, queries, keys), lambda b, g, i, j, _: (b, g, i, j)) if plan.saved else None
+    weights = (
+        spec((1, plan.heads, queries, keys), lambda b, g, i, j, _: (b, g, i, j))
+        if plan.saved
+        else None
+    )
     return spec, inputs, log, weights
 
 
-def _call(body: Any, plan: TpuPlan, grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any) -> Any:
+def _call(
+    body: Any, plan: TpuPlan, grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any
+) -> Any:
     return pl.pallas_call(
         functools.partial(body, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),
         out_shape=out_shape,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=plan.vmem_bytes),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=order, vmem_limit_bytes=plan.vmem_bytes
+        ),
         name=f"xlnet_attention_{body.__name__}",
         interpret=plan.interpret,
     )

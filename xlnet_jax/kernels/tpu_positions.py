@@ -1,9 +1,11 @@
-"""The position term of the fused attention on TPU: scores of a unit, and the gradients of the position keys and of b.
+"""The position term of the fused attention on TPU: scores of a unit, and the gradients of the
+position keys and of b.
 
-The query at position t meets key j at row T - 1 - t + j of the position keys. A window is S consecutive values of the
-start T - 1 - t, from a multiple of S on; it needs S + K rows, and the query with the start w S + e takes K of their
-scores from column e on (`moved`). Queries in order have S = 128 and one window per strip; queries at chosen positions
-take the windows from the first to the last of the strip in turn.
+The query at position t meets key j at row T - 1 - t + j of the position keys. A window is S
+consecutive values of the start T - 1 - t, from a multiple of S on; it needs S + K rows, and the
+query with the start w S + e takes K of their scores from column e on (`moved`). Queries in order
+have S = 128 and one window per strip; queries at chosen positions take the windows from the first
+to the last of the strip in turn.
 """
 
 from __future__ import annotations
@@ -20,14 +22,22 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Unit, dot, only
 
 
-def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q, K]."""
+def position_scores(
+    unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any
+) -> Callable[[int], jax.Array]:
+    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q,
+    K].
+    """
     plan = unit.plan
     tiles = (plan.window + plan.key_block) // LANES
 
     def scores(row: Any) -> Callable[[int], jax.Array]:
         def tile(t: int) -> jax.Array | None:
-            return dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN) if t < tiles else None
+            return (
+                dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN)
+                if t < tiles
+                else None
+            )
 
         return moved(tile, unit, 1)
 
@@ -42,7 +52,9 @@ def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Call
     return lambda t: score[:, plan.parts[t]]
 
 
-def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any) -> None:
+def position_gradients(
+    unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any
+) -> None:
     """Adds the gradient of the position keys to dr_ref [E, N]; writes that of b, [E, Q]."""
     plan = unit.plan
 
@@ -50,7 +62,11 @@ def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_
         def tile(t: int) -> jax.Array | None:
             if not 0 <= t < len(plan.parts):
                 return None
-            return ds_ref[:, plan.parts[t]] if inside_QL is None else only(inside_QL, ds_ref[:, plan.parts[t]])
+            return (
+                ds_ref[:, plan.parts[t]]
+                if inside_QL is None
+                else only(inside_QL, ds_ref[:, plan.parts[t]])
+            )
 
         shifted, db_EQ = moved(tile, unit, -1), 0.0
         for t in range((plan.window + plan.key_block) // LANES):
@@ -70,13 +86,16 @@ def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_
         unit.each_window(visit)
 
 
-def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Callable[[int], jax.Array]:
-    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by number.
+def moved(
+    tile: Callable[[int], jax.Array | None], unit: Unit, sign: int
+) -> Callable[[int], jax.Array]:
+    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by
+    number.
 
     Args:
       tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where the offsets fall by 1
-        per row with the rows of each 8 reversed (`flip`).
+      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where
+        the offsets fall by 1 per row with the rows of each 8 reversed (`flip`).
 
     Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
     """
@@ -88,7 +107,9 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
     same_QL = to_QL < LANES if sign > 0 else to_QL >= 0
     offset_QL = unit.start_QL & (plan.window - 1)
 
-    def select(which: jax.Array, one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+    def select(
+        which: jax.Array, one: jax.Array | None, other: jax.Array | None
+    ) -> jax.Array | None:
         if one is None and other is None:
             return None
         return jnp.where(which, 0.0 if one is None else one, 0.0 if other is None else other)
@@ -101,7 +122,8 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
             return None
         if not plan.rolled:
             return jnp.take_along_axis(x_QL, to_QL & LANES - 1, axis=1)
-        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs reversed rows.
+        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs
+        # reversed rows.
         if not backward:
             return pltpu.roll(x_QL, unit.start + 1, 1, stride=1, stride_axis=0)
         x_QL, last = flip(x_QL), 2 * LANES - SUBLANES - unit.start
@@ -124,5 +146,7 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
 def flip(x: jax.Array) -> jax.Array:
     """Reverses the rows inside every 8 sublanes: a gather within a register. Its own inverse."""
     at = SUBLANES - 1 - jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, x.shape[1]), 0)
-    parts = [jnp.take_along_axis(x[n : n + SUBLANES], at, axis=0) for n in range(0, len(x), SUBLANES)]
+    parts = [
+        jnp.take_along_axis(x[n : n + SUBLANES], at, axis=0) for n in range(0, len(x), SUBLANES)
+    ]
     return jnp.concatenate(parts, axis=0)

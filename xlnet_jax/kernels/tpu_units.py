@@ -1,15 +1,17 @@
-"""What a program of the fused attention on TPU works on: its plan and its units, each one head of a strip of queries.
+"""What a program of the fused attention on TPU works on: its plan and its units, each one head of a
+strip of queries.
 
-Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
-where the projections put them. It goes through its queries in strips, head by head, and through its keys in parts of
-128: an array of 128 queries and a part is 16 registers.
+Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries,
+keys and values are where the projections put them. It goes through its queries in strips, head by
+head, and through its keys in parts of 128: an array of 128 queries and a part is 16 registers.
 
-Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is contracted, the lanes of
-the others are set to 0 in one factor. Where a head comes out, it is on the rows of the left factor, transposed: so a
-head of 64 costs 64 cycles, and the large factor, queries times keys, is never transposed.
+Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is
+contracted, the lanes of the others are set to 0 in one factor. Where a head comes out, it is on the
+rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large factor, queries
+times keys, is never transposed.
 
-Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale / ln 2. The gradient of
-a score carries ln 2, so that the products with a, b and c need no factor.
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale /
+ln 2. The gradient of a score carries ln 2, so that the products with a, b and c need no factor.
 
 Letters: Q queries of a strip, K keys of the block, L = 128 lanes, S positions of a window.
 """
@@ -140,7 +142,11 @@ class Unit(NamedTuple):
 
     def kept(self, part: slice) -> jax.Array | bool:
         """Where dropout keeps a probability, bool [Q, 128]."""
-        return keep(self.plan.rate, self.columns_ref[3].astype(jnp.uint32), self._key(part)) if self.plan.rate else True
+        return (
+            keep(self.plan.rate, self.columns_ref[3].astype(jnp.uint32), self._key(part))
+            if self.plan.rate
+            else True
+        )
 
     @property
     def start_QL(self) -> jax.Array:
@@ -155,7 +161,9 @@ class Unit(NamedTuple):
         return pl.multiple_of(window * self.plan.window + self.first_key, LANES)
 
     def each_window(self, visit: Callable[[Any, Any], None]) -> None:
-        """visit(first row of the position keys, which queries [Q, 128] are in the window), by window."""
+        """visit(first row of the position keys, which queries [Q, 128] are in the window), by
+        window.
+        """
         window_QL = self.start_QL >> self.plan.window.bit_length() - 1
 
         @pl.loop(self.windows[0], self.windows[1] + 1)
@@ -186,8 +194,12 @@ class Units(NamedTuple):
         rows_8Q = self.queries_ref[0, :, unit.here]
         if plan.rate:
             group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
-            word_1Q = advance(self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]).astype(jnp.int32)
-            rows_8Q = jnp.where(jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q)
+            word_1Q = advance(
+                self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
+            ).astype(jnp.int32)
+            rows_8Q = jnp.where(
+                jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
+            )
         columns_Q8 = rows_8Q.T
         for m in range(4):
             unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
@@ -202,14 +214,22 @@ class Units(NamedTuple):
         block = b * pl.num_programs(2) + i
         windows = first_ref[block], last_ref[block]
         if not plan.chosen:
-            windows = ((plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,) * 2
+            windows = (
+                (plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,
+            ) * 2
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
         return Unit(
-            plan, h, here, start, self.columns_ref.at[slot], self.keys_ref,
-            j * plan.key_block, windows,
-        )  # fmt: skip
+            plan,
+            h,
+            here,
+            start,
+            self.columns_ref.at[slot],
+            self.keys_ref,
+            j * plan.key_block,
+            windows,
+        )
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:

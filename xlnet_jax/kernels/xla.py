@@ -3,13 +3,15 @@
     s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . r(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
     o_i  = sum_j Drop(softmax_j(s_ij)) v_j        over the keys j that i sees
 
-Letters: B rows, Q queries, T positions of the segment, K = M + T keys, the M memory slots first, N = K + T - 1
-distances, H heads, E head width. The distance from the query at position i of the segment to key j is
-d_ij = M + i - j in reading order: positive for keys that were read before. Arrays have the same order in both reading
-directions, because reversed text is stored reversed. The direction is only the sign of a distance in the position term.
+Letters: B rows, Q queries, T positions of the segment, K = M + T keys, the M memory slots first,
+N = K + T - 1 distances, H heads, E head width. The distance from the query at position i of the
+segment to key j is d_ij = M + i - j in reading order: positive for keys that were read before.
+Arrays have the same order in both reading directions, because reversed text is stored reversed. The
+direction is only the sign of a distance in the position term.
 
-Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K rows from row
-T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen positions by one slice each (`windows`).
+Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K
+rows from row T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen
+positions by one slice each (`windows`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from xlnet_jax.batch import NEVER, Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What one stream of one layer reads: the argument of every `attend`. Arrays, or what stands for them in a tree."""
+    """What one stream of one layer reads: the argument of every `attend`. Arrays, or what stands
+    for them in a tree.
+    """
 
     q_BQHE: Array
     k_BKHE: Array
@@ -44,11 +48,15 @@ class Arguments:
     rows_B: Array
     """Row numbers in the global batch, for dropout."""
     position: Any = None
-    """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do not; S is
-    1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd may be None: then even_BNHE are the
-    position keys of each row in its direction. And all of it may be None: then the score is q . k alone."""
+    """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction
+    and that do not; S is 1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd
+    may be None: then even_BNHE are the position keys of each row in its direction. And all of it
+    may be None: then the score is q . k alone.
+    """
     biases: Any = dataclasses.field(default_factory=dict)
-    """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E]."""
+    """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H,
+    E].
+    """
     segment_2HE: Array = None
     """With position keys the vectors S for the same and for another segment."""
     dropout: Any = None
@@ -56,7 +64,9 @@ class Arguments:
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
-    """A kernel that can leaves the probabilities to its backward pass, which else computes them again."""
+    """A kernel that can leaves the probabilities to its backward pass, which else computes them
+    again.
+    """
 
     @property
     def memory_len(self) -> int:
@@ -78,37 +88,55 @@ class Arguments:
 
 
 def differentiated(
-    attend: Callable[[Arguments], tuple[jax.Array, Any]], a: Arguments, do_BQHE: jax.Array | None = None
+    attend: Callable[[Arguments], tuple[jax.Array, Any]],
+    a: Arguments,
+    do_BQHE: jax.Array | None = None,
 ) -> tuple[jax.Array, Any, Arguments]:
-    """The results of any implementation, and the gradient of sum(do * o) in place of all numbers; do is o if None."""
+    """The results of any implementation, and the gradient of sum(do * o) in place of all numbers;
+    do is o if None.
+    """
     o_BQHE, pull, probability_BHQK = jax.vjp(attend, a, has_aux=True)
     (grads,) = pull(o_BQHE if do_BQHE is None else do_BQHE)
-    return o_BQHE, probability_BHQK, jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, grads)
+    return (
+        o_BQHE,
+        probability_BHQK,
+        jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, grads),
+    )
 
 
 def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Attention of one stream of one layer: o_BQHE in the dtype of v, and the probabilities before dropout.
+    """Attention of one stream of one layer: o_BQHE in the dtype of v, and the probabilities before
+    dropout.
 
     These are [B, H, Q, K] in at least float32. A query that sees nothing has zeros in both.
     `cpu`: the gradient of the shift in the form that is fast on a CPU.
     """
     dtype, high = a.q_BQHE.dtype, jnp.promote_types(a.q_BQHE.dtype, jnp.float32)
-    # Once for all products: a CPU copies a factor whose heads are not in front, for every product again.
+    # Once for all products: a CPU copies a factor whose heads are not in front, for every product
+    # again.
     q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (a.q_BQHE, a.k_BKHE, a.v_BKHE))
 
     def query(name: str, dtype: jnp.dtype) -> jax.Array:
         # A sum with a float32 bias, which gets its gradient in float32.
-        return (q_BHQE + a.biases[f"{name}_bias"][None, :, None]).astype(dtype) if a.biases else q_BHQE
+        return (
+            (q_BHQE + a.biases[f"{name}_bias"][None, :, None]).astype(dtype) if a.biases else q_BHQE
+        )
 
     content_BHQE = query("content", dtype)
     score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
     if a.position is not None:
-        score_BHQK += position_scores(query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ, cpu)
+        score_BHQK += position_scores(
+            query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ, cpu
+        )
         score_BHQK += segment_scores(query("segment", high), a)
     score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
-    visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[:, None, :]
+    visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[
+        :, None, :
+    ]
     if a.max_distance is not None:
-        distance_BQK = a.memory_len + a.position_BQ[:, :, None] - jnp.arange(k_BHKE.shape[2])[None, None, :]
+        distance_BQK = (
+            a.memory_len + a.position_BQ[:, :, None] - jnp.arange(k_BHKE.shape[2])[None, None, :]
+        )
         visible_BQK &= distance_BQK <= a.max_distance
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
     dropped_BHQK = probability_BHQK
@@ -121,32 +149,44 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
 def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
     """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
     segment_2HE = a.segment_2HE.astype(q_BHQE.dtype)
-    either_BHQ2 = jnp.einsum("bhqe,she->bhqs", q_BHQE, segment_2HE, preferred_element_type=q_BHQE.dtype)
+    either_BHQ2 = jnp.einsum(
+        "bhqe,she->bhqs", q_BHQE, segment_2HE, preferred_element_type=q_BHQE.dtype
+    )
     same_BQK = a.segment_BQ[:, :, None] == a.segment_BK[:, None, :]
     return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
 
 
 def position_scores(
-    q_BHQE: jax.Array, position: tuple[jax.Array | None, jax.Array, jax.Array], keys: int,
-    position_BQ: jax.Array | None, cpu: bool,
-) -> jax.Array:  # fmt: skip
+    q_BHQE: jax.Array,
+    position: tuple[jax.Array | None, jax.Array, jax.Array],
+    keys: int,
+    position_BQ: jax.Array | None,
+    cpu: bool,
+) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position
     r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
     if odd_SNHE is not None:
-        r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(0, 2, 1, 3)
+        r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(
+            0, 2, 1, 3
+        )
     r_BHNE = r_BHNE.astype(q_BHQE.dtype)
-    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32))
+    einsum = functools.partial(
+        jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32)
+    )
     if position_BQ is None:
         return (shift_on_cpu if cpu else shift)(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
-    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(0, 2, 1, 3)
+    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(
+        0, 2, 1, 3
+    )
 
 
 def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
     """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
 
-    The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1,
-    which hold K columns if T > 1. A single query keeps all N = K columns.
+    The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i
+    (N - 1) + j: rows of N - 1, which hold K columns if T > 1. A single query keeps all N = K
+    columns.
     """
     B, H, T, N = score_BHTN.shape
     if T == 1:
@@ -156,11 +196,17 @@ def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
 
 
 def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
-    """The gradient of `shift` by copies of rows: on a CPU faster than the transposed reshape, two fused pads."""
+    """The gradient of `shift` by copies of rows: on a CPU faster than the transposed reshape, two
+    fused pads.
+    """
     B, H, T, K = d_BHTK.shape
     wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
     rows = wide_BHTN.reshape(B * H, T, 1, -1)
-    return (windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1),)
+    return (
+        windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(
+            B, H, T, -1
+        ),
+    )
 
 
 shift_on_cpu = jax.custom_vjp(shift, nondiff_argnums=(1,))
@@ -179,7 +225,9 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
 
 @jax.custom_vjp
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
-    """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of exactly 0."""
+    """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of
+    exactly 0.
+    """
     score_BHQK = jnp.where(visible_BQK[:, None], score_BHQK, -jnp.inf)
     highest = jnp.max(score_BHQK, axis=-1, keepdims=True)
     weight = jnp.exp(score_BHQK - jnp.where(jnp.isfinite(highest), highest, 0))

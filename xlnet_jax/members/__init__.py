@@ -1,4 +1,5 @@
-"""The members of the family, one module for each value of `model.architecture`: data alone, without jax.
+"""The members of the family, one module for each value of `model.architecture`: data alone, without
+jax.
 
                       xlnet               transformer_xl   vanilla
     objectives        plm clm mlm mdm     clm              clm

@@ -1,7 +1,7 @@
 """The parts that a network is made of: a module takes a part, never the name of a member.
 
-The word embedding with its head, and where the norms stand, are chosen by keys of `model`. A new part is a value of a
-field and a case in the module that has the part.
+The word embedding with its head, and where the norms stand, are chosen by keys of `model`. A new
+part is a value of a field and a case in the module that has the part.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ class Parts(NamedTuple):
     """The parts of a transformer; the defaults are XLNet's. Their sizes are in `ModelConfig`."""
 
     positions: str = "relative"
-    """relative: distances in every score (Transformer-XL); per_layer: learned ones, added at every layer (Vanilla);
-    input: learned ones, added to the word embedding; sinusoids: the same with fixed ones (Transformer)."""
+    """relative: distances in every score (Transformer-XL); per_layer: learned ones, added at every
+    layer (Vanilla); input: learned ones, added to the word embedding; sinusoids: the same with
+    fixed ones (Transformer).
+    """
     segments: str = "relative"
-    """relative: whether both are of one segment, in every score; input: learned ones, added to the word embedding;
-    none."""
+    """relative: whether both are of one segment, in every score; input: learned ones, added to the
+    word embedding; none.
+    """
     streams: int = 2
     """2: there is a learned vector that query streams start with."""
     targets: str = "query"
-    """The stream that predicts the targets: query, or content; that of the objective (`Member.parts_of`)."""
+    """The stream that predicts the targets: query, or content; that of the objective
+    (`Member.parts_of`).
+    """
     embedding_norm: bool = False
     """The sum of the embeddings is normalised, then dropped."""
     projected: bool = False
@@ -35,7 +40,9 @@ class Parts(NamedTuple):
     scaled_init: bool = False
     """What is added to the residual stream starts smaller by sqrt(2 L) (GPT-2)."""
     head: str = "bias"
-    """Before the softmax: dense, a layer with activation and LayerNorm; dense_erf, the same with erf gelu whatever the
-    activation of the layers is. bias: nothing; bare: nothing, and the softmax has no bias."""
+    """Before the softmax: dense, a layer with activation and LayerNorm; dense_erf, the same with
+    erf gelu whatever the activation of the layers is. bias: nothing; bare: nothing, and the softmax
+    has no bias.
+    """
     sentence_dropout: float = 0.0
     """Of the vector that the loss of a pair of sentences reads."""

@@ -1,6 +1,8 @@
-"""What Hugging Face's `transformers` calls a member: its classes, the names of its tensors, the keys of config.json.
+"""What Hugging Face's `transformers` calls a member: its classes, the names of its tensors, the
+keys of config.json.
 
-Data alone, read in both directions: `convert.names` turns arrays by these tables, `convert.fields` configurations.
+Data alone, read in both directions: `convert.names` turns arrays by these tables, `convert.fields`
+configurations.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ class Entry(NamedTuple):
     """One parameter on both sides, or several of ours that are one array there."""
 
     ours: str
-    """Path in our tree; several, with spaces, are one array there, side by side on the axis of outputs. Below `layers/`
-    a parameter has the leading axis L, unless all layers share it."""
+    """Path in our tree; several, with spaces, are one array there, side by side on the axis of
+    outputs. Below `layers/` a parameter has the leading axis L, unless all layers share it.
+    """
     theirs: str
     """Name there; `{}` stands for the number of a layer, which then has an array of its own."""
     form: str = ""
-    """`joined`: all axes but the first are one there; `transposed`: and the two change places; `flat`: all are one;
-    `swapped`: transposed, with the two outputs of ours in the other order; `1,1,D`: two leading axes of length 1."""
+    """`joined`: all axes but the first are one there; `transposed`: and the two change places;
+    `flat`: all are one; `swapped`: transposed, with the two outputs of ours in the other order;
+    `1,1,D`: two leading axes of length 1.
+    """
 
     @property
     def paths(self) -> list[str]:
@@ -42,7 +47,9 @@ Table = tuple[Entry, ...]
 
 
 class Twin(NamedTuple):
-    """Why a key of config.json must have the value of another one: here both are one. Null is that value, too."""
+    """Why a key of config.json must have the value of another one: here both are one. Null is that
+    value, too.
+    """
 
     of: str
     """The other key."""
@@ -64,7 +71,9 @@ class Peer(NamedTuple):
     table: Table
     """Of the tensors; the first is the word embedding."""
     heads: dict[str, dict[str, str]]
-    """By the class of a task: the dense layers and LayerNorms of its head, with their names there."""
+    """By the class of a task: the dense layers and LayerNorms of its head, with their names
+    there.
+    """
     copies: dict[str, str]
     """Tensors that other writers store again, with the one that each must equal."""
     named: dict[str, tuple[str, Any]]
@@ -78,8 +87,9 @@ class Peer(NamedTuple):
     ids: dict[str, str] = {}
     """Special pieces of config.json, by their names in `SpecialIds`."""
     kept: Json = {}
-    """Keys of config.json that say how the model is used there, with the values for a run of ours. A run that starts
-    from an import keeps those of its source."""
+    """Keys of config.json that say how the model is used there, with the values for a run of ours.
+    A run that starts from an import keeps those of its source.
+    """
     of_task: dict[str, str] = {}
     """Keys of config.json that are keys of `FinetuneConfig`."""
     aliases: dict[str, str] = {}
@@ -89,7 +99,9 @@ class Peer(NamedTuple):
     idle: frozenset[str] = frozenset()
     """Keys of config.json that no class here reads, beside `convert.peers.IDLE`."""
     always: Json = {}
-    """Keys of `ModelConfig` that have this value there: the same function, until it is trained there."""
+    """Keys of `ModelConfig` that have this value there: the same function, until it is trained
+    there.
+    """
     summary: Json = {}
     """Our heads, in config.json."""
     why_filled: str = "this is what the model learned."
@@ -99,15 +111,24 @@ class Peer(NamedTuple):
 
 
 def modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") -> Table:
-    """Dense layers and LayerNorms, which have some of three parts; `kernel` is the form of the first."""
+    """Dense layers and LayerNorms, which have some of three parts; `kernel` is the form of the
+    first.
+    """
     parts = (("kernel", "weight", kernel), ("scale", "weight", ""), ("bias", "bias", ""))
-    return tuple(Entry(f"{scope}{ours}/{part}", f"{theirs}.{name}", form)
-                 for ours, theirs in layers.items() for part, name, form in parts)  # fmt: skip
+    return tuple(
+        Entry(f"{scope}{ours}/{part}", f"{theirs}.{name}", form)
+        for ours, theirs in layers.items()
+        for part, name, form in parts
+    )
 
 
 def heads(pooler: str, logits: str = "classifier") -> dict[str, dict[str, str]]:
     """Those of the tasks, by `Export.name`."""
     classifier = {"summary": pooler, "logits": logits}
-    return {"ForSequenceClassification": classifier, "ForMultipleChoice": classifier,
-            "ForTokenClassification": {"logits": "classifier"}, "ForQuestionAnswering": {"logits": "qa_outputs"},
-            "Model": {}}  # fmt: skip
+    return {
+        "ForSequenceClassification": classifier,
+        "ForMultipleChoice": classifier,
+        "ForTokenClassification": {"logits": "classifier"},
+        "ForQuestionAnswering": {"logits": "qa_outputs"},
+        "Model": {},
+    }

@@ -1,11 +1,15 @@
-"""The Transformer of 2017 as a left-to-right language model: BERT with sinusoids, and nothing at input and output."""
+"""The Transformer of 2017 as a left-to-right language model: BERT with sinusoids, and nothing at
+input and output.
+"""
 
 from xlnet_jax.members.bert import BERT
 
 TRANSFORMER = BERT._replace(
     name="transformer",
     objectives=("clm",),
-    parts=BERT.parts._replace(positions="sinusoids", segments="none", embedding_norm=False, head="bare"),
+    parts=BERT.parts._replace(
+        positions="sinusoids", segments="none", embedding_norm=False, head="bare"
+    ),
     cls="none",
     separators=0,
     segments=0,

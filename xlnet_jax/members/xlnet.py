@@ -8,7 +8,11 @@ from xlnet_jax.members.peer import Entry, Peer, Table, Twin, heads
 from xlnet_jax.objectives import CLM
 
 _BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias", "segment_bias": "r_s_bias"}
-_SHARED = [(f"{scope}/{ours}", theirs) for scope in ("biases", "layers/attention") for ours, theirs in _BIASES.items()]
+_SHARED = [
+    (f"{scope}/{ours}", theirs)
+    for scope in ("biases", "layers/attention")
+    for ours, theirs in _BIASES.items()
+]
 """One set for all layers, or one for each; a model has either."""
 _OF_LAYER = (
     ("attention/query", "rel_attn/q/kernel", "rel_attn.q", ""),
@@ -33,19 +37,30 @@ TENSORFLOW: Table = (
     Entry("lm_head/bias", "model/lm_loss/bias"),
     Entry("layers/attention/segment_embedding", "model/transformer/seg_embed"),
     *(Entry(ours, f"model/transformer/{theirs}") for ours, theirs in _SHARED),
-    *(Entry(f"layers/{ours}", f"model/transformer/layer_{{}}/{theirs}") for ours, theirs, _, _ in _OF_LAYER),
+    *(
+        Entry(f"layers/{ours}", f"model/transformer/layer_{{}}/{theirs}")
+        for ours, theirs, _, _ in _OF_LAYER
+    ),
 )
-"""The original's variables (zihangdai/xlnet): one for each layer, but for the biases and the segment embedding."""
+"""The original's variables (zihangdai/xlnet): one for each layer, but for the biases and the
+segment embedding.
+"""
 HUGGINGFACE: Table = (
     Entry("word_embedding", "transformer.word_embedding.weight"),
     Entry("mask_embedding", "transformer.mask_emb", "1,1,D"),
     Entry("lm_head/bias", "lm_loss.bias"),
     Entry("layers/attention/segment_embedding", "transformer.layer.{}.rel_attn.seg_embed"),
-    # There is no single set for all layers there; copies are the same function until they are fine-tuned.
+    # There is no single set for all layers there; copies are the same function until they are
+    # fine-tuned.
     *(Entry(ours, f"transformer.layer.{{}}.rel_attn.{theirs}") for ours, theirs in _SHARED),
-    *(Entry(f"layers/{ours}", f"transformer.layer.{{}}.{theirs}", form) for ours, _, theirs, form in _OF_LAYER),
+    *(
+        Entry(f"layers/{ours}", f"transformer.layer.{{}}.{theirs}", form)
+        for ours, _, theirs, form in _OF_LAYER
+    ),
 )
-"""The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
+"""The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the
+word embedding.
+"""
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForMultipleChoice")
 
@@ -57,32 +72,69 @@ XLNET = Member(
     cls="last",
     xlnet_ids=True,
     peer=Peer(
-        title="XLNet", prefix="XLNet", pretraining=("LMHeadModel",), table=HUGGINGFACE,
-        heads=heads("sequence_summary.summary", "logits_proj") | {"ForQuestionAnswering": {
-            "start_logits/dense": "start_logits.dense", "end_logits/dense_0": "end_logits.dense_0",
-            "end_logits/norm": "end_logits.LayerNorm", "end_logits/dense_1": "end_logits.dense_1",
-            "answer_class/dense_0": "answer_class.dense_0", "answer_class/dense_1": "answer_class.dense_1"}},
+        title="XLNet",
+        prefix="XLNet",
+        pretraining=("LMHeadModel",),
+        table=HUGGINGFACE,
+        heads=heads("sequence_summary.summary", "logits_proj")
+        | {
+            "ForQuestionAnswering": {
+                "start_logits/dense": "start_logits.dense",
+                "end_logits/dense_0": "end_logits.dense_0",
+                "end_logits/norm": "end_logits.LayerNorm",
+                "end_logits/dense_1": "end_logits.dense_1",
+                "answer_class/dense_0": "answer_class.dense_0",
+                "answer_class/dense_1": "answer_class.dense_1",
+            }
+        },
         copies={"lm_loss.weight": "transformer.word_embedding.weight"},
         named={
-            "architecture": ("model_type", ""), "vocab_size": ("vocab_size", 32000), "layers": ("n_layer", 24),
-            "d_model": ("d_model", 1024), "heads": ("n_head", 16), "head_dim": ("d_head", None),
-            "d_ff": ("d_inner", 4096), "activation": ("ff_activation", "gelu"), "biases_per_layer": ("untie_r", True),
-            "clamp_len": ("clamp_len", -1), "dropout": ("dropout", 0.1), "init_std": ("initializer_range", 0.02),
+            "architecture": ("model_type", ""),
+            "vocab_size": ("vocab_size", 32000),
+            "layers": ("n_layer", 24),
+            "d_model": ("d_model", 1024),
+            "heads": ("n_head", 16),
+            "head_dim": ("d_head", None),
+            "d_ff": ("d_inner", 4096),
+            "activation": ("ff_activation", "gelu"),
+            "biases_per_layer": ("untie_r", True),
+            "clamp_len": ("clamp_len", -1),
+            "dropout": ("dropout", 0.1),
+            "init_std": ("initializer_range", 0.02),
             "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
         },
         only={
-            "norm": "post", "d_embed": 0, "share_layers": False, "scale_embedding": False, "cutoffs": "", "div_val": 1,
-            "tie_embedding": True, "layer_losses": False, "same_length": False,
+            "norm": "post",
+            "d_embed": 0,
+            "share_layers": False,
+            "scale_embedding": False,
+            "cutoffs": "",
+            "div_val": 1,
+            "tie_embedding": True,
+            "layer_losses": False,
+            "same_length": False,
         },
         required={"attn_type": "bi", "tie_word_embeddings": True, "same_length": False},
         ids={"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"},
         # The lengths of pretraining would change inference and generation there.
-        kept={"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True},
+        kept={
+            "mem_len": None,
+            "reuse_len": None,
+            "bi_data": False,
+            "use_mems_train": False,
+            "use_mems_eval": True,
+        },
         of_task={"start_n_top": "beam"},
-        aliases={"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
-                 "num_attention_heads": "n_head"},
-        twins={"summary_last_dropout": Twin("dropout", 0.1, _CLASSIFIERS),
-               "end_n_top": Twin("start_n_top", 5, ("ForQuestionAnswering",))},
+        aliases={
+            "n_token": "vocab_size",
+            "num_hidden_layers": "n_layer",
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_head",
+        },
+        twins={
+            "summary_last_dropout": Twin("dropout", 0.1, _CLASSIFIERS),
+            "end_n_top": Twin("start_n_top", 5, ("ForQuestionAnswering",)),
+        },
         always={"biases_per_layer": True},  # one set is copied to each layer
         summary={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"},
         card="""\
@@ -95,4 +147,4 @@ does, and needs neither `perm_mask` nor `target_mapping`.""",
         # `generate` takes neither segments nor the pieces at the end of a text.
         prompt="add_special_tokens=False, return_token_type_ids=False, ",
     ),
-)  # fmt: skip
+)

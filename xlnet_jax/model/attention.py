@@ -1,14 +1,16 @@
-"""Attention of all streams of a layer (XLNet, section 2.3; Transformer-XL, section 3.3; Vaswani et al. 2017).
+"""Attention of all streams of a layer (XLNet, section 2.3; Transformer-XL, section 3.3; Vaswani et
+al. 2017).
 
-For query i and key j of one head of width E, with the parts `positions=relative` and `segments=relative`,
+For query i and key j of one head of width E, with the parts `positions=relative` and
+`segments=relative`,
 
     s_ij = E^(-1/2) [ (q_i + u) . k_j + (q_i + v) . W_r R(d_ij) + (q_i + w) . S[seg_i != seg_j] ]
 
-where u, v, w are the content, position and segment bias. Where positions are in the vectors already, with
-`positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`, s_ij = E^(-1/2) q_i . k_j. Streams share all
-weights; keys and values come only from the content stream and the memory. The content stream sees ranks up to its own,
-the query stream lower ones. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted
-sum.
+where u, v, w are the content, position and segment bias. Where positions are in the vectors
+already, with `positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`,
+s_ij = E^(-1/2) q_i . k_j. Streams share all weights; keys and values come only from the content
+stream and the memory. The content stream sees ranks up to its own, the query stream lower ones.
+This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted sum.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model import positions
 from xlnet_jax.model.cache import Kept, join
-from xlnet_jax.model.layers import Depth, Dropout, layer_depths, layer_norm, parameter, product, residual_init
+from xlnet_jax.model.layers import (
+    Depth,
+    Dropout,
+    layer_depths,
+    layer_norm,
+    parameter,
+    product,
+    residual_init,
+)
 
 IMPLEMENTATIONS = {
     "auto": xla.attend,
@@ -34,8 +44,9 @@ IMPLEMENTATIONS = {
     "cpu": functools.partial(xla.attend, cpu=True),
     "fused": fused.attend,
 }
-"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
-runs or compiles the model decides on `auto` before (`choice.decided`)."""
+"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the
+same dropout. What runs or compiles the model decides on `auto` before (`choice.decided`).
+"""
 
 
 class AttentionStream(NamedTuple):
@@ -59,10 +70,13 @@ class AttentionInputs(NamedTuple):
     streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
-    """Where dropout draws for the rows of all streams: position for content, T + position for queries."""
+    """Where dropout draws for the rows of all streams: position for content, T + position for
+    queries.
+    """
     table_SND: jax.Array | None = None
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached, or
-    positions are learned."""
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position
+    keys are cached, or positions are learned.
+    """
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
     tied_biases: dict[str, jax.Array] | None = None
@@ -79,16 +93,24 @@ class Biases(nn.Module):
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         """[H, E] each."""
-        names = ("content_bias", "position_bias", *["segment_bias"] * (self.parts.segments == "relative"))
+        names = (
+            "content_bias",
+            "position_bias",
+            *["segment_bias"] * (self.parts.segments == "relative"),
+        )
         shape = self.config.heads, self.config.head_dim
-        return {name: parameter(self, name, shape, ("heads", "head_dim"), "vector", self.depth) for name in names}
+        return {
+            name: parameter(self, name, shape, ("heads", "head_dim"), "vector", self.depth)
+            for name in names
+        }
 
 
 class Attention(nn.Module):
-    """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of what enters.
+    """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of
+    what enters.
 
-    With `segments=none` there is neither S nor w: if all positions are of one segment, that term is the same for all
-    keys of a query, and the softmax does not change.
+    With `segments=none` there is neither S nor w: if all positions are of one segment, that term is
+    the same for all keys of a query, and the softmax does not change.
     """
 
     config: ModelConfig
@@ -105,12 +127,22 @@ class Attention(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of the content rows."""
+        """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of
+        the content rows.
+        """
         config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
         T = inputs.streams[0].limit_BQ.shape[1]
         heads, depth = (config.heads, config.head_dim), layer_depths(config)
         kernel = {
-            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"), "matrix", depth, init)
+            name: parameter(
+                self,
+                name,
+                (config.d_model, *heads),
+                ("embed", "heads", "head_dim"),
+                "matrix",
+                depth,
+                init,
+            )
             for name, init in {
                 **dict.fromkeys(("query", "key", "value", *["position"] * relative)),
                 "output": residual_init(config, self.parts),
@@ -123,12 +155,16 @@ class Attention(nn.Module):
             biases = inputs.tied_biases or own()
             if self.parts.segments == "relative":
                 axes = (None, "heads", "head_dim")
-                segment_2HE = parameter(self, "segment_embedding", (2, *heads), axes, "table", depth)
+                segment_2HE = parameter(
+                    self, "segment_embedding", (2, *heads), axes, "table", depth
+                )
             else:
                 segment_2HE = jnp.zeros((2, *heads), jnp.float32)
                 biases = {**biases, "segment_bias": segment_2HE[0]}
         if self.parts.positions == "per_layer":
-            x_BSD = (x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)).astype(dtype)
+            x_BSD = (
+                x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)
+            ).astype(dtype)
 
         pre, norm = config.norm == "pre", layer_norm("norm", config, depth)
         y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
@@ -147,7 +183,9 @@ class Attention(nn.Module):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
             k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
             v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
-            position = None if memory.r_NHE is None else (None, memory.r_NHE[None], inputs.direction_B)
+            position = (
+                None if memory.r_NHE is None else (None, memory.r_NHE[None], inputs.direction_B)
+            )
         elif relative:
             position = position_keys(inputs, kernel["position"], dtype, implementation)
         max_distance = config.memory_len - 1 if config.same_length else None
@@ -157,31 +195,59 @@ class Attention(nn.Module):
         outputs, start = [], 0
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]
-            dropout = None if dropout_key is None else AttentionDropout(dropout_key, config.attention_dropout, number)
+            dropout = (
+                None
+                if dropout_key is None
+                else AttentionDropout(dropout_key, config.attention_dropout, number)
+            )
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
                 xla.Arguments(
-                    q_BSHE[:, start:end], k_BKHE, v_BKHE, stream.limit_BQ, inputs.rank_BK, stream.segment_BQ,
-                    inputs.segment_BK, stream.position_BQ, inputs.rows_B, position, biases, segment_2HE, dropout,
-                    max_distance, config.saves_probabilities and not deterministic,
+                    q_BSHE[:, start:end],
+                    k_BKHE,
+                    v_BKHE,
+                    stream.limit_BQ,
+                    inputs.rank_BK,
+                    stream.segment_BQ,
+                    inputs.segment_BK,
+                    stream.position_BQ,
+                    inputs.rows_B,
+                    position,
+                    biases,
+                    segment_2HE,
+                    dropout,
+                    max_distance,
+                    config.saves_probabilities and not deterministic,
                 )
-            )  # fmt: skip
-            self.sow("intermediates", f"probability_{('content', 'query')[number]}", probability_BHQK)
+            )
+            self.sow(
+                "intermediates", f"probability_{('content', 'query')[number]}", probability_BHQK
+            )
             outputs.append(o_BQHE)
             start = end
         o_BSHE = jnp.concatenate(outputs, axis=1)
         o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
-        o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
+        o_BSD = Dropout(config.dropout)(
+            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
+        )
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 
     def _biased(self, name: str, x: jax.Array) -> jax.Array:
-        """x with the bias of what it is, if the architecture has biases; rounded to the dtype of x."""
+        """x with the bias of what it is, if the architecture has biases; rounded to the dtype of
+        x.
+        """
         if not self.parts.biases:
             return x
         axes = ("heads", "head_dim") if x.ndim == 4 else ("embed",)
         bias = parameter(
-            self, f"{name}_bias", x.shape[2:], axes, "vector", layer_depths(self.config), nn.initializers.zeros,
+            self,
+            f"{name}_bias",
+            x.shape[2:],
+            axes,
+            "vector",
+            layer_depths(self.config),
+            nn.initializers.zeros,
             decays=False,
-        )  # fmt: skip
+        )
         return (x + bias[None, None]).astype(x.dtype)
 
 
@@ -194,7 +260,8 @@ def position_keys(
     position = odd_SNHE, even_SNHE, inputs.direction_B
     if implementation == "fused":
         return position
-    # Position keys for every row: so their gradient is summed over the rows once, for both streams together.
+    # Position keys for every row: so their gradient is summed over the rows once, for both streams
+    # together.
     if implementation == "cpu" and len(odd_SNHE) == 1:
         return None, positions.of_rows(*position), inputs.direction_B
     each = (len(inputs.rows_B), *odd_SNHE.shape[1:])

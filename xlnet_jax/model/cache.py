@@ -1,9 +1,11 @@
-"""Keys and values of a segment and its memory, kept while a text grows: one new token costs one row per layer.
+"""Keys and values of a segment and its memory, kept while a text grows: one new token costs one row
+per layer.
 
-K = M + T slots per layer. Slots 0 to M - 1 are the memory; slot M + i is position i of the segment, whatever the order
-in which positions are filled. The rank of a slot says who sees it, as in a Batch; NEVER marks an empty one. Nothing
-that was computed is changed by a later token: with fixed parameters the keys of a memory slot are those that its token
-had in its own segment. So the memory rolls by moving keys and values, and no hidden state is kept.
+K = M + T slots per layer. Slots 0 to M - 1 are the memory; slot M + i is position i of the segment,
+whatever the order in which positions are filled. The rank of a slot says who sees it, as in a
+Batch; NEVER marks an empty one. Nothing that was computed is changed by a later token: with fixed
+parameters the keys of a memory slot are those that its token had in its own segment. So the memory
+rolls by moving keys and values, and no hidden state is kept.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ class Kept(NamedTuple):
     """What attention reads of earlier tokens, of all layers (a leading L) or of one."""
 
     k_BHKE: jax.Array
-    """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new token."""
+    """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new
+    token.
+    """
     v_BHKE: jax.Array
     r_NHE: jax.Array | None
-    """Position keys of text that is read forward, N = K + T - 1 rows; see `kernels.xla`. They never change. None:
-    positions are in the vectors of the tokens."""
+    """Position keys of text that is read forward, N = K + T - 1 rows; see `kernels.xla`. They never
+    change. None: positions are in the vectors of the tokens.
+    """
 
 
 @jax.tree_util.register_dataclass
@@ -47,7 +52,8 @@ class Cache:
         return self.rank_BK.shape[1] - self.memory_len
 
     def read(self, rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
-        """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of the rows, joined.
+        """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of
+        the rows, joined.
 
         Without `slot_BQ`, their slots, the segment starts with them: only the memory is kept.
         """
@@ -56,10 +62,16 @@ class Cache:
             return kept, put(self.rank_BK, rank_BQ, slot_BQ)
         k_LBHME, v_LBHME = (x[:, :, :, :M] for x in kept[:2])
         r_LNHE = None if kept.r_NHE is None else kept.r_NHE[:, T - Q : T + M + Q - 1]
-        return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
+        return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate(
+            [self.rank_BK[:, :M], rank_BQ], axis=1
+        )
 
-    def write(self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> Cache:
-        """The cache with the keys and values of the new rows, and their ranks; `slot_BQ` as for `read`."""
+    def write(
+        self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, slot_BQ: jax.Array | None
+    ) -> Cache:
+        """The cache with the keys and values of the new rows, and their ranks; `slot_BQ` as for
+        `read`.
+        """
         M, Q = self.memory_len, rank_BQ.shape[1]
         kept = self.layers
         k_LBHKE, v_LBHKE = (
@@ -68,11 +80,17 @@ class Cache:
             else _written(old_LBHKE, new_LBQHE, slot_BQ)
             for old_LBHKE, new_LBQHE in zip(kept[:2], rows_LBQHE, strict=True)
         )
-        rank_BK = self.rank_BK.at[:, M : M + Q].set(rank_BQ) if slot_BQ is None else put(self.rank_BK, rank_BQ, slot_BQ)
+        rank_BK = (
+            self.rank_BK.at[:, M : M + Q].set(rank_BQ)
+            if slot_BQ is None
+            else put(self.rank_BK, rank_BQ, slot_BQ)
+        )
         return dataclasses.replace(self, layers=Kept(k_LBHKE, v_LBHKE, kept.r_NHE), rank_BK=rank_BK)
 
     def next_segment(self, ended_B: jax.Array) -> Cache:
-        """Rolls the memory of the texts whose segment is full: its last M slots are the memory of the next one."""
+        """Rolls the memory of the texts whose segment is full: its last M slots are the memory of
+        the next one.
+        """
         K, T = self.rank_BK.shape[1], self.segment_len
         rank_BK = jnp.roll(self.rank_BK, -T, axis=1)
         # What is left in the segment's slots is hidden by its rank, until it is overwritten.
@@ -80,16 +98,24 @@ class Cache:
         rank_BK = jnp.where(filled_BK, MEMORY_RANK, NEVER)
 
         def rolled(x_LBHKE: jax.Array) -> jax.Array:
-            return jnp.where(ended_B[None, :, None, None, None], jnp.roll(x_LBHKE, -T, axis=3), x_LBHKE)
+            return jnp.where(
+                ended_B[None, :, None, None, None], jnp.roll(x_LBHKE, -T, axis=3), x_LBHKE
+            )
 
         kept = self.layers
         layers = Kept(rolled(kept.k_BHKE), rolled(kept.v_BHKE), kept.r_NHE)
-        return dataclasses.replace(self, layers=layers, rank_BK=jnp.where(ended_B[:, None], rank_BK, self.rank_BK))
+        return dataclasses.replace(
+            self, layers=layers, rank_BK=jnp.where(ended_B[:, None], rank_BK, self.rank_BK)
+        )
 
     def hidden(self, position_BQ: jax.Array) -> Cache:
-        """The cache in which nothing sees these places of the segment until they are written again."""
+        """The cache in which nothing sees these places of the segment until they are written
+        again.
+        """
         never_BQ = jnp.full(position_BQ.shape, NEVER, self.rank_BK.dtype)
-        return dataclasses.replace(self, rank_BK=put(self.rank_BK, never_BQ, self.memory_len + position_BQ))
+        return dataclasses.replace(
+            self, rank_BK=put(self.rank_BK, never_BQ, self.memory_len + position_BQ)
+        )
 
 
 def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Array:
@@ -101,7 +127,9 @@ def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Arra
 
 
 def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
-    """Keys or values of one layer with those of the new rows: at their slots, or after the memory; [B, K, H, E]."""
+    """Keys or values of one layer with those of the new rows: at their slots, or after the memory;
+    [B, K, H, E].
+    """
     rows_BHQE = rows_BQHE.transpose(0, 2, 1, 3)
     if slot_BQ is None:
         return jnp.concatenate([kept_BHKE, rows_BHQE], axis=2).transpose(0, 2, 1, 3)
@@ -118,11 +146,17 @@ def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> 
     return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
 
 
-def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: int, memory_len: int) -> Cache:
-    """A cache without filled slots, for the parameters of an `XLNet`; a text of one segment needs no memory."""
+def empty_cache(
+    config: ModelConfig, params: Any, batch_size: int, segment_len: int, memory_len: int
+) -> Cache:
+    """A cache without filled slots, for the parameters of an `XLNet`; a text of one segment needs
+    no memory.
+    """
     K, dtype = memory_len + segment_len, jnp.dtype(config.compute_dtype)
     shape = (config.layers, batch_size, config.heads, K, config.head_dim)
-    zeros = nn.with_logical_constraint(jnp.zeros(shape, dtype), (None, "batch", "heads", None, None))
+    zeros = nn.with_logical_constraint(
+        jnp.zeros(shape, dtype), (None, "batch", "heads", None, None)
+    )
     never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
     if config.member.positions_at_input:
         return Cache(Kept(zeros, zeros, None), never_BK, memory_len)

@@ -1,8 +1,9 @@
 """The inputs of the layers: vectors of words, query vectors, and the table of relative positions.
 
-Words x have vectors of width D, or narrow ones that are projected. A clustered embedding cuts the vocabulary, sorted by
-frequency, into clusters, and rare words have narrower vectors (Grave et al. 2017, Baevski and Auli 2019;
-Transformer-XL, section 4.1); a factorised one is a single cluster (ALBERT):
+Words x have vectors of width D, or narrow ones that are projected. A clustered embedding cuts the
+vocabulary, sorted by frequency, into clusters, and rare words have narrower vectors (Grave et al.
+2017, Baevski and Auli 2019; Transformer-XL, section 4.1); a factorised one is a single cluster
+(ALBERT):
 
     cut-offs                         0 < c_1 < .. < c_K < V
     cluster i                        words c_i .. c_(i+1) - 1, width E_i = d_embed / div_val^i
@@ -26,7 +27,16 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model import positions
-from xlnet_jax.model.layers import Dense, Depth, Dropout, accumulator, layer_norm, normal, parameter, product
+from xlnet_jax.model.layers import (
+    Dense,
+    Depth,
+    Dropout,
+    accumulator,
+    layer_norm,
+    normal,
+    parameter,
+    product,
+)
 
 PROJECTION_STD = 0.01
 """Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
@@ -57,14 +67,18 @@ def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
 
 
 def projections(config: ModelConfig) -> int:
-    """Number of the projections: one for each cluster, or for all if their widths are equal, or none."""
+    """Number of the projections: one for each cluster, or for all if their widths are equal, or
+    none.
+    """
     if config.div_val > 1:
         return len(clusters(config))
     return int(config.adaptive and config.d_embed not in (0, config.d_model))
 
 
 class WordEmbedding(nn.Module):
-    """A factorised or clustered embedding. Its parameters: `table_i` [size, E_i] and `projection_i` [E_i, D]."""
+    """A factorised or clustered embedding. Its parameters: `table_i` [size, E_i] and `projection_i`
+    [E_i, D].
+    """
 
     config: ModelConfig
 
@@ -72,19 +86,27 @@ class WordEmbedding(nn.Module):
     def __call__(self, tokens_BT: jax.Array) -> jax.Array:
         """[B, T, D] in the compute dtype."""
         config = self.config
-        params = {f"projection_{i}": declare_projection(self, i, 0) for i in range(projections(config))}
+        params = {
+            f"projection_{i}": declare_projection(self, i, 0) for i in range(projections(config))
+        }
         params |= {f"table_{i}": declare_table(self, i, 0) for i in range(len(clusters(config)))}
         parts = []
-        for cluster, (table, projection) in zip(clusters(config), tables(config, params), strict=True):
+        for cluster, (table, projection) in zip(
+            clusters(config), tables(config, params), strict=True
+        ):
             x_BTC = lookup(table, cluster.index(tokens_BT), config)
-            x_BTC = jnp.where(cluster.has(tokens_BT)[..., None], x_BTC, 0).astype(config.compute_dtype)
+            x_BTC = jnp.where(cluster.has(tokens_BT)[..., None], x_BTC, 0).astype(
+                config.compute_dtype
+            )
             parts.append(x_BTC if projection is None else product("btc,cd->btd", x_BTC, projection))
         # All but one of them are 0.
         return sum(parts[1:], parts[0])
 
 
 def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
-    """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths are, over `fsdp`."""
+    """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths
+    are, over `fsdp`.
+    """
     cluster = clusters(module.config)[i]
     axes = None, "embed" if cluster.width == clusters(module.config)[0].width else None
     return parameter(module, f"table_{i}", (cluster.size, cluster.width), axes, "table", depth)
@@ -92,26 +114,36 @@ def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
 
 def declare_projection(module: Any, i: int, depth: Depth) -> jax.Array:
     """The projection of one cluster, [E_i, D]."""
-    shape, init = (clusters(module.config)[i].width, module.config.d_model), nn.initializers.normal(PROJECTION_STD)
+    shape, init = (
+        (clusters(module.config)[i].width, module.config.d_model),
+        nn.initializers.normal(PROJECTION_STD),
+    )
     return parameter(module, f"projection_{i}", shape, (None, "embed"), "kernel", depth, init)
 
 
 def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
-    """Table and projection of each cluster, from the parameters of an embedding, which may be packed."""
+    """Table and projection of each cluster, from the parameters of an embedding, which may be
+    packed.
+    """
     number, groups = projections(config), clusters(config)
 
     def table(i: int) -> jax.Array:
-        return meshes.reshaped(params[f"table_{i}"] if config.adaptive else params, (groups[i].size, groups[i].width))
+        return meshes.reshaped(
+            params[f"table_{i}"] if config.adaptive else params, (groups[i].size, groups[i].width)
+        )
 
     def projection(i: int) -> jax.Array:
         return meshes.reshaped(params[f"projection_{i}"], (groups[i].width, config.d_model))
 
-    return [(table(i), projection(min(i, number - 1)) if number else None) for i in range(len(groups))]
+    return [
+        (table(i), projection(min(i, number - 1)) if number else None) for i in range(len(groups))
+    ]
 
 
 def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax.Array:
     """Rows of a table, [B, T, D] in its dtype, times sqrt(d_model) with `scale_embedding`."""
-    # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the table at once.
+    # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the
+    # table at once.
     table_VD = nn.with_logical_constraint(table_VD, (None, None))
     # Not rounded yet: the gradient of a frequent piece is a sum of many terms, which needs float32.
     x_BTD = table_VD[index_BT]
@@ -119,10 +151,12 @@ def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax
 
 
 class Embedding(nn.Module):
-    """h_0 = Drop(vectors of the tokens) and, for a query stream, g_0 = Drop(one learned vector) at the targets.
+    """h_0 = Drop(vectors of the tokens) and, for a query stream, g_0 = Drop(one learned vector) at
+    the targets.
 
-    With `positions=input` and `segments=input` the vectors of a token's position and segment are added to its own; the
-    sum may be normalised before it is dropped, and be projected to D after (BERT, section 3; ALBERT, section 3.1).
+    With `positions=input` and `segments=input` the vectors of a token's position and segment are
+    added to its own; the sum may be normalised before it is dropped, and be projected to D after
+    (BERT, section 3; ALBERT, section 3.1).
     """
 
     config: ModelConfig
@@ -131,19 +165,34 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(
-        self, batch: Batch, rows_B: jax.Array, place_BT: jax.Array | None = None, *, deterministic: bool
+        self,
+        batch: Batch,
+        rows_B: jax.Array,
+        place_BT: jax.Array | None = None,
+        *,
+        deterministic: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype. `place_BT` are the
-        places of the tokens in the text; None: they are its first T."""
-        config, dtype, member = self.config, jnp.dtype(self.config.compute_dtype), self.config.member
+        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype.
+        `place_BT` are the places of the tokens in the text; None: they are its first T.
+        """
+        config, dtype, member = (
+            self.config,
+            jnp.dtype(self.config.compute_dtype),
+            self.config.member,
+        )
         width = clusters(config)[0].width
         if config.adaptive:
             h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         else:
             table_VD = parameter(
-                self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), "table", 0,
+                self,
+                "word_embedding",
+                (config.vocab_size, width),
+                ("vocab", "embed"),
+                "table",
+                0,
                 without_row(normal(config), member.padding_row),
-            )  # fmt: skip
+            )
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
@@ -157,48 +206,73 @@ class Embedding(nn.Module):
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
         if self.parts.positions == "sinusoids":
-            h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(dtype)
+            h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(
+                dtype
+            )
         if self.parts.segments == "input":
-            table_SD = parameter(self, "segment_embedding", (member.segments, width), (None, "embed"), "table", 0)
+            table_SD = parameter(
+                self, "segment_embedding", (member.segments, width), (None, "embed"), "table", 0
+            )
             h_BTD = h_BTD + lookup(table_SD, batch.segments, config).astype(dtype)
         if self.parts.embedding_norm:
             h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
             mask_D = parameter(
-                self, "mask_embedding", (config.d_model,), ("embed",), "vector", 0,
+                self,
+                "mask_embedding",
+                (config.d_model,),
+                ("embed",),
+                "vector",
+                0,
                 hooks.mask_initializer(self.compat, config.d_model),
-            )  # fmt: skip
+            )
 
-        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, at_BT, deterministic=deterministic)
+        h_BTD = Dropout(config.dropout, name="token_dropout")(
+            h_BTD, rows_B, at_BT, deterministic=deterministic
+        )
         if self.parts.projected:
-            h_BTD = Dense(config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection")(h_BTD)
+            h_BTD = Dense(
+                config, config.d_model, (None, "embed"), "kernel", 0, name="embedding_projection"
+            )(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         target_BP = batch.target_positions
         if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
             return h_BTD, None
         g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
-        g_BPD = Dropout(config.dropout, name="query_dropout")(g_BPD, rows_B, target_BP, deterministic=deterministic)
+        g_BPD = Dropout(config.dropout, name="query_dropout")(
+            g_BPD, rows_B, target_BP, deterministic=deterministic
+        )
         return h_BTD, g_BPD
 
 
 class RelativePositions(nn.Module):
-    """The sinusoids of all distances in a segment and its memory; each layer projects them (`positions.project`)."""
+    """The sinusoids of all distances in a segment and its memory; each layer projects them
+    (`positions.project`).
+    """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool) -> jax.Array:
-        """The table after its dropout, [S, N, D] in at least float32, with S masks by their keys."""
+    def __call__(
+        self, segment_len: int, memory_len: int, masks_S: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """The table after its dropout, [S, N, D] in at least float32, with S masks by their
+        keys.
+        """
         config = self.config
         high = accumulator(jnp.dtype(config.compute_dtype))
-        table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
+        table_ND = positions.sinusoids(
+            segment_len, memory_len, config.d_model, config.clamp_len, high
+        )
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
         return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
 
 
 def unlearned(is_it_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
-    """x without a gradient at some places: those of padding, which losses over all positions read."""
+    """x without a gradient at some places: those of padding, which losses over all positions
+    read.
+    """
     return jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 

@@ -1,8 +1,9 @@
-"""Floating-point operations of one training step, counted by hand from the shapes, and published chip peaks.
+"""Floating-point operations of one training step, counted by hand from the shapes, and published
+chip peaks.
 
-A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the objective needs:
-recomputation (remat) and padding do not count. The backward pass costs twice the forward pass, except that the memory
-gets no gradient; docs/metrics.md has the formula.
+A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the
+objective needs: recomputation (remat) and padding do not count. The backward pass costs twice the
+forward pass, except that the memory gets no gradient; docs/metrics.md has the formula.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from xlnet_jax.config import Config
 from xlnet_jax.model.embeddings import clusters, projections
 
 PEAK_FLOPS = {
-    # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and v3 list chips of two
-    # cores, and a JAX device is one core there); NVIDIA: data sheets of the SXM parts, without sparsity.
+    # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and
+    # v3 list chips of two cores, and a JAX device is one core there); NVIDIA: data sheets of the
+    # SXM parts, without sparsity.
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
@@ -29,8 +31,10 @@ PEAK_FLOPS = {
 
 
 def forward_flops(config: Config) -> dict[str, int]:
-    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax;
-    where there are any, projections of the embedding, and auxiliary losses, also those that no longer count."""
+    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values,
+    positions), softmax; where there are any, projections of the embedding, and auxiliary losses,
+    also those that no longer count.
+    """
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
@@ -39,14 +43,20 @@ def forward_flops(config: Config) -> dict[str, int]:
     attention = (3 if parts.positions == "relative" else 2) * 2 * (M + T) * W
     # And query and output projection, segment scores, feed-forward.
     row = attention + 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
-    # With two streams nothing uses the last layer's content output: the targets attend to its input.
+    # With two streams nothing uses the last layer's content output: the targets attend to its
+    # input.
     two_streams = parts.targets == "query"
-    # Of one vector through the projections of all clusters; of a softmax all clusters count, as all are computed.
+    # Of one vector through the projections of all clusters; of a softmax all clusters count, as all
+    # are computed.
     projected = sum(2 * part.width * D for part in groups) if projections(model) else 0
     columns = sum(part.size * part.width for part in groups) + (len(groups) - 1) * groups[0].width
     if parts.head.startswith("dense"):
         columns += D * groups[0].width
-    softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
+    softmaxes = (
+        data.multi_token_prediction
+        - 1
+        + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
+    )
     return {
         "content": (model.layers - two_streams) * T * row,
         "query": model.layers * P * two_streams * row,
@@ -59,7 +69,9 @@ def forward_flops(config: Config) -> dict[str, int]:
 
 
 def step_flops(config: Config) -> int:
-    """FLOPs of one optimizer step of the whole batch; the projection of the position table counts once for all rows."""
+    """FLOPs of one optimizer step of the whole batch; the projection of the position table counts
+    once for all rows.
+    """
     model, data = config.model, config.data
     D, W = model.d_model, model.heads * model.head_dim
     N = model.memory_len + 2 * data.segment_len - 1
@@ -72,6 +84,8 @@ def step_flops(config: Config) -> int:
 
 
 def seconds_at_peak(flops: int) -> float | None:
-    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for them."""
+    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for
+    them.
+    """
     peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
     return None if peak is None else flops / (peak * jax.device_count())

@@ -1,4 +1,6 @@
-"""The heads of pretraining: from vectors of the transformer to predictions, of tokens and of pairs of sentences."""
+"""The heads of pretraining: from vectors of the transformer to predictions, of tokens and of pairs
+of sentences.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +15,73 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.members.parts import Parts
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
-from xlnet_jax.model.layers import ACTIVATIONS, HEAD_DEPTH, Dense, Dropout, accumulator, layer_norm, parameter, product
+from xlnet_jax.model.layers import (
+    ACTIVATIONS,
+    HEAD_DEPTH,
+    Dense,
+    Dropout,
+    accumulator,
+    layer_norm,
+    parameter,
+    product,
+)
 
 
 class LMHead(nn.Module):
-    """The softmax over the vocabulary, with its own bias (`lm_loss` of the original). Training calls only `nll`.
+    """The softmax over the vocabulary, with its own bias (`lm_loss` of the original). Training
+    calls only `nll`.
 
-    With `parts.head=dense` the vectors are first LN(act(W h + b)), of the width of the word embedding (BERT's).
+    With `parts.head=dense` the vectors are first LN(act(W h + b)), of the width of the word
+    embedding (BERT's).
 
-    Its weights are those of the word embedding, or its own (`tie_embedding`, `tie_projections`). With the clusters of
-    `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters, rare words are predicted in two steps:
+    Its weights are those of the word embedding, or its own (`tie_embedding`, `tie_projections`).
+    With the clusters of `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters,
+    rare words are predicted in two steps:
 
         p(x) = p_0(x)                      x in the shortlist
         p(x) = p_0(cluster i) p_i(x)       x in tail cluster i
 
-    p_0 is a softmax over the words of the shortlist and the tail clusters, p_i one over the words of its cluster; their
-    logits are W_i' P_i' h + b_i. All clusters are computed for all positions: shapes are static, and nothing is sorted
-    or gathered. Grave et al. 2017, Baevski and Auli 2019; Transformer-XL, section 4.1.
+    p_0 is a softmax over the words of the shortlist and the tail clusters, p_i one over the words
+    of its cluster; their logits are W_i' P_i' h + b_i. All clusters are computed for all positions:
+    shapes are static, and nothing is sorted or gathered. Grave et al. 2017, Baevski and Auli 2019;
+    Transformer-XL, section 4.1.
 
-    Its parameters: `bias` [V + K], of the words and then of the tail clusters; `cluster_table` [K, E_0]; and `table_i`
-    and `projection_i` where they are not the embedding's.
+    Its parameters: `bias` [V + K], of the words and then of the tail clusters; `cluster_table` [K,
+    E_0]; and `table_i` and `projection_i` where they are not the embedding's.
     """
 
     config: ModelConfig
     parts: Parts = Parts()
 
     def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests, generation and export.
+        """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests,
+        generation and export.
 
-        `embedding` are the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
+        `embedding` are the parameters `word_embedding`: a table [V, D], or those of
+        `embeddings.WordEmbedding`.
         """
         head_BPN, *tails = (logits(*parts) for parts in self._softmaxes(embedding, vectors_BPD))
         if not tails:
             return head_BPN
         head_BPN, size = jax.nn.log_softmax(head_BPN), clusters(self.config)[0].size
-        logs = [head_BPN[..., size + i : size + i + 1] + jax.nn.log_softmax(tail) for i, tail in enumerate(tails)]
+        logs = [
+            head_BPN[..., size + i : size + i + 1] + jax.nn.log_softmax(tail)
+            for i, tail in enumerate(tails)
+        ]
         return jnp.concatenate([head_BPN[..., :size], *logs], axis=-1)
 
     def nll(
-        self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array, smoothing: float = 0.0
+        self,
+        embedding: Any,
+        vectors_BPD: jax.Array,
+        target_tokens_BP: jax.Array,
+        smoothing: float = 0.0,
     ) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once.
+        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their
+        logits at once.
 
-        With `smoothing` e (1 - e) of that, and e of the mean over the vocabulary; not with clusters.
+        With `smoothing` e (1 - e) of that, and e of the mean over the vocabulary; not with
+        clusters.
         """
         shortlist, *tails = clusters(self.config)
         head, *softmaxes = self._softmaxes(embedding, vectors_BPD)
@@ -72,76 +98,116 @@ class LMHead(nn.Module):
     def _softmaxes(
         self, embedding: Any, vectors_BPD: jax.Array
     ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None]]:
-        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail cluster, and the logical
-        axis of the rows: those of clusters are never split."""
+        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail
+        cluster, and the logical axis of the rows: those of clusters are never split.
+        """
         config, groups, head = self.config, clusters(self.config), self.parts.head
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
         if head.startswith("dense"):
             activation = ACTIVATIONS["gelu_erf" if head == "dense_erf" else config.activation]
-            transform = Dense(config, groups[0].width, ("embed", None), "kernel", HEAD_DEPTH, name="transform")
+            transform = Dense(
+                config, groups[0].width, ("embed", None), "kernel", HEAD_DEPTH, name="transform"
+            )
             y_BPE = activation(transform(vectors_BPD))
             vectors_BPD = layer_norm("norm", config, HEAD_DEPTH)(y_BPE).astype(y_BPE.dtype)
         if head == "bare":
             bias = jnp.zeros(config.vocab_size)
         else:
             bias = parameter(
-                self, "bias", (config.vocab_size + tails,), (axis,), "vector", HEAD_DEPTH, nn.initializers.zeros,
+                self,
+                "bias",
+                (config.vocab_size + tails,),
+                (axis,),
+                "vector",
+                HEAD_DEPTH,
+                nn.initializers.zeros,
                 decays=False,
-            )  # fmt: skip
+            )
         softmaxes = []
-        for i, (cluster, (table, projection)) in enumerate(zip(groups, tables(config, embedding), strict=True)):
+        for i, (cluster, (table, projection)) in enumerate(
+            zip(groups, tables(config, embedding), strict=True)
+        ):
             if not config.tie_embedding:
                 table = declare_table(self, i, HEAD_DEPTH)
-            untied = config.tie_projections == "none" or (config.tie_projections == "rest" and i == 0)
+            untied = config.tie_projections == "none" or (
+                config.tie_projections == "rest" and i == 0
+            )
             if projection is not None and untied:
                 projection = declare_projection(self, i, HEAD_DEPTH)
             bias_N = bias[cluster.first : cluster.first + cluster.size]
             if i == 0 and tails:
                 shape = tails, cluster.width
-                cluster_table = parameter(self, "cluster_table", shape, (None, None), "table", HEAD_DEPTH)
-                table, bias_N = jnp.concatenate([table, cluster_table]), jnp.concatenate([bias_N, bias[-tails:]])
-            x = vectors_BPD if projection is None else product("bpd,cd->bpc", vectors_BPD, projection)
+                cluster_table = parameter(
+                    self, "cluster_table", shape, (None, None), "table", HEAD_DEPTH
+                )
+                table, bias_N = (
+                    jnp.concatenate([table, cluster_table]),
+                    jnp.concatenate([bias_N, bias[-tails:]]),
+                )
+            x = (
+                vectors_BPD
+                if projection is None
+                else product("bpd,cd->bpc", vectors_BPD, projection)
+            )
             softmaxes.append((table, bias_N, x, axis))
         return softmaxes
 
 
 class SentenceHead(nn.Module):
-    """What a pair of sentences is: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS (BERT's pooler)."""
+    """What a pair of sentences is: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS
+    (BERT's pooler).
+    """
 
     config: ModelConfig
     parts: Parts
 
     @nn.compact
-    def __call__(self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(
+        self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
         """-log p(`batch.label`) in nats, [B], at least float32."""
         config, D = self.config, self.config.d_model
         h_B1D = jnp.take_along_axis(h_BTD, batch.summary_position[:, None, None], axis=1)
         pooler = Dense(config, D, ("embed", None), "kernel", HEAD_DEPTH, name="pooler")
         s_B1D = jnp.tanh(pooler(h_B1D)).astype(accumulator(h_BTD.dtype))
         s_B1D = Dropout(self.parts.sentence_dropout)(s_B1D, rows_B, deterministic=deterministic)
-        logits_B12 = Dense(config, 2, ("embed", None), "kernel", HEAD_DEPTH, name="sentence_head")(s_B1D)
+        logits_B12 = Dense(config, 2, ("embed", None), "kernel", HEAD_DEPTH, name="sentence_head")(
+            s_B1D
+        )
         return plain_nll(logits_B12, batch.label[:, None])[:, 0]
 
 
-def logits(table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None) -> jax.Array:
+def logits(
+    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None
+) -> jax.Array:
     """[B, P, V] in at least float32. `axis`: the logical axis that splits the rows of the table."""
     high, word = accumulator(x_BPD.dtype), "v" if axis else "n"
-    logits_BPV = product(f"bpd,{word}d->bp{word}", x_BPD, table_VD, high) + bias_V.astype(high)[None, None]
+    logits_BPV = (
+        product(f"bpd,{word}d->bp{word}", x_BPD, table_VD, high) + bias_V.astype(high)[None, None]
+    )
     return nn.with_logical_constraint(logits_BPV, ("batch", None, axis))
 
 
 def softmax_nll(
-    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None, target_BP: jax.Array,
+    table_VD: jax.Array,
+    bias_V: jax.Array,
+    x_BPD: jax.Array,
+    axis: str | None,
+    target_BP: jax.Array,
     smoothing: float = 0.0,
-) -> jax.Array:  # fmt: skip
-    """-log p(target) under one softmax, [B, P]; many targets never have all their logits at once."""
+) -> jax.Array:
+    """-log p(target) under one softmax, [B, P]; many targets never have all their logits at
+    once.
+    """
     if vocabulary_loss.pays(*target_BP.shape):
         return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP, smoothing)
     return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP, smoothing)
 
 
 def weighed(loss: jax.Array, weight: jax.Array) -> jax.Array:
-    """loss times weight; the gradient of a loss that does not count is exactly 0, whatever the loss is."""
+    """loss times weight; the gradient of a loss that does not count is exactly 0, whatever the loss
+    is.
+    """
     return jnp.where(weight != 0, loss, 0) * weight
 
 

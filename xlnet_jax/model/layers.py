@@ -1,4 +1,6 @@
-"""Parts of every layer: parameters with logical axes, LayerNorm, dropout, dense layers and the feed-forward part."""
+"""Parts of every layer: parameters with logical axes, LayerNorm, dropout, dense layers and the
+feed-forward part.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ from xlnet_jax.members.parts import Parts
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
-    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the computation is float64."""
+    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the
+    computation is float64.
+    """
     return jnp.promote_types(dtype, jnp.float32)
 
 
 def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]:
     """The initialiser of weights: normal(0, factor init_std), truncated with `init_truncated`."""
     # The truncated one as TensorFlow draws it: what is left has a smaller deviation.
-    initializer = nn.initializers.truncated_normal if config.init_truncated else nn.initializers.normal
+    initializer = (
+        nn.initializers.truncated_normal if config.init_truncated else nn.initializers.normal
+    )
     return initializer(factor * config.init_std)
 
 
@@ -38,13 +44,15 @@ def residual_init(config: ModelConfig, parts: Parts) -> Callable[..., jax.Array]
 
 
 Kind = Literal["matrix", "kernel", "table", "vector"]
-"""What a parameter does. A matrix enters only a `product`, with vectors in the compute dtype: it is gathered in that
-dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors, as those of heads do. The rows of a
-table are looked up, in float32; a vector is added or multiplies."""
+"""What a parameter does. A matrix enters only a `product`, with vectors in the compute dtype: it is
+gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors, as
+those of heads do. The rows of a table are looked up, in float32; a vector is added or multiplies.
+"""
 
 Depth = float | tuple[int, ...]
-"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has that of each entry of the first
-axis, a stack of layers."""
+"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has that of each
+entry of the first axis, a stack of layers.
+"""
 
 HEAD_DEPTH = math.inf
 """Of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
@@ -56,13 +64,16 @@ def layer_depths(config: ModelConfig) -> Depth:
 
 
 class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
-    """The box of a parameter: its logical axes, and all else that optimizer and gradient must know of it."""
+    """The box of a parameter: its logical axes, and all else that optimizer and gradient must know
+    of it.
+    """
 
     kind: Kind = struct.field(pytree_node=False)
     depth: Depth = struct.field(pytree_node=False)
     decays: bool = struct.field(pytree_node=False)
-    """Whether weight decay acts: not on LayerNorm and the biases of products and of the softmax. The relative biases
-    u, v, w and the embeddings are decayed, as in the original."""
+    """Whether weight decay acts: not on LayerNorm and the biases of products and of the softmax.
+    The relative biases u, v, w and the embeddings are decayed, as in the original.
+    """
 
     @property
     def stacked(self) -> bool:
@@ -71,7 +82,11 @@ class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
 
 
 def declared(
-    initializer: Callable[..., jax.Array], axes: tuple[str | None, ...], kind: Kind, depth: Depth, decays: bool = True
+    initializer: Callable[..., jax.Array],
+    axes: tuple[str | None, ...],
+    kind: Kind,
+    depth: Depth,
+    decays: bool = True,
 ) -> Callable[..., Declared]:
     """The initialiser of a parameter in its box."""
     return lambda *args: Declared(initializer(*args), axes, kind=kind, depth=depth, decays=decays)
@@ -87,7 +102,9 @@ def parameter(
     initializer: Callable[..., jax.Array] | None = None,
     decays: bool = True,
 ) -> jax.Array:
-    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; see `Declared`."""
+    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; see
+    `Declared`.
+    """
     init = declared(initializer or normal(module.config), axes, kind, depth, decays)  # type: ignore[attr-defined]
     value: Any = module.get_variable("params", name)
     if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
@@ -101,9 +118,11 @@ def parameter(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CastAhead:
-    """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which receive its gradient.
+    """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which
+    receive its gradient.
 
-    A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are not stored.
+    A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are
+    not stored.
     """
 
     value: jax.Array
@@ -112,8 +131,9 @@ class CastAhead:
     """Of an array of which a device has a part: the mesh axes that split it."""
 
     def whole(self, shape: tuple[int, ...]) -> CastAhead:
-        """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh axes, and a device
-        has its part of it."""
+        """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh
+        axes, and a device has its part of it.
+        """
         split = meshes.row_split(self.spec)
 
         def gather(x: jax.Array) -> jax.Array:
@@ -129,16 +149,22 @@ class CastAhead:
 
 
 def product(
-    subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype: jnp.dtype | None = None, cpu: bool = False
+    subscripts: str,
+    x: jax.Array,
+    kernel: jax.Array | CastAhead,
+    dtype: jnp.dtype | None = None,
+    cpu: bool = False,
 ) -> jax.Array:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
-    The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
-    of x, and the devices would then add bfloat16 numbers. The subscripts have the letters of the design, from which all
-    shardings are known. `cpu`: that gradient in the form that is fast on a CPU.
+    The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose
+    rounds it to the dtype of x, and the devices would then add bfloat16 numbers. The subscripts
+    have the letters of the design, from which all shardings are known. `cpu`: that gradient in the
+    form that is fast on a CPU.
     """
     terms = subscripts.replace("->", ",").split(",")
-    # Heads and their elements are one axis m: a TPU pads 64 elements to 128, and copies the result into another layout.
+    # Heads and their elements are one axis m: a TPU pads 64 elements to 128, and copies the result
+    # into another layout.
     left, right, out = (term.replace("he", "m") for term in terms)
 
     def joined(x: jax.Array, letters: str) -> jax.Array:
@@ -151,31 +177,46 @@ def product(
 
     def rounded(kernel: jax.Array) -> jax.Array:
         if x.dtype == jnp.bfloat16 != kernel.dtype:
-            # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts
-            # the parameters of all layers before the scan over layers, and keeps those copies for the whole step.
+            # The same rounding, as an operation in float32. If the TPU compiler sees only the
+            # conversion, it converts the parameters of all layers before the scan over layers, and
+            # keeps those copies for the whole step.
             kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
         return placed(kernel.astype(x.dtype), right)
 
-    def forward(x: jax.Array, kernel: jax.Array, _: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def forward(
+        x: jax.Array, kernel: jax.Array, _: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         x = placed(x, left)
         y = jnp.einsum(f"{left},{right}->{out}", x, rounded(kernel), preferred_element_type=dtype)
         return placed(y, out), (x, kernel)
 
-    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, None, jax.Array]:
+    def backward(
+        saved: tuple[jax.Array, jax.Array], dy: jax.Array
+    ) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         factors, letters = (x, dy), f"{left},{out}->{right}"
         if cpu and len(right) == 2:
-            # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy of a factor.
+            # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy
+            # of a factor.
             factors = [each.reshape(-1, each.shape[-1]) for each in factors]
             letters = f"r{left[-1]},r{out[-1]}->{right}"
         d_kernel = jnp.einsum(letters, *factors, preferred_element_type=high)
-        return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), None, d_kernel.astype(receiver.dtype)
+        return (
+            jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)),
+            None,
+            d_kernel.astype(receiver.dtype),
+        )
 
-    value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
+    value, receiver = (
+        (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
+    )
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
-    y, heads = run(joined(x, terms[0]), joined(value, terms[1]), joined(receiver, terms[1])), value.shape[-2:]
+    y, heads = (
+        run(joined(x, terms[0]), joined(value, terms[1]), joined(receiver, terms[1])),
+        value.shape[-2:],
+    )
     return y.reshape(*y.shape[:-1], *heads) if "he" in terms[2] else y
 
 
@@ -199,15 +240,24 @@ ACTIVATIONS = {
 
 
 class Dropout(nn.Module):
-    """Dropout whose masks are functions of (key, row, position, feature), with a key of the rng `dropout` per call."""
+    """Dropout whose masks are functions of (key, row, position, feature), with a key of the rng
+    `dropout` per call.
+    """
 
     rate: float
 
     @nn.compact
     def __call__(
-        self, x_BQF: jax.Array, rows_B: jax.Array, position_BQ: jax.Array | None = None, *, deterministic: bool
+        self,
+        x_BQF: jax.Array,
+        rows_B: jax.Array,
+        position_BQ: jax.Array | None = None,
+        *,
+        deterministic: bool,
     ) -> jax.Array:
-        """x with elements dropped; rows_B count in the global batch, position_BQ in the segment (None: 0, 1, ..)."""
+        """x with elements dropped; rows_B count in the global batch, position_BQ in the segment
+        (None: 0, 1, ..).
+        """
         if deterministic or not self.rate:
             return x_BQF
         _, Q, F = x_BQF.shape
@@ -231,13 +281,24 @@ class Dense(nn.Module):
         """[B, Q, in] -> [B, Q, out]; the sum is rounded to the dtype of x."""
         shape, depth = (x_BQD.shape[-1], self.features), self.depth
         kernel_DF = parameter(self, "kernel", shape, self.axes, self.kind, depth, self.initializer)
-        bias_F = parameter(self, "bias", shape[1:], self.axes[1:], "vector", depth, nn.initializers.zeros, decays=False)
+        bias_F = parameter(
+            self,
+            "bias",
+            shape[1:],
+            self.axes[1:],
+            "vector",
+            depth,
+            nn.initializers.zeros,
+            decays=False,
+        )
         y_BQF = product("bqd,df->bqf", x_BQD, kernel_DF, cpu=self.config.on_cpu)
         return (y_BQF + bias_F[None, None]).astype(x_BQD.dtype)
 
 
 class FeedForward(nn.Module):
-    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x) instead enters W1."""
+    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x)
+    instead enters W1.
+    """
 
     config: ModelConfig
     parts: Parts
@@ -252,9 +313,13 @@ class FeedForward(nn.Module):
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), "matrix", depth, name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
-        y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS, deterministic=deterministic)
+        y_BSF = Dropout(config.activation_dropout)(
+            y_BSF, rows_B, position_BS, deterministic=deterministic
+        )
         outer_init = residual_init(config, self.parts)
-        outer = Dense(config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer")
+        outer = Dense(
+            config, config.d_model, ("ff", "embed"), "matrix", depth, outer_init, name="outer"
+        )
         y_BSD = outer(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

@@ -1,9 +1,11 @@
-"""Positions: learned ones, sinusoids, and those of relative ones with their projection for both reading directions.
+"""Positions: learned ones, sinusoids, and those of relative ones with their projection for both
+reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
-The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated if the row's text is
-reversed. Sine is odd and cosine even, so R(-d) = [-sin, cos]: one projection of each half serves both directions.
+The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated if
+the row's text is reversed. Sine is odd and cosine even, so R(-d) = [-sin, cos]: one projection of
+each half serves both directions.
 
 The table has N = K + T - 1 rows, row n for the distance K - 1 - n.
 """
@@ -18,29 +20,47 @@ from xlnet_jax.model.layers import CastAhead, Depth, accumulator, parameter, pro
 
 
 def learned(
-    module: nn.Module, longest: int, width: int, place_BT: jax.Array | int, depth: Depth, first: int = 0
+    module: nn.Module,
+    longest: int,
+    width: int,
+    place_BT: jax.Array | int,
+    depth: Depth,
+    first: int = 0,
 ) -> jax.Array:
-    """Learned positions at their places in the text, [B, T, width] in float32, declared on `module`: a number T is all
-    from 0 on, and `first` is the row of place 0. `longest` is without the rows before it."""
-    table_ND = parameter(module, "position_embedding", (first + longest, width), (None, "embed"), "table", depth)
+    """Learned positions at their places in the text, [B, T, width] in float32, declared on
+    `module`: a number T is all from 0 on, and `first` is the row of place 0. `longest` is without
+    the rows before it.
+    """
+    table_ND = parameter(
+        module, "position_embedding", (first + longest, width), (None, "embed"), "table", depth
+    )
     if isinstance(place_BT, int):
         return table_ND[None, first : first + place_BT]
-    return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]  # whole, as in `embeddings.lookup`
+    # Whole, as in `embeddings.lookup`.
+    return nn.with_logical_constraint(table_ND, (None, None))[first + place_BT]
 
 
 def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax.Array:
-    """sin(t w_m) at 2m and cos(t w_m) at 2m + 1, [B, T, width] (Vaswani et al. 2017, section 3.5)."""
+    """sin(t w_m) at 2m and cos(t w_m) at 2m + 1, [B, T, width] (Vaswani et al. 2017, section
+    3.5).
+    """
     frequency_M = 10000.0 ** (-jnp.arange(0, width, 2).astype(dtype) / width)
     angle_BTM = place_BT[:, :, None].astype(dtype) * frequency_M[None, None]
-    return jnp.stack([jnp.sin(angle_BTM), jnp.cos(angle_BTM)], axis=-1).reshape(*place_BT.shape, width)
+    return jnp.stack([jnp.sin(angle_BTM), jnp.cos(angle_BTM)], axis=-1).reshape(
+        *place_BT.shape, width
+    )
 
 
-def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
-    """[N, D]: all distances, largest first; N = memory_len + 2 * segment_len - 1, D is sines, then cosines.
+def sinusoids(
+    segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype
+) -> jax.Array:
+    """[N, D]: all distances, largest first; N = memory_len + 2 * segment_len - 1, D is sines, then
+    cosines.
 
     Args:
       clamp_len: distances are clipped to +-clamp_len; -1 = no clipping.
-      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would be equal.
+      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would
+        be equal.
 
     Source: Transformer-XL, appendix B; `relative_positional_encoding` of the original.
     """
@@ -54,22 +74,26 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
 
 
 def project(table_SND: jax.Array, kernel_DHE: jax.Array | CastAhead) -> tuple[jax.Array, jax.Array]:
-    """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
+    """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even -
+    odd = W_r R(-d).
 
-    S is 1, or B if each row has its own table. At least float32, as the sums over rows in their gradient.
+    S is 1, or B if each row has its own table. At least float32, as the sums over rows in their
+    gradient.
     """
     S, N, D = table_SND.shape
     table_SNZD = table_SND.reshape(S, N, 2, -1)
     kernel_ZDHE = jax.tree.map(lambda x_DHE: x_DHE.reshape(2, D // 2, *x_DHE.shape[1:]), kernel_DHE)
-    odd_SNHE, even_SNHE = product("snzd,zdhe->zsnhe", table_SNZD, kernel_ZDHE, accumulator(table_SND.dtype))
+    odd_SNHE, even_SNHE = product(
+        "snzd,zdhe->zsnhe", table_SNZD, kernel_ZDHE, accumulator(table_SND.dtype)
+    )
     return odd_SNHE, even_SNHE
 
 
 def of_rows(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
     """The position keys of each row in its direction, [B, N, H, E].
 
-    As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum over the rows, for
-    the gradient, is a product too, which is much faster there.
+    As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum
+    over the rows, for the gradient, is a product too, which is much faster there.
     """
     signs_B2 = jnp.stack([direction_B, jnp.ones_like(direction_B)], axis=1).astype(odd_1NHE.dtype)
     parts_ZHNE = jnp.concatenate([odd_1NHE, even_1NHE]).transpose(0, 2, 1, 3)

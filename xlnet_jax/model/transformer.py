@@ -1,11 +1,13 @@
-"""The transformer: embeddings, L layers of one or two streams, and their memory for the next segment.
+"""The transformer: embeddings, L layers of one or two streams, and their memory for the next
+segment.
 
     content stream   h_0 = Drop(embedding of the tokens); knows its own token
     query stream     g_0 = Drop(one learned vector); knows its position, not its token; targets only
-    memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient (Transformer-XL, section 3.2)
+    memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient
+                     (Transformer-XL, section 3.2)
 
-`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of a
-member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
+`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of
+a member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
 """
 
 from __future__ import annotations
@@ -43,15 +45,19 @@ class Output(NamedTuple):
     hidden_BTD: jax.Array
     """Content stream after the last layer, before dropout, for fine-tuning."""
     target_vectors_BPD: jax.Array | None
-    """They predict the targets: vectors at their positions, after the final dropout; None without target slots."""
+    """They predict the targets: vectors at their positions, after the final dropout; None without
+    target slots.
+    """
     memory: Memory | Cache
 
 
 class Layer(nn.Module):
-    """One layer as a scan body: carries all streams, maps this layer's memory to the next segment's.
+    """One layer as a scan body: carries all streams, maps this layer's memory to the next
+    segment's.
 
-    Streams share all weights and are one array x_BSD: T rows of the content stream, then P of the query stream, if
-    there is one. So each weight has one product, and its gradient one sum over the rows.
+    Streams share all weights and are one array x_BSD: T rows of the content stream, then P of the
+    query stream, if there is one. So each weight has one product, and its gradient one sum over the
+    rows.
     """
 
     config: ModelConfig
@@ -60,8 +66,12 @@ class Layer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs) -> tuple[jax.Array, Any]:
-        """(x, m_l) -> (x, m_l'); with a cache (x, its keys and values) -> (x, those of the new rows)."""
+    def __call__(
+        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
+    ) -> tuple[jax.Array, Any]:
+        """(x, m_l) -> (x, m_l'); with a cache (x, its keys and values) -> (x, those of the new
+        rows).
+        """
         T, new_memory_BMD = inputs.streams[0].limit_BQ.shape[1], None
         if not isinstance(memory, Kept):
             slots = memory.shape[1]
@@ -70,20 +80,25 @@ class Layer(nn.Module):
             memory = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory, 0)
             fresh_BRD = jnp.concatenate([memory, x_BSD[:, :reuse]], axis=1)
             new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
-        # All of a segment is fresh where positions are learned: R is the length of a segment in training.
+        # All of a segment is fresh where positions are learned: R is the length of a segment in
+        # training.
         attention = Attention(self.config, self.parts, self.reuse_len or T, name="attention")
         x_BSD, rows = attention(x_BSD, memory, inputs, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, self.parts, name="feed_forward")
-        x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
-        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests both.
+        x_BSD = feed_forward(
+            x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic
+        )
+        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests
+        # both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
 
 
 class Stack(nn.Module):
-    """L layers and their memory as one scan. Each layer has its own parameters, stacked over a leading axis L; with
-    `share_layers` all use the same, without that axis."""
+    """L layers and their memory as one scan. Each layer has its own parameters, stacked over a
+    leading axis L; with `share_layers` all use the same, without that axis.
+    """
 
     config: ModelConfig
     parts: Parts
@@ -92,22 +107,34 @@ class Stack(nn.Module):
 
     @property
     def unrolled(self) -> bool:
-        """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
+        """A CPU copies all that a loop stacks and slices: parameters, gradients, saved
+        activations.
+        """
         if self.config.unroll == "auto":
             # Only in training: the rest would be compiled longer than it saves.
             return not self.deterministic and self.config.on_cpu
         return self.config.unroll == "on"
 
     @nn.compact
-    def __call__(self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs) -> tuple[jax.Array, Any]:
-        """(all streams, memory of all layers) -> (all streams, memory of the next segment); see `Layer`."""
+    def __call__(
+        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
+    ) -> tuple[jax.Array, Any]:
+        """(all streams, memory of all layers) -> (all streams, memory of the next segment); see
+        `Layer`.
+        """
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
-            body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=self.unrolled)
+            body = nn.remat(
+                Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=self.unrolled
+            )
         layers = nn.scan(
             body,
             length=self.config.layers,
-            variable_axes={"intermediates": 0, "layer_outputs": 0, **({} if share else {"params": 0})},
+            variable_axes={
+                "intermediates": 0,
+                "layer_outputs": 0,
+                **({} if share else {"params": 0}),
+            },
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
@@ -135,7 +162,11 @@ class XLNet(nn.Module):
     @property
     def idle(self) -> set[tuple[str, ...]]:
         """Parameters that are there for other objectives of the member, and have no gradient."""
-        return {("mask_embedding",)} if self.parts.streams == 2 and self.parts.targets == "content" else set()
+        return (
+            {("mask_embedding",)}
+            if self.parts.streams == 2 and self.parts.targets == "content"
+            else set()
+        )
 
     @nn.compact
     def __call__(
@@ -152,13 +183,16 @@ class XLNet(nn.Module):
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the last segment; rows that do not continue it see none of it. Or a cache: the tokens are new ones
-            of its segment, all of segment 0, and it has all else that they and the targets attend to.
-          rows_B: row numbers in the global batch, if this is a part of one; they key the dropout masks.
+          memory: of the last segment; rows that do not continue it see none of it. Or a cache: the
+            tokens are new ones of its segment, all of segment 0, and it has all else that they and
+            the targets attend to.
+          rows_B: row numbers in the global batch, if this is a part of one; they key the dropout
+            masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
-          place_BT: with a cache, the positions of the tokens in the segment; None: they are its first T. A token whose
-            position is past the segment is not kept.
-          limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
+          place_BT: with a cache, the positions of the tokens in the segment; None: they are its
+            first T. A token whose position is past the segment is not kept.
+          limit_BP: the targets see lower ranks than these; None: than those of the tokens at their
+            positions.
         """
         config, parts = self.config, self.parts
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
@@ -169,7 +203,8 @@ class XLNet(nn.Module):
         nn.share_scope(self, embedding)
         x_BSD, g_BPD = embedding(batch, rows_B, place_BT, deterministic=deterministic)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
-        # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not itself.
+        # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not
+        # itself.
         streams = (AttentionStream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
@@ -177,7 +212,8 @@ class XLNet(nn.Module):
             segment_BP = jnp.zeros_like(batch.target_positions)
             if limit_BP is None:
                 limit_BP, segment_BP = (
-                    jnp.take_along_axis(x, batch.target_positions, axis=1) for x in (batch.rank, batch.segments)
+                    jnp.take_along_axis(x, batch.target_positions, axis=1)
+                    for x in (batch.rank, batch.segments)
                 )
             streams += (AttentionStream(limit_BP, segment_BP, batch.target_positions),)
 
@@ -196,20 +232,26 @@ class XLNet(nn.Module):
             if parts.positions == "relative":
                 # One mask for the whole batch: the table is the same for all its rows.
                 masks_S = hooks.position_masks(self.compat, rows_B)
-                table_SND = RelativePositions(config, name="positions")(T, M, masks_S, deterministic=deterministic)
+                table_SND = RelativePositions(config, name="positions")(
+                    T, M, masks_S, deterministic=deterministic
+                )
             reuse = T if self.reuse_len is None else min(self.reuse_len, T)
             carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         inputs = AttentionInputs(
             rows_B=rows_B,
             direction_B=batch.direction,
             rank_BK=rank_BK,
-            segment_BK=jnp.concatenate([jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1),
+            segment_BK=jnp.concatenate(
+                [jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1
+            ),
             streams=streams,
             position_BS=position_BS,
             table_SND=table_SND,
             slot_BT=slot_BT,
             # What all layers share is as near the input as the embeddings.
-            tied_biases=None if config.biases_per_layer else Biases(config, parts, 0, name="biases")(),
+            tied_biases=None
+            if config.biases_per_layer
+            else Biases(config, parts, 0, name="biases")(),
         )
 
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
@@ -227,7 +269,11 @@ class XLNet(nn.Module):
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:
-    """A memory without valid slots: equal to no memory at all. By default it has `memory_len` slots."""
+    """A memory without valid slots: equal to no memory at all. By default it has `memory_len`
+    slots.
+    """
     slots = config.memory_len if slots is None else slots
-    hidden_LBMD = jnp.zeros((config.layers, batch_size, slots, config.d_model), config.compute_dtype)
+    hidden_LBMD = jnp.zeros(
+        (config.layers, batch_size, slots, config.d_model), config.compute_dtype
+    )
     return Memory(hidden_LBMD, jnp.zeros(batch_size, jnp.int32))

@@ -1,10 +1,13 @@
-"""What only the Vanilla Transformer has (Al-Rfou et al. 2018, arXiv 1808.04444), beside its positions in every layer.
+"""What only the Vanilla Transformer has (Al-Rfou et al. 2018, arXiv 1808.04444), beside its
+positions in every layer.
 
-Every layer predicts the next tokens from its own content stream, not only the last one, and every position several
-tokens, each pair of layer and target with a softmax of its own. Only training computes these auxiliary losses, and
-inference needs none of their parameters. The batch says which of them count (`batch.Auxiliary`).
+Every layer predicts the next tokens from its own content stream, not only the last one, and every
+position several tokens, each pair of layer and target with a softmax of its own. Only training
+computes these auxiliary losses, and inference needs none of their parameters. The batch says which
+of them count (`batch.Auxiliary`).
 
-There is no memory, and a segment cannot be longer than in training: evaluation slides one token at a time.
+There is no memory, and a segment cannot be longer than in training: evaluation slides one token at
+a time.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from xlnet_jax.model.layers import HEAD_DEPTH, accumulator, parameter, product
 
 
 class AuxiliaryHeads(nn.Module):
-    """A matrix [V, D] for each further target of the last layer, and for each target of each layer below."""
+    """A matrix [V, D] for each further target of the last layer, and for each target of each layer
+    below.
+    """
 
     config: ModelConfig
     further: int
@@ -30,8 +35,8 @@ class AuxiliaryHeads(nn.Module):
     def __call__(self, streams_LBTD: jax.Array, vectors_BTD: jax.Array, batch: Batch) -> jax.Array:
         """The weighted sum of all auxiliary losses of each row [B], nats, in at least float32.
 
-        `streams_LBTD` is the content stream after every layer, `vectors_BTD` the last of them after the final dropout;
-        all positions of the batch have a target.
+        `streams_LBTD` is the content stream after every layer, `vectors_BTD` the last of them after
+        the final dropout; all positions of the batch have a target.
         """
         config, auxiliary = self.config, batch.auxiliary
         assert auxiliary is not None
@@ -39,12 +44,19 @@ class AuxiliaryHeads(nn.Module):
         tokens_BAT = jnp.concatenate([batch.target_tokens[:, None], auxiliary.tokens], axis=1)
 
         @jax.checkpoint
-        def losses(vectors_BTD: jax.Array, kernel_AVD: jax.Array, tokens_BAT: jax.Array, weight_BA: jax.Array
-                   ) -> jax.Array:  # fmt: skip
-            # One target after the other, and computed again backward: the logits of all would take much memory.
+        def losses(
+            vectors_BTD: jax.Array,
+            kernel_AVD: jax.Array,
+            tokens_BAT: jax.Array,
+            weight_BA: jax.Array,
+        ) -> jax.Array:
+            # One target after the other, and computed again backward: the logits of all would take
+            # much memory.
             loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
             for target in range(len(kernel_AVD)):
-                logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype))
+                logits_BTV = product(
+                    "bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype)
+                )
                 nll_BT = plain_nll(logits_BTV, tokens_BAT[:, target])
                 weight_BT = batch.target_weights * weight_BA[:, target, None]
                 loss_B += weighed(nll_BT, weight_BT).sum(axis=1)
@@ -52,15 +64,23 @@ class AuxiliaryHeads(nn.Module):
 
         loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
         if self.further:
-            further_AVD = parameter(self, "further", (self.further, *size), (None, *axes), "kernel", HEAD_DEPTH)
-            loss_B += losses(vectors_BTD, further_AVD, auxiliary.tokens, auxiliary.weights[:, -1, 1:])
+            further_AVD = parameter(
+                self, "further", (self.further, *size), (None, *axes), "kernel", HEAD_DEPTH
+            )
+            loss_B += losses(
+                vectors_BTD, further_AVD, auxiliary.tokens, auxiliary.weights[:, -1, 1:]
+            )
         if not config.layer_losses:
             return loss_B
         below = (config.layers - 1, 1 + self.further, *size)
-        layers_LAVD = parameter(self, "layers", below, ("layers", None, *axes), "kernel", HEAD_DEPTH)
+        layers_LAVD = parameter(
+            self, "layers", below, ("layers", None, *axes), "kernel", HEAD_DEPTH
+        )
         inputs = streams_LBTD[:-1], layers_LAVD, jnp.moveaxis(auxiliary.weights, 1, 0)[:-1]
 
-        def layer(loss_B: jax.Array, inputs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        def layer(
+            loss_B: jax.Array, inputs: tuple[jax.Array, jax.Array, jax.Array]
+        ) -> tuple[jax.Array, None]:
             stream_BTD, kernel_AVD, weight_BA = inputs
             return loss_B + losses(stream_BTD, kernel_AVD, tokens_BAT, weight_BA), None
 

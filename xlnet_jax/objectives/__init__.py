@@ -9,9 +9,9 @@
     likelihood       exact, any order,    exact      pseudo, a call       bound, and exact with
                      in one call                     for each token       a call for each token
 
-A module asks an objective (`Config.objective`) for what it needs, never for its name. So a new one is an object here:
-one of these with some fields changed, or, if its examples are of a new kind, with a row of
-`data.batches.examples.BUILDERS`.
+A module asks an objective (`Config.objective`) for what it needs, never for its name. So a new one
+is an object here: one of these with some fields changed, or, if its examples are of a new kind,
+with a row of `data.batches.examples.BUILDERS`.
 """
 
 from typing import Any
@@ -36,29 +36,56 @@ def few_targets(config: Any, least: int) -> Rules:
     slots, most = config.data.num_predict, (config.data.segment_len - 3) // 2
     return [
         ("data.num_predict", slots >= least, f"must be at least {least}"),
-        ("data.num_predict", slots <= most,
-         f"leaves too little context in data.segment_len={config.data.segment_len}; use at most {most}"),
-    ]  # fmt: skip
+        (
+            "data.num_predict",
+            slots <= most,
+            (
+                "leaves too little context in "
+                f"data.segment_len={config.data.segment_len}; use at most {most}"
+            ),
+        ),
+    ]
 
 
 def masked(config: Any) -> Rules:
-    """Segments stand alone, and have an A and a B only where the objective and the member have them."""
-    data, member, where = config.data, config.model.member, f"data.objective={config.data.objective}"
+    """Segments stand alone, and have an A and a B only where the objective and the member have
+    them.
+    """
+    data, member, where = (
+        config.data,
+        config.model.member,
+        f"data.objective={config.data.objective}",
+    )
     pairs = not member.positions_at_input or (member.segments > 1 and not config.objective.whole)
     return [
-        ("data.pairs", data.pairs == "none" or pairs,
-         f"must be none with model.architecture={member.name} and {where}: its text has no A and B"),
-        ("data.sentence_loss", not data.sentence_loss or (data.pairs != "none" and not config.objective.whole),
-         "needs segments A and B; use data.objective=mlm with data.pairs=next or order"),
-        ("model.memory_len", config.model.memory_len == 0,
-         f"must be 0 with {where}: its examples do not follow each other"),
-    ]  # fmt: skip
+        (
+            "data.pairs",
+            data.pairs == "none" or pairs,
+            (
+                f"must be none with model.architecture={member.name} "
+                f"and {where}: its text has no A and B"
+            ),
+        ),
+        (
+            "data.sentence_loss",
+            not data.sentence_loss or (data.pairs != "none" and not config.objective.whole),
+            "needs segments A and B; use data.objective=mlm with data.pairs=next or order",
+        ),
+        (
+            "model.memory_len",
+            config.model.memory_len == 0,
+            f"must be 0 with {where}: its examples do not follow each other",
+        ),
+    ]
 
 
 def with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
     """The least text for a B that does not overlap memory, reuse window, A and B of its row."""
     budget = config.data.segment_len - reuse_len - 3
-    return config.model.memory_len + reuse_len + 4 * budget, "an example with its memory and a random segment B"
+    return (
+        config.model.memory_len + reuse_len + 4 * budget,
+        "an example with its memory and a random segment B",
+    )
 
 
 def of_plm(config: Any) -> Rules:
@@ -67,11 +94,16 @@ def of_plm(config: Any) -> Rules:
     if data.factorization_order != "spans":
         return whole_text(config, f"data.factorization_order={data.factorization_order}")
     return [
-        ("data.segment_len", data.segment_len >= least,
-         f"is too short for data.reuse_len={data.reuse_len}: A, SEP, B, SEP and CLS need 5 more tokens; use at least "
-         f"{least}"),
+        (
+            "data.segment_len",
+            data.segment_len >= least,
+            (
+                f"is too short for data.reuse_len={data.reuse_len}: A, SEP, B, SEP and CLS need 5 "
+                f"more tokens; use at least {least}"
+            ),
+        ),
         *few_targets(config, 2),  # one in each half
-    ]  # fmt: skip
+    ]
 
 
 def of_mlm(config: Any) -> Rules:
@@ -79,43 +111,72 @@ def of_mlm(config: Any) -> Rules:
     data, special = config.data, 3 - (config.data.pairs == "none")
     fresh = data.segment_len - special
     return [
-        ("data.short_rate", not (special == 2 and data.short_rate),
-         "is for whole sentences; use 0 with data.pairs=none"),
-        ("data.spans", data.spans != "pieces" or not config.model.member.positions_at_input,
-         f"is not for model.architecture={config.model.architecture}; use words or random"),
-        ("data.reuse_len", data.reuse_len == fresh,
-         f"must be data.segment_len - {special} = {fresh} with data.objective={data.objective} and "
-         f"data.pairs={data.pairs}"),
+        (
+            "data.short_rate",
+            not (special == 2 and data.short_rate),
+            "is for whole sentences; use 0 with data.pairs=none",
+        ),
+        (
+            "data.spans",
+            data.spans != "pieces" or not config.model.member.positions_at_input,
+            f"is not for model.architecture={config.model.architecture}; use words or random",
+        ),
+        (
+            "data.reuse_len",
+            data.reuse_len == fresh,
+            (
+                f"must be data.segment_len - {special} = {fresh} with "
+                f"data.objective={data.objective} and data.pairs={data.pairs}"
+            ),
+        ),
         *few_targets(config, 1),
         *masked(config),
-    ]  # fmt: skip
+    ]
 
 
 def of_prefix(config: Any) -> Rules:
     """Of the task `text_to_text`."""
     most, pieces = config.data.segment_len - 3, config.model.pieces
     return [
-        ("model.memory_len", config.model.memory_len == 0,
-         "must be 0 with finetune.task=text_to_text: its texts are in one segment"),
-        ("finetune.max_answer", config.finetune.max_answer <= most,
-         f"leaves no room for a source in data.segment_len={config.data.segment_len}; use at most {most}"),
-        ("finetune.beam", config.finetune.beam <= pieces,
-         f"is more than model.vocab_size={pieces}: there are not so many first pieces"),
-    ]  # fmt: skip
+        (
+            "model.memory_len",
+            config.model.memory_len == 0,
+            "must be 0 with finetune.task=text_to_text: its texts are in one segment",
+        ),
+        (
+            "finetune.max_answer",
+            config.finetune.max_answer <= most,
+            (
+                "leaves no room for a source in "
+                f"data.segment_len={config.data.segment_len}; use at most {most}"
+            ),
+        ),
+        (
+            "finetune.beam",
+            config.finetune.beam <= pieces,
+            f"is more than model.vocab_size={pieces}: there are not so many first pieces",
+        ),
+    ]
 
 
 PLM = Objective(
     "plm",
     of_plm,
-    lambda config: with_random_b(config, config.data.reuse_len) if config.data.factorization_order == "spans"
-    else (config.data.segment_len, "a segment"),
+    lambda config: (
+        with_random_b(config, config.data.reuse_len)
+        if config.data.factorization_order == "spans"
+        else (config.data.segment_len, "a segment")
+    ),
     stream="query",
-)  # fmt: skip
+)
 """Permutation language modelling: any order (XLNet)."""
 CLM = Objective(
     "clm",
     whole_text,
-    lambda config: (config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"),
+    lambda config: (
+        config.data.segment_len + config.data.multi_token_prediction,
+        "a segment with what it predicts",
+    ),
     examples="causal",
     causal=True,
     whole=True,
@@ -123,17 +184,22 @@ CLM = Objective(
 )
 """Causal language modelling (Transformer-XL, GPT-2)."""
 PREFIX = CLM._replace(name="prefix", rules=of_prefix)
-"""No value of `data.objective`, but that of the task `text_to_text`: a source sees all of itself."""
+"""No value of `data.objective`, but that of the task `text_to_text`: a source sees all of
+itself.
+"""
 MLM = Objective(
     "mlm",
     of_mlm,
-    lambda config: (config.data.segment_len, "an example") if config.model.member.positions_at_input
-    else with_random_b(config, 0),
+    lambda config: (
+        (config.data.segment_len, "an example")
+        if config.model.member.positions_at_input
+        else with_random_b(config, 0)
+    ),
     examples="masked",
     masks=True,
     framed=(True, True),
     likelihood="pseudo",
-)  # fmt: skip
+)
 """Masked language modelling: targets are corrupted, and each is predicted by itself (BERT)."""
 MDM = Objective(
     "mdm",
@@ -146,7 +212,9 @@ MDM = Objective(
     likelihood="bound",
     measures=("left_to_right", "half", "pseudo", "bound"),
 )
-"""Masked diffusion: any number of tokens is masked, and each is predicted from all others (LLaDA)."""
+"""Masked diffusion: any number of tokens is masked, and each is predicted from all others
+(LLaDA).
+"""
 
 OBJECTIVES = {objective.name: objective for objective in (PLM, CLM, MLM, MDM)}
 """By `data.objective`."""

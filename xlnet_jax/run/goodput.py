@@ -1,12 +1,15 @@
-"""Goodput: the time of a run over all its restarts, divided into training and the causes of lost time.
+"""Goodput: the time of a run over all its restarts, divided into training and the causes of lost
+time.
 
-The clock always runs for exactly one cause. Every save writes the sums to `time.jsonl` of the work directory, and the
-next start continues from the sums of the step it resumes from; the time between that save and the next start (repeated
-work, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing is left out: the seconds add
-up to the time since the first start, except pauses after a clean end.
+The clock always runs for exactly one cause. Every save writes the sums to `time.jsonl` of the work
+directory, and the next start continues from the sums of the step it resumes from; the time between
+that save and the next start (repeated work, and waiting for a machine) is lost to restarts. Nothing
+is counted twice and nothing is left out: the seconds add up to the time since the first start,
+except pauses after a clean end.
 
-All processes take the same time for a step, because they wait for each other inside it. The straggler is the host that
-spends too much time outside the step: waiting for its data, in Python, in saves. A slow chip is not detected.
+All processes take the same time for a step, because they wait for each other inside it. The
+straggler is the host that spends too much time outside the step: waiting for its data, in Python,
+in saves. A slow chip is not detected.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
 OF_A_STEP = (DEVICE, "data", HOST, "save")
 """The causes of a step's time; all but the first are outside the device's work."""
 STRAGGLER_FACTOR, STRAGGLER_SHARE = 1.5, 0.25
-"""A straggler's host takes this many times as long as the median host, and this share of the step: less is hidden."""
+"""A straggler's host takes this many times as long as the median host, and this share of the step:
+less is hidden.
+"""
 
 
 class Goodput:
@@ -54,7 +59,9 @@ class Goodput:
         return dict(self.seconds)
 
     def training(self) -> float:
-        """Seconds so far of the device and the host, and in which they waited for data and saves."""
+        """Seconds so far of the device and the host, and in which they waited for data and
+        saves.
+        """
         self._turn()
         return sum(self.seconds[cause] for cause in OF_A_STEP)
 
@@ -65,8 +72,8 @@ class Goodput:
 
     @contextlib.contextmanager
     def measure(self, cause: str) -> Iterator[None]:
-        """Counts the time inside for a cause. The outermost cause counts: waiting for data in an evaluation is
-        evaluation. Exceptions: inside `host` and `start`, the inner cause counts.
+        """Counts the time inside for a cause. The outermost cause counts: waiting for data in an
+        evaluation is evaluation. Exceptions: inside `host` and `start`, the inner cause counts.
         """
         self._turn()
         self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
@@ -77,12 +84,16 @@ class Goodput:
             self._causes.pop()
 
     def work(self) -> None:
-        """Training starts: from here on, time without another cause is the host's part of training."""
+        """Training starts: from here on, time without another cause is the host's part of
+        training.
+        """
         self._turn()
         self._causes[0] = HOST
 
     def resume_from(self, lines: list[Json]) -> None:
-        """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this start resumes from."""
+        """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this
+        start resumes from.
+        """
         if last := last_complete(lines):
             for cause, seconds in last["seconds"].items():
                 self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
@@ -90,14 +101,17 @@ class Goodput:
                 self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
     def line(self, step: int, ended: bool = False, stopped: bool = False) -> Json:
-        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost; `stopped`: a
-        signal ends it here."""
+        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not
+        lost; `stopped`: a signal ends it here.
+        """
         now = {"step": step, "time": time.time(), "ended": ended, "stopped": stopped}
         return now | {"seconds": self.now(), "memory": memory()}
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes at most so far: of this process, and of that of its devices with the most; None where none counts them."""
+    """Bytes at most so far: of this process, and of that of its devices with the most; None where
+    none counts them.
+    """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     of_devices = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
     of_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -108,13 +122,19 @@ def last_complete(lines: list[Json]) -> Json | None:
     """The last line of `time.jsonl` with all that is read."""
     for line in reversed(lines):
         seconds = line.get("seconds")
-        if isinstance(seconds, dict) and {DEVICE, HOST} <= seconds.keys() and line.get("time") and "ended" in line:
+        if (
+            isinstance(seconds, dict)
+            and {DEVICE, HOST} <= seconds.keys()
+            and line.get("time")
+            and "ended" in line
+        ):
             return line
     return None
 
 
 def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
-    """How a start of a run has ended, from its last line of `time.jsonl` and of `metrics.jsonl`; None if none was.
+    """How a start of a run has ended, from its last line of `time.jsonl` and of `metrics.jsonl`;
+    None if none was.
 
     end        at its last step, or at `--stop_at`
     signal     by SIGTERM and the like
@@ -129,11 +149,16 @@ def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
 
 
 def summary(line: Json | None) -> Json:
-    """From a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the share of training."""
+    """From a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the
+    share of training.
+    """
     if line is None:
         return {"seconds": None, "goodput": None}
     spent = line["seconds"]
-    seconds = {"steps": spent[DEVICE] + spent[HOST], **{cause: spent.get(cause, 0.0) for cause in LOST}}
+    seconds = {
+        "steps": spent[DEVICE] + spent[HOST],
+        **{cause: spent.get(cause, 0.0) for cause in LOST},
+    }
     return {"seconds": seconds, "goodput": seconds["steps"] / max(sum(seconds.values()), 1e-9)}
 
 
@@ -155,10 +180,16 @@ def described(line: Json) -> str:
 
 
 def stragglers(seconds_PC: np.ndarray) -> list[int]:
-    """The processes that the others wait for, the slowest first, by their seconds per step for each of `OF_A_STEP`."""
+    """The processes that the others wait for, the slowest first, by their seconds per step for each
+    of `OF_A_STEP`.
+    """
     outside_P = seconds_PC[:, 1:].sum(axis=1)
-    bound_P = np.maximum(STRAGGLER_FACTOR * _median(outside_P), STRAGGLER_SHARE * seconds_PC.sum(axis=1))
-    return [int(process) for process in np.argsort(-outside_P) if outside_P[process] > bound_P[process]]
+    bound_P = np.maximum(
+        STRAGGLER_FACTOR * _median(outside_P), STRAGGLER_SHARE * seconds_PC.sum(axis=1)
+    )
+    return [
+        int(process) for process in np.argsort(-outside_P) if outside_P[process] > bound_P[process]
+    ]
 
 
 def _median(x: np.ndarray) -> float:
@@ -168,8 +199,8 @@ def _median(x: np.ndarray) -> float:
 class StepTimes:
     """Compares the step times of all processes; process 0 logs them, and names the stragglers.
 
-    It does so after `every` steps (0 = never). The numbers go through the coordination service while the device
-    computes.
+    It does so after `every` steps (0 = never). The numbers go through the coordination service
+    while the device computes.
     """
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
@@ -190,11 +221,21 @@ class StepTimes:
             return
         ms_PC = 1e3 * np.array([json.loads(text) for text in texts])
         step_P, outside_P = ms_PC.sum(axis=1), ms_PC[:, 1:].sum(axis=1)
-        log.info("step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median process, %.1f in the "
-                 "slowest", steps, step, step_P.max(), _median(outside_P), outside_P.max())  # fmt: skip
+        log.info(
+            "step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median "
+            "process, %.1f in the slowest",
+            steps,
+            step,
+            step_P.max(),
+            _median(outside_P),
+            outside_P.max(),
+        )
         for process in stragglers(ms_PC):
             log.warning(
-                "straggler: process %s: %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, save "
-                "%.0f)", watch.name_of(process), outside_P[process], step_P[process],
+                "straggler: process %s: %.0f ms of a step of %.0f ms on the host (data "
+                "%.0f, Python %.0f, save %.0f)",
+                watch.name_of(process),
+                outside_P[process],
+                step_P[process],
                 *ms_PC[process, 1:],
-            )  # fmt: skip
+            )

@@ -1,10 +1,11 @@
 """Keeps a second run out of a work directory.
 
-On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is the object
-`lock.json`, which the holder renews every `RENEW_SECONDS`, and whose token it checks before each save. A restart of the
-same job (the same XLNET_JOB_ID, an environment variable that the launch scripts set) takes over at once; another run
-only if the holder does not renew the lock for `STALE_SECONDS`. If two runs take over at the same time, the one whose
-token stays in the object goes on.
+On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is
+the object `lock.json`, which the holder renews every `RENEW_SECONDS`, and whose token it checks
+before each save. A restart of the same job (the same XLNET_JOB_ID, an environment variable that the
+launch scripts set) takes over at once; another run only if the holder does not renew the lock for
+`STALE_SECONDS`. If two runs take over at the same time, the one whose token stays in the object
+goes on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ log = logging.getLogger("xlnet_jax")
 
 @contextlib.contextmanager
 def held(workdir: str) -> Iterator[Callable[[], None]]:
-    """Locks the work directory, which on disk must exist; yields a check (`Lease.check`) to call before each save.
+    """Locks the work directory, which on disk must exist; yields a check (`Lease.check`) to call
+    before each save.
 
     Raises BadInput if another run holds the lock, or RestartMe if the bucket does not answer.
     """
@@ -50,16 +52,19 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
 
 
 class Lease:
-    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save."""
+    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before
+    each save.
+    """
 
     def __init__(self, workdir: str) -> None:
         self._workdir = files.resolve(workdir)
         self._path = f"{self._workdir}/lock.json"
         token, since = uuid.uuid4().hex, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._me = {
-            "token": token, "job": os.environ.get("XLNET_JOB_ID") or token,
+            "token": token,
+            "job": os.environ.get("XLNET_JOB_ID") or token,
             "name": f"process {os.getpid()} on {platform.node()} since {since}",
-        }  # fmt: skip
+        }
         self._renewed = 0.0
 
     def take(self) -> None:
@@ -87,12 +92,21 @@ class Lease:
         return newer not in (holder, {})
 
     def check(self) -> None:
-        """Raises RestartMe if this run does not hold the lock any more, or if the bucket does not answer."""
+        """Raises RestartMe if this run does not hold the lock any more, or if the bucket does not
+        answer.
+        """
         holder = self._read()
         other = holder.get("token") != self._me["token"]
         if other or time.monotonic() - self._renewed > STALE_SECONDS:
-            whom = f"{holder['name']} has taken over" if holder and other else "lock.json was removed or not renewed"
-            advice = "this run writes nothing more. Rerun the same command when no other run uses the work directory"
+            whom = (
+                f"{holder['name']} has taken over"
+                if holder and other
+                else "lock.json was removed or not renewed"
+            )
+            advice = (
+                "this run writes nothing more. Rerun the same command when no other "
+                "run uses the work directory"
+            )
             raise RestartMe(f"{self._workdir}: {whom}; {advice}")
 
     def keep(self, ended: threading.Event) -> None:
@@ -105,11 +119,15 @@ class Lease:
                 if over:
                     files.remove(self._path)
                 else:
-                    files.write(self._path, json.dumps(self._me | {"renewed": time.time()}).encode())
+                    files.write(
+                        self._path, json.dumps(self._me | {"renewed": time.time()}).encode()
+                    )
                     self._renewed = time.monotonic()
             except XLNetError as error:
                 # If this continues, the loop notices it in `check`.
-                log.warning("the lock could not be %s: %s", "released" if over else "renewed", error)
+                log.warning(
+                    "the lock could not be %s: %s", "released" if over else "renewed", error
+                )
 
     def _read(self) -> Json:
         """The content of the object; empty if there is none."""
@@ -119,4 +137,6 @@ class Lease:
                 return content
         except ValueError:
             pass
-        raise BadInput(f"{self._path}: not the JSON of a lock; if no run uses the work directory, remove it")
+        raise BadInput(
+            f"{self._path}: not the JSON of a lock; if no run uses the work directory, remove it"
+        )

@@ -1,14 +1,17 @@
 """The files of a run that grow: a JSON line per step and per evaluation, and TensorBoard events.
 
-On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/` replaces that file, with
-parts named after their first step. Every flush writes only the last part again, until it has `PART_BYTES`; so a long
-run neither sends all its data repeatedly nor leaves one object per flush.
+On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/`
+replaces that file, with parts named after their first step. Every flush writes only the last part
+again, until it has `PART_BYTES`; so a long run neither sends all its data repeatedly nor leaves one
+object per flush.
 
-Values are written as the device computed them (float32 printed exactly), so that two runs can be compared bit for bit.
-When a run resumes, lines of steps after the checkpoint are cut off first: no step appears twice.
+Values are written as the device computed them (float32 printed exactly), so that two runs can be
+compared bit for bit. When a run resumes, lines of steps after the checkpoint are cut off first: no
+step appears twice.
 
-Events are not written by tensorboardX's own writers: they write in a thread that ends with the first full disk, and
-then the queue to it blocks the run; and to a bucket they send the events of the whole run with every flush.
+Events are not written by tensorboardX's own writers: they write in a thread that ends with the
+first full disk, and then the queue to it blocks the run; and to a bucket they send the events of
+the whole run with every flush.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ PREFIXES = {"metrics": "train", "evaluations": "heldout"}
 
 
 class RunFile:
-    """A file that grows. On disk it is opened for every write: a network disk that was away has a new handle then.
+    """A file that grows. On disk it is opened for every write: a network disk that was away has a
+    new handle then.
 
     Args:
       path: on disk.
@@ -55,9 +59,12 @@ class RunFile:
       header: what the file and every part start with.
     """
 
-    def __init__(self, path: str, part: Callable[[int], str], part_bytes: int, header: bytes = b"") -> None:
+    def __init__(
+        self, path: str, part: Callable[[int], str], part_bytes: int, header: bytes = b""
+    ) -> None:
         self._on_disk = files.at(path).appends
-        self._path = path if self._on_disk else ""  # in a bucket of the current part; "" = the next data start one
+        # In a bucket of the current part; "" = the next data start one.
+        self._path = path if self._on_disk else ""
         self._part, self._part_bytes, self._header = part, part_bytes, header
         self._data = bytearray(header)
         self._changed = False
@@ -75,8 +82,8 @@ class RunFile:
                 log.warning("%s: %s", self._path, error)
 
     def flush(self) -> None:
-        """Writes to the disk, with fsync, or the part to the bucket. After an error all can be tried again: on a full
-        disk the written part is cut off.
+        """Writes to the disk, with fsync, or the part to the bucket. After an error all can be
+        tried again: on a full disk the written part is cut off.
         """
         if self._on_disk:
             end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
@@ -99,11 +106,17 @@ class RunFile:
 
 
 def open_lines(path: str, step: int) -> RunFile:
-    """Opens `path`, a name as on disk, to append lines (`to_line`). Lines of steps after `step` are removed first."""
-    lines = RunFile(path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES)
+    """Opens `path`, a name as on disk, to append lines (`to_line`). Lines of steps after `step` are
+    removed first.
+    """
+    lines = RunFile(
+        path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES
+    )
     if files.at(path).appends:
         if os.path.exists(path):
-            files.write(path, b"".join(to_line(line) for line in read_jsonl(path) if line["step"] <= step))
+            files.write(
+                path, b"".join(to_line(line) for line in read_jsonl(path) if line["step"] <= step)
+            )
         return lines
     for part in reversed(_parts(path)):
         first = int(os.path.basename(part).removesuffix(".jsonl"))
@@ -124,7 +137,8 @@ def to_line(values: Json) -> bytes:
 
 
 def read_jsonl(*names: str) -> list[Json]:
-    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file.
+    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if
+    there is no file.
 
     Args:
       names: what `os.path.join` makes the path of, such as a work directory and `metrics.jsonl`.
@@ -135,18 +149,26 @@ def read_jsonl(*names: str) -> list[Json]:
     else:
         content = b"".join(files.read(part) for part in _parts(path))
     lines = content.decode(errors="replace").split("\n")[:-1]
-    return [values for number, line in enumerate(lines, 1) if (values := _values(path, number, line)) is not None]
+    return [
+        values
+        for number, line in enumerate(lines, 1)
+        if (values := _values(path, number, line)) is not None
+    ]
 
 
 def _parts(path: str) -> list[str]:
     """The addresses of the parts in a bucket, the first steps first."""
     folder = path.removesuffix(".jsonl")
-    names = [name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()]
+    names = [
+        name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()
+    ]
     return [f"{folder}/{name}" for name in sorted(names)]
 
 
 def _values(path: str, number: int, line: str) -> Json | None:
-    """The values of a line; None, with a warning, if a crash of the machine has left something else in its place."""
+    """The values of a line; None, with a warning, if a crash of the machine has left something else
+    in its place.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
         known = isinstance(values, dict) and isinstance(values.get("step"), int)
@@ -158,11 +180,16 @@ def _values(path: str, number: int, line: str) -> Json | None:
 
 def _numbers(values: Json) -> bool:
     """Whether all values are numbers, booleans or null, or objects of these."""
-    return all(_numbers(x) if isinstance(x, dict) else x is None or isinstance(x, int | float) for x in values.values())
+    return all(
+        _numbers(x) if isinstance(x, dict) else x is None or isinstance(x, int | float)
+        for x in values.values()
+    )
 
 
 def open_events(workdir: str, step: int) -> RunFile:
-    """A new file in `tensorboard/` of a work directory; TensorBoard drops the steps after `step` of earlier files."""
+    """A new file in `tensorboard/` of a work directory; TensorBoard drops the steps after `step` of
+    earlier files.
+    """
     from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
     folder = os.path.join(workdir, "tensorboard")
@@ -175,7 +202,9 @@ def open_events(workdir: str, step: int) -> RunFile:
 
 
 def event(prefix: str, values: Json) -> bytes:
-    """The values of one step, which is the key `step`; None is left out, and the prefix of a name that has it."""
+    """The values of one step, which is the key `step`; None is left out, and the prefix of a name
+    that has it.
+    """
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
 
@@ -185,33 +214,45 @@ def event(prefix: str, values: Json) -> bytes:
 
 def named(prefix: str, values: Json) -> Json:
     """The numbers of a line as TensorBoard and Weights & Biases call them."""
-    return {f"{prefix}/{name.removeprefix(prefix + '_')}": value
-            for name, value in values.items() if name != "step" and value is not None}  # fmt: skip
+    return {
+        f"{prefix}/{name.removeprefix(prefix + '_')}": value
+        for name, value in values.items()
+        if name != "step" and value is not None
+    }
 
 
 def open_wandb(project: str, workdir: str, config: Json) -> Any:
-    """A run of Weights & Biases that all starts of this run share; None in other processes than 0 or without a project.
+    """A run of Weights & Biases that all starts of this run share; None in other processes than 0
+    or without a project.
 
-    Its steps are the key `step`: a resume sends some again. Raises BadInput if wandb is not installed, or refuses.
+    Its steps are the key `step`: a resume sends some again. Raises BadInput if wandb is not
+    installed, or refuses.
     """
     if not project or jax.process_index() != 0:
         return None
     try:
         import wandb
     except ImportError as error:
-        raise BadInput(f"log.wandb={project}: {how_to_install('wandb')}, or leave the key empty") from error
+        raise BadInput(
+            f"log.wandb={project}: {how_to_install('wandb')}, or leave the key empty"
+        ) from error
     began = (read_jsonl(workdir, STARTS) or [{}])[0].get("time", "")
     of_run = hashlib.sha256(f"{files.resolve(workdir)} {began}".encode()).hexdigest()[:16]
-    # Nothing but the metrics and the configuration is sent: no output, no code, no list of packages.
+    # Nothing but the metrics and the configuration is sent: no output, no code, no list of
+    # packages.
     settings = wandb.Settings(
         console="off", silent=True, disable_git=True, disable_code=True, x_save_requirements=False
     )
     where = workdir if files.at(workdir).appends else None
     try:
-        run = wandb.init(project=project, id=of_run, resume="allow", dir=where, config=config, settings=settings)
+        run = wandb.init(
+            project=project, id=of_run, resume="allow", dir=where, config=config, settings=settings
+        )
         run.define_metric("*", step_metric="step")
     except wandb.Error as error:
-        raise BadInput(f"log.wandb={project}: {summary(error)}; WANDB_MODE=offline writes to a folder") from error
+        raise BadInput(
+            f"log.wandb={project}: {summary(error)}; WANDB_MODE=offline writes to a folder"
+        ) from error
     return run
 
 
@@ -222,26 +263,40 @@ def _record(**fields: Any) -> bytes:
 
     data = Event(wall_time=time.time(), **fields).SerializeToString()
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+    return (
+        length
+        + struct.pack("<I", masked_crc32c(length))
+        + data
+        + struct.pack("<I", masked_crc32c(data))
+    )
 
 
 def _marked(sample: Json, key: str) -> str:
     """A text with its gaps in bold."""
     pairs = zip(sample["parts"], [*sample[key], ""], strict=True)
-    return f"{key}: " + "".join(part + (f" **{gap.strip()}**" if gap else "") for part, gap in pairs)
+    return f"{key}: " + "".join(
+        part + (f" **{gap.strip()}**" if gap else "") for part, gap in pairs
+    )
 
 
 class MetricsWriter:
-    """Writes `metrics.jsonl`, `evaluations.jsonl`, `time.jsonl`, `samples.jsonl` and `tensorboard/`; host 0 only.
+    """Writes `metrics.jsonl`, `evaluations.jsonl`, `time.jsonl`, `samples.jsonl` and
+    `tensorboard/`; host 0 only.
 
     Args:
       step: the step the run resumes from; later lines are dropped.
-      check: called before anything is written; raises if this run has lost its work directory to another.
+      check: called before anything is written; raises if this run has lost its work directory to
+        another.
       wandb: of `open_wandb`; it gets the metrics as well.
     """
 
     def __init__(
-        self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None, wandb: Any = None
+        self,
+        workdir: str,
+        step: int,
+        tensorboard: bool,
+        check: Callable[[], None] | None = None,
+        wandb: Any = None,
     ) -> None:
         self._active = jax.process_index() == 0
         self._workdir, self._check, self._failed, self._wandb = workdir, check, False, wandb
@@ -254,7 +309,9 @@ class MetricsWriter:
                     self._files["events"] = open_events(workdir, step)
 
     def write(self, name: str, values: Json) -> None:
-        """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted from 1."""
+        """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted
+        from 1.
+        """
         if self._active:
             self._files[name].append(to_line(values), values["step"])
             if name in PREFIXES and "events" in self._files:
@@ -263,8 +320,9 @@ class MetricsWriter:
                 self._wandb.log(named(PREFIXES[name], values) | {"step": values["step"]})
 
     def write_samples(self, step: int, samples: list[Json]) -> None:
-        """A line of `samples.jsonl`, which only runs with samples have: of each text `parts` and, between them,
-        `truth` and `filled`."""
+        """A line of `samples.jsonl`, which only runs with samples have: of each text `parts` and,
+        between them, `truth` and `filled`.
+        """
         if not self._active:
             return
         if SAMPLES not in self._files:
@@ -273,16 +331,21 @@ class MetricsWriter:
         if "events" in self._files:
             from tensorboardX.summary import text
 
-            shown = "\n\n".join(_marked(one, "truth") + "\n\n" + _marked(one, "filled") for one in samples)
-            self._files["events"].append(_record(step=step, summary=text("heldout/samples", shown)), step)
+            shown = "\n\n".join(
+                _marked(one, "truth") + "\n\n" + _marked(one, "filled") for one in samples
+            )
+            self._files["events"].append(
+                _record(step=step, summary=text("heldout/samples", shown)), step
+            )
 
     def flush(self) -> None:
-        """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
+        """To the disk or the bucket; called before every checkpoint, so that no line is missing
+        before its step.
 
         After an error it can be called again; no line is then lost or written twice.
 
-        Raises RestartMe (the bucket does not answer, or another run has this work directory now) or BadInput (a full
-        disk, a lost permission).
+        Raises RestartMe (the bucket does not answer, or another run has this work directory now) or
+        BadInput (a full disk, a lost permission).
         """
         self._failed = True
         if self._active and self._check:

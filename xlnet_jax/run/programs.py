@@ -21,35 +21,45 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 # axlearn: apple/axlearn, axlearn/common/compiler_options.py. maxtext: AI-Hypercomputer/maxtext,
-# benchmarks/xla_flags_library.py. Left out: xla_tpu_enable_async_collective_fusion for all-gathers, which both have for
-# v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it "might lead to [...] incorrect results".
-# For several slices maxtext also has xla_tpu_enable_data_parallel_all_reduce_opt and
-# xla_tpu_data_parallel_opt_different_sized_ops: gradients are reduced between them while the next ones are computed.
+# benchmarks/xla_flags_library.py. Left out: xla_tpu_enable_async_collective_fusion for all-gathers,
+# which both have for v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it
+# "might lead to [...] incorrect results". For several slices maxtext also has
+# xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_data_parallel_opt_different_sized_ops:
+# gradients are reduced between them while the next ones are computed.
 OPTIONS = {
     # Collectives run while the chip computes; v5 and later do it by themselves (axlearn).
-    "TPU v4": {"xla_enable_async_all_gather": "true", "xla_enable_async_collective_permute": "true"},
-    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead (axlearn).
+    "TPU v4": {
+        "xla_enable_async_all_gather": "true",
+        "xla_enable_async_collective_permute": "true",
+    },
+    # On-chip memory (VMEM) for the operation at hand, in KiB; the rest is for fetching ahead
+    # (axlearn).
     "TPU v5": {"xla_tpu_scoped_vmem_limit_kib": "65472"},
-    # The sparse cores run collectives while the chip computes (maxtext). Both also have 98304 KiB of VMEM, with which
-    # XLNet-Large is slower by the account of `compile`.
+    # The sparse cores run collectives while the chip computes (maxtext). Both also have 98304 KiB
+    # of VMEM, with which XLNet-Large is slower by the account of `compile`.
     "TPU v6 lite": {
         f"xla_tpu_enable_sparse_core_collective_offload_{name}": "true"
         for name in ("all_gather", "reduce_scatter", "all_reduce")
     },
     # VMEM, and bfloat16 in the chip's own instructions (AI-Hypercomputer/tpu-recipes,
     # training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4/run_recipe.sh).
-    "TPU7x": {"xla_tpu_scoped_vmem_limit_kib": "65536", "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION"},
+    "TPU7x": {
+        "xla_tpu_scoped_vmem_limit_kib": "65536",
+        "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION",
+    },
     # Collectives run while the device computes (docs.nvidia.com/jax-toolbox/environment-variables).
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": "true"},
 }
-"""Options that others set, by JAX's kind of the devices or their platform. Nobody has measured one with these models,
-so all are off by default."""
+"""Options that others set, by JAX's kind of the devices or their platform. Nobody has measured one
+with these models, so all are off by default.
+"""
 
 
 def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     """The options of `train.compiler_options` for a program on a mesh; None if there are none.
 
-    Raises BadInput: the table has no row for these devices, or their compiler does not know an option or its value.
+    Raises BadInput: the table has no row for these devices, or their compiler does not know an
+    option or its value.
     """
     if not text:
         return None
@@ -63,10 +73,15 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
             options |= row
         else:
             kinds = ", ".join(OPTIONS)
-            raise BadInput(f"train.compiler_options={text}: there are options for {kinds}, and none for "
-                           f"{device.device_kind}; leave out chip")  # fmt: skip
+            raise BadInput(
+                f"train.compiler_options={text}: there are options for {kinds}, and none for "
+                f"{device.device_kind}; leave out chip"
+            )
     # XLA writes what is true with a capital, and libtpu takes both.
-    options = {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
+    options = {
+        name: {"true": "True", "false": "False"}.get(value, value)
+        for name, value in options.items()
+    }
     one = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
     with refusals(text):  # not after an hour of compilation
         jax.jit(jnp.negative, compiler_options=options).lower(one).compile()
@@ -75,8 +90,8 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
 
 @contextlib.contextmanager
 def refusals(text: str) -> Iterator[None]:
-    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set; some it refuses only when
-    it sees the step. That the memory does not suffice is another matter.
+    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set; some it
+    refuses only when it sees the step. That the memory does not suffice is another matter.
     """
     try:
         yield
@@ -87,14 +102,18 @@ def refusals(text: str) -> Iterator[None]:
 
 
 def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
-    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to the default.
+    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or
+    to the default.
 
-    Its programs are machine code, which runs as it is found. So only this user may have written them; in a bucket, who
-    may write there writes checkpoints and the lock, too. The default is in the `workdir` of a run that is trained, and
-    otherwise in the folder of this user: a run that is only read may be anyone's.
+    Its programs are machine code, which runs as it is found. So only this user may have written
+    them; in a bucket, who may write there writes checkpoints and the lock, too. The default is in
+    the `workdir` of a run that is trained, and otherwise in the folder of this user: a run that is
+    only read may be anyone's.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
-    of_user = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
+    of_user = os.path.join(
+        home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax"
+    )
     defaults = [os.path.join(workdir, "compilation_cache")] if workdir else []
     folder = config.log.compilation_cache or next(filter(_own, [*defaults, of_user]), "none")
     try:
@@ -103,18 +122,23 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     except BadInput as error:  # JAX would warn for every program
         log.warning("no compilation cache, so the next start compiles again: %s", error)
         folder = "none"
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
-    # Else the path is part of every key, and no program is found in a folder that was moved or copied.
+    jax.config.update(
+        "jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder)
+    )
+    # Else the path is part of every key, and no program is found in a folder that was moved or
+    # copied.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-    # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
+    # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses
+    # again.
     compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager
 def kept_for_absent_devices(config: Config) -> Iterator[bool]:
-    """Programs that are compiled in this block, for devices that are not here, are kept in the configured folder, if
-    one is named. `train` finds them there by JAX's key: a hash of the lowered module, the compiler's options and flags,
-    its version and that of jaxlib, and the topology. What it does not find it compiles. Yields whether one is named.
+    """Programs that are compiled in this block, for devices that are not here, are kept in the
+    configured folder, if one is named. `train` finds them there by JAX's key: a hash of the lowered
+    module, the compiler's options and flags, its version and that of jaxlib, and the topology. What
+    it does not find it compiles. Yields whether one is named.
     """
     if config.log.compilation_cache in ("", "none"):
         yield False
@@ -124,7 +148,8 @@ def kept_for_absent_devices(config: Config) -> Iterator[bool]:
     jax.config.update("jax_enable_compilation_cache", True)
     try:
         with warnings.catch_warnings():
-            # What is there already cannot be loaded without its devices: it is compiled and written again.
+            # What is there already cannot be loaded without its devices: it is compiled and written
+            # again.
             warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
             yield True
     finally:
@@ -143,6 +168,10 @@ def _own(folder: str) -> bool:
         why = "can be written by others"
     else:
         return True
-    log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
-                "--config.log.compilation_cache", folder, why)  # fmt: skip
+    log.warning(
+        "%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
+        "--config.log.compilation_cache",
+        folder,
+        why,
+    )
     return False

@@ -1,4 +1,6 @@
-"""Reports the metrics of a dispatch: JSON lines, bar or log; ends a run that diverges; draws the loss curve."""
+"""Reports the metrics of a dispatch: JSON lines, bar or log; ends a run that diverges; draws the
+loss curve.
+"""
 
 from __future__ import annotations
 
@@ -79,19 +81,32 @@ class Reporter:
             self.writer.write("metrics", row)
             self.last = row
             if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
-                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), tokens_per_second)
-            if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
-                what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
-                raise Diverged(
-                    f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; lower "
-                    f"optimizer.learning_rate, or look at its data with `xlnet-jax inspect --step={step + 1 - bad}` "
-                    "(inspect counts from 0)"
+                log.info(
+                    "step %d: loss %s, %.0f tokens/s",
+                    step + 1,
+                    shown(row["loss"]),
+                    tokens_per_second,
                 )
-        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}")
+            if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
+                what = (
+                    "non-finite steps or spikes"
+                    if self.config.train.spike_zscore
+                    else "non-finite steps"
+                )
+                raise Diverged(
+                    f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; "
+                    "lower optimizer.learning_rate, or look at its data with `xlnet-jax inspect "
+                    f"--step={step + 1 - bad}` (inspect counts from 0)"
+                )
+        self.bar.update(
+            self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}"
+        )
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows why no steps are made, such as `compiling`: in the bar, whose clock continues, or in the log."""
+        """Shows why no steps are made, such as `compiling`: in the bar, whose clock continues, or
+        in the log.
+        """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
             log.info("%s ...", what)
@@ -101,7 +116,9 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
-        """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and weight of each row."""
+        """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and
+        weight of each row.
+        """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
@@ -133,28 +150,37 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the training loss of every step of a finished run into `loss.png`, with the held-out loss after the last
-    step and its unigram baseline as lines; see `picture` for result and errors.
+    """Draws the training loss of every step of a finished run into `loss.png`, with the held-out
+    loss after the last step and its unigram baseline as lines; see `picture` for result and errors.
     """
     lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
     levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
-    return picture(os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels)
+    return picture(
+        os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels
+    )
 
 
 def picture(
-    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None],
+    path: str,
+    title: str,
+    xlabel: str,
+    curves: Mapping[str, Any],
+    levels: Mapping[str, float | None],
     **scale: str,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Writes a PNG of curves (x, nats) and of horizontal lines, by name.
 
-    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a lost permission) or
-    RestartMe (the bucket does not answer).
+    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a
+    lost permission) or RestartMe (the bucket does not answer).
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        log.info("no picture without matplotlib: %s, and rerun the same command", how_to_install("quickstart"))
+        log.info(
+            "no picture without matplotlib: %s, and rerun the same command",
+            how_to_install("quickstart"),
+        )
         return None
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()

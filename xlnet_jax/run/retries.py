@@ -33,14 +33,20 @@ PASSES = (
     errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
 )  # fmt: skip
 _AGAIN = "rerun the same command to resume from the newest checkpoint"
-ADVICE: dict[type[XLNetError], str] = {BadInput: f"; fix this and {_AGAIN}", RestartMe: f"; {_AGAIN}"}
+ADVICE: dict[type[XLNetError], str] = {
+    BadInput: f"; fix this and {_AGAIN}",
+    RestartMe: f"; {_AGAIN}",
+}
 
 
-def until_it_works(action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]) -> None:
+def until_it_works(
+    action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]
+) -> None:
     """Calls `action` until it raises nothing; the log names it as `what`.
 
-    After `seconds` (0 = no retry) raises BadInput if the disk or bucket must be repaired, and RestartMe if the error
-    may be temporary; raises all other errors at once. `alive` is called before every attempt, and may raise.
+    After `seconds` (0 = no retry) raises BadInput if the disk or bucket must be repaired, and
+    RestartMe if the error may be temporary; raises all other errors at once. `alive` is called
+    before every attempt, and may raise.
     """
     until, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:
@@ -55,10 +61,14 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
             if left <= 0:
                 # Our own errors already contain advice.
                 advice = "" if isinstance(error, XLNetError) else ADVICE[kind]
-                tried = f"; tried for {seconds:g} s (checkpoint.io_deadline_seconds)" if seconds else ""
+                tried = (
+                    f"; tried for {seconds:g} s (checkpoint.io_deadline_seconds)" if seconds else ""
+                )
                 raise kind(f"{what}: {summary(error)}{tried}{advice}") from error
             why = summary(error.__cause__ or error)
-            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, why, pause, left)
+            log.warning(
+                "%s: %s; trying again in %.0f s, until %.0f s from now", what, why, pause, left
+            )
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -67,7 +77,8 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
         if isinstance(cause, jax.errors.JaxRuntimeError):
-            return None  # of the devices: "Connection reset by peer" is a lost process, which the session names
+            # Of the devices: "Connection reset by peer" is a lost process, which the session names.
+            return None
         # C++ libraries only give the text of the number.
         number, text = getattr(cause, "errno", None), str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):

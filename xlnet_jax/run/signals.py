@@ -1,16 +1,19 @@
 """SIGTERM, Ctrl-C and SIGHUP (a closed terminal): the first signal asks for a clean end.
 
     start-up, restoring, the first compilation, `evaluate`     ends now; there is nothing to save
-    waiting for data                                           ends now, if the current state can be saved
-    anywhere else                                              continues to the next boundary, where the loop asks
+    waiting for data                                           ends now, if the current state can be
+                                                               saved
+    anywhere else                                              continues to the next boundary, where
+                                                               the loop asks
 
-A thread receives the signals, through the file descriptor that the C handler writes to: a Python handler runs only
-between two bytecode instructions, and a compilation is a single one that takes minutes. The Python handlers do nothing,
-so no signal interrupts a library. They are there from the start: the first process of a container ignores a signal
-without one, and 42 asks for a restart.
+A thread receives the signals, through the file descriptor that the C handler writes to: a Python
+handler runs only between two bytecode instructions, and a compilation is a single one that takes
+minutes. The Python handlers do nothing, so no signal interrupts a library. They are there from the
+start: the first process of a container ignores a signal without one, and 42 asks for a restart.
 
-A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A launcher also turns one
-Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal only a second SIGINT ends at once.
+A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A
+launcher also turns one Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal
+only a second SIGINT ends at once.
 
 SIGHUP stays ignored if it was when the program started: `nohup` asks for that.
 
@@ -54,10 +57,11 @@ class StopRequest:
         self._working = True
 
     def take(self, elements: Iterator[Any], alone: bool) -> Any:
-        """The next element, which may never come. In a process that is `alone` a signal raises Stopped here.
+        """The next element, which may never come. In a process that is `alone` a signal raises
+        Stopped here.
 
-        Otherwise the others may have started the step already, and their copy of this state is gone: then the process
-        is ended `DATA_SECONDS` after the signal.
+        Otherwise the others may have started the step already, and their copy of this state is
+        gone: then the process is ended `DATA_SECONDS` after the signal.
         """
         element = self._reader.submit(next, elements)
         while not wait([element], 0.05).done and not self.name:
@@ -79,7 +83,9 @@ class StopRequest:
                     if not self._working:
                         line = f"{self.name}: there was nothing to save; rerun the same command"
                         messages.end(RestartMe.exit_code, line)
-                    log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
+                    log.warning(
+                        "%s: saving after this dispatch; a second Ctrl-C ends at once", self.name
+                    )
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
                     line = f"second {number.name}: ending at once; the newest checkpoint is good"
                     messages.inform(None)  # at once: the other processes find this one lost
@@ -91,9 +97,11 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The active StopRequest, or a new one: a command enters it first, and the functions that it calls share it.
+    """The active StopRequest, or a new one: a command enters it first, and the functions that it
+    calls share it.
 
-    After a signal the process is about to end with its own exit code: another SIGTERM or SIGHUP has no effect any more.
+    After a signal the process is about to end with its own exit code: another SIGTERM or SIGHUP has
+    no effect any more.
     """
     if _active:
         yield _active[-1]

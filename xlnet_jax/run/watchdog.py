@@ -1,10 +1,11 @@
 """Ends a process that makes no progress, after it has written the stacks of all threads to stderr.
 
-Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
-watchdog is suspended. Only time in which this process could run counts: one that was stopped for longer than the limit
-(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. A library that hangs while it holds the GIL blocks the watchdog too;
-the other processes of the run then find this one silent. (`faulthandler.dump_traceback_later` would still write the
-stacks, but without the GIL: it ended a process that went on after a stop with SIGSEGV, once in some hundred times.)
+Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no
+time limit: the watchdog is suspended. Only time in which this process could run counts: one that
+was stopped for longer than the limit (SIGSTOP, Ctrl-Z, a machine that is moved) goes on. A library
+that hangs while it holds the GIL blocks the watchdog too; the other processes of the run then find
+this one silent. (`faulthandler.dump_traceback_later` would still write the stacks, but without the
+GIL: it ended a process that went on after a stop with SIGSEGV, once in some hundred times.)
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ INTERVALS = 20
 
 
 class Watchdog:
-    """Watches from the start until `cancel`; after `seconds` without progress (0 = never) it ends the process.
+    """Watches from the start until `cancel`; after `seconds` without progress (0 = never) it ends
+    the process.
 
-    It does so with `messages.end`, which informs the others of the run, and says what the main thread was `doing`.
+    It does so with `messages.end`, which informs the others of the run, and says what the main
+    thread was `doing`.
     """
 
     def __init__(self, seconds: float, doing: Callable[[], str]) -> None:
@@ -61,14 +64,19 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        """Counts the intervals without progress: one in which the process was stopped counts once, however long."""
+        """Counts the intervals without progress: one in which the process was stopped counts once,
+        however long.
+        """
         seen, count, began = 0, 0, time.monotonic()
         while count < INTERVALS:
             if self._over.wait(self.seconds / INTERVALS):
                 return
             before, began = began, time.monotonic()
             if self._watching and began - before > self.seconds:
-                text = "this process did not run for %.0f s (stopped, or a library held Python's lock); it goes on"
+                text = (
+                    "this process did not run for %.0f s (stopped, "
+                    "or a library held Python's lock); it goes on"
+                )
                 log.warning(text, began - before)
             count = count + 1 if self._watching and self._progress == seen else 0
             seen = self._progress
@@ -76,5 +84,10 @@ class Watchdog:
         # It stops after 100 threads, and the main thread, which is the oldest, would be the last.
         main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
         log.error("the main thread (most recent call last):\n%s", "".join(main))
-        line = f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during {self._doing()}"
-        messages.end(RestartMe.exit_code, f"{line}; the stacks are above; rerun the same command to resume")
+        line = (
+            f"no progress for {self.seconds:g} s (watchdog.seconds) "
+            f"after step {self._step}, during {self._doing()}"
+        )
+        messages.end(
+            RestartMe.exit_code, f"{line}; the stacks are above; rerun the same command to resume"
+        )

@@ -1,7 +1,8 @@
-"""The work directory of a run: its resolved configuration, its tokenizer, and what may change on resume.
+"""The work directory of a run: its resolved configuration, its tokenizer, and what may change on
+resume.
 
-`config.json` is the identity of the run, and with `tokenizer/` a checkpoint can be used without the corpus.
-docs/metrics.md lists all files.
+`config.json` is the identity of the run, and with `tokenizer/` a checkpoint can be used without the
+corpus. docs/metrics.md lists all files.
 """
 
 from __future__ import annotations
@@ -49,41 +50,59 @@ TOKENIZER = "tokenizer"
 IDENTITY = {"config": dict, "corpus_sha256": str, "tokenizer_sha256": str}
 _KERNEL = ("model.attention", "fused")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
-FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+FLAGS = (
+    "XLA_FLAGS",
+    "LIBTPU_INIT_ARGS",
+    "JAX_PLATFORMS",
+    "JAX_ENABLE_X64",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+)
 SOURCE_CONFIG = "source_config"
-"""In `config.json` of an import and of runs that start from one: what the source said and no key here says, for a later
-export. A run of its own has none."""
+"""In `config.json` of an import and of runs that start from one: what the source said and no key
+here says, for a later export. A run of its own has none.
+"""
 
 
-def identity(config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[Json] = ()) -> Json:
-    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer; of a run
-    with phases these, and in a checkpoint the keys of its own.
+def identity(
+    config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[Json] = ()
+) -> Json:
+    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and
+    tokenizer; of a run with phases these, and in a checkpoint the keys of its own.
 
     Without `distributed`: a run may be resumed or evaluated by other processes.
     """
     return {
-        "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
+        "config": {
+            name: value
+            for name, value in configs.flat(config).items()
+            if not name.startswith("distributed.")
+        },
         "corpus_sha256": data_sha256,
         "tokenizer_sha256": tokenizer_sha256,
         **({"phases": [*phases]} if phases else {}),
     }
 
 
-def check_resume(started: Json, config: Config, data: TrainingData, where: str, told: bool = False) -> None:
+def check_resume(
+    started: Json, config: Config, data: TrainingData, where: str, told: bool = False
+) -> None:
     """Compares the identity with which a run has started with the configuration of this start.
 
-    Raises BadInput, with both values, if frozen keys differ; logs other elastic and free keys, unless it was `told`.
+    Raises BadInput, with both values, if frozen keys differ; logs other elastic and free keys,
+    unless it was `told`.
     """
     if not started["corpus_sha256"]:
         raise BadInput(
-            f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
-            "--config.checkpoint.init_from"
+            f"{where} holds imported parameters, which belong to no run; give another --workdir, "
+            "and these as --config.checkpoint.init_from"
         )
     # A key that the version of the run did not have has its default.
     saved = configs.flat(Config()) | started["config"]
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if started["corpus_sha256"] != data.sha256:
-        frozen.append(f"corpus: {started['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
+        frozen.append(
+            f"corpus: {started['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})"
+        )
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
@@ -97,18 +116,24 @@ def check_resume(started: Json, config: Config, data: TrainingData, where: str, 
 def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") -> None:
     """Raises BadInput unless the folder can hold a run: it is new, empty, or the folder of a run.
 
-    It may contain hidden files, `lost+found` and `*.log`; a folder of `what` has one of `ours`. Nothing is written.
+    It may contain hidden files, `lost+found` and `*.log`; a folder of `what` has one of `ours`.
+    Nothing is written.
     """
     if not workdir:
         raise BadInput(f"--workdir is empty; name a new folder, or that of a {what}")
     files.check_writable(workdir, "--workdir")
     with files.translate_errors(workdir):
         names = [name.rstrip("/") for name in files.listing(workdir)]
-    strange = [name for name in names if name not in ALLOWED and not name.startswith(".") and not name.endswith(".log")]
+    strange = [
+        name
+        for name in names
+        if name not in ALLOWED and not name.startswith(".") and not name.endswith(".log")
+    ]
     if strange and not {*ours} & {*names}:
         some = ", ".join(sorted(strange)[:2]) + (", ..." if len(strange) > 2 else "")
         raise BadInput(
-            f"--workdir={workdir} holds other files ({some}) and no {what}; name a new folder, or that of a {what}"
+            f"--workdir={workdir} holds other files ({some}) and no {what}; "
+            f"name a new folder, or that of a {what}"
         )
 
 
@@ -133,8 +158,10 @@ def read_config(workdir: str) -> Json | None:
             f"`xlnet-jax import {workdir} --workdir=NEW`"
         )
     if unknown := sorted(identity["config"].keys() - configs.fields().keys()):
-        raise BadInput(f"{path}: use the version that wrote it; this one has no config key {unknown[0]!r}"
-                       f"{configs.suggest_key(unknown[0])}")  # fmt: skip
+        raise BadInput(
+            f"{path}: use the version that wrote it; this one has no config key {unknown[0]!r}"
+            f"{configs.suggest_key(unknown[0])}"
+        )
     return identity
 
 
@@ -142,17 +169,23 @@ def source_config(workdir: str) -> Json:
     """What `config.json` has of an imported source; {} if nothing. Raises BadInput."""
     source = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
     if not isinstance(source, dict):
-        raise BadInput(f"{workdir}/config.json: {SOURCE_CONFIG}={str(source)[:60]!r} is no JSON object; leave it out")
+        raise BadInput(
+            f"{workdir}/config.json: {SOURCE_CONFIG}={str(source)[:60]!r} "
+            "is no JSON object; leave it out"
+        )
     return source
 
 
 def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
-    """The configuration of a run, or of its checkpoint of `step`, which may be that of a phase, with some keys changed.
+    """The configuration of a run, or of its checkpoint of `step`, which may be that of a phase,
+    with some keys changed.
 
-    Of what it says about the machine of its training nothing counts here: other processes compute, the folder of
-    compiled programs may be anyone's, and a kernel that was asked for there is used here if there is one.
+    Of what it says about the machine of its training nothing counts here: other processes compute,
+    the folder of compiled programs may be anyone's, and a kernel that was asked for there is used
+    here if there is one.
 
-    Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained model.
+    Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained
+    model.
     """
     trained = read_config(workdir)
     if trained is None:
@@ -160,11 +193,17 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
         # Below the folder of a quick start, or of `finetune --seeds`.
         below = (os.path.join(workdir, name) for name in ("run", "seed_0"))
         run = next((f", such as {path}" for path in below if read_config(path)), "")
-        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run{run or suggest_file(workdir)}")
+        raise BadInput(
+            f"{workdir}: no config.json; give the --workdir of a training "
+            f"run{run or suggest_file(workdir)}"
+        )
     values = {
-        name: value for name, value in trained["config"].items()
-        if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
-    }  # fmt: skip
+        name: value
+        for name, value in trained["config"].items()
+        if not name.startswith("distributed.")
+        and name != "log.compilation_cache"
+        and (name, value) != _KERNEL
+    }
     try:
         config = configs.from_dict(configs.nested(values) | {"phases": trained.get("phases", ())})
     except BadInput as error:
@@ -175,13 +214,19 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
     config = configs.override(config, overrides) if overrides else config
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if frozen:
-        raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
+        raise BadInput(
+            f"{workdir} was trained with other frozen keys: "
+            f"{'; '.join(frozen)}; leave them as they are"
+        )
     return config
 
 
-def config_at(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> tuple[Config, int | None]:
-    """`load_config` for whoever reads a checkpoint, and its step: None = whichever is taken, of a run with phases the
-    newest, since one of another phase is another model."""
+def config_at(
+    workdir: str, overrides: Sequence[str] = (), step: int | None = None
+) -> tuple[Config, int | None]:
+    """`load_config` for whoever reads a checkpoint, and its step: None = whichever is taken, of a
+    run with phases the newest, since one of another phase is another model.
+    """
     if step is None and (read_config(workdir) or {}).get("phases"):
         with Checkpoints(workdir) as checkpoints:
             step = max(checkpoints.steps(), default=0)
@@ -194,7 +239,10 @@ def tokenizer(workdir: str) -> Tokenizer:
     Raises BadInput if it is missing or damaged, or not the tokenizer that the run was trained with.
     """
     folder = os.path.join(workdir, TOKENIZER)
-    where, types = f"{folder}/normalization.json", {field.name: bool for field in dataclasses.fields(Normalization)}
+    where, types = (
+        f"{folder}/normalization.json",
+        {field.name: bool for field in dataclasses.fields(Normalization)},
+    )
     try:
         switches = files.read_json_object(where)
         files.check_types(switches, types, where)
@@ -204,9 +252,15 @@ def tokenizer(workdir: str) -> Tokenizer:
         raise BadInput(f"{error}; restore it from a copy") from error
     listed = files.listing(folder)
     name = next((name for name in TOKENIZERS if name in listed), TOKENIZERS[0])
-    copy, trained = open_tokenizer(os.path.join(folder, name), Normalization(**switches)), read_config(workdir)
+    copy, trained = (
+        open_tokenizer(os.path.join(folder, name), Normalization(**switches)),
+        read_config(workdir),
+    )
     if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
-        raise BadInput(f"{copy.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
+        raise BadInput(
+            f"{copy.path} is not the tokenizer that {workdir} was trained "
+            "with; restore it from a copy"
+        )
     return copy
 
 
@@ -221,19 +275,27 @@ def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
 
 
 def check_tokenizer(workdir: str, mixture: Mixture) -> None:
-    """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has another text."""
+    """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has
+    another text.
+    """
     trained = read_config(workdir) or {}
     if trained["tokenizer_sha256"] != mixture.tokenizer.sha256:
         raise BadInput(
-            f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
-            f"trained with ({trained['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
+            f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that "
+            f"{workdir} was trained with ({trained['tokenizer_sha256'][:12]}); give the run's own "
+            "corpus: --config.data.corpus=DIR"
         )
-    if trained["corpus_sha256"] not in ("", mixture.sha256):  # that of imported parameters is unknown
-        log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
+    # That of imported parameters is unknown.
+    if trained["corpus_sha256"] not in ("", mixture.sha256):
+        log.warning(
+            "%s is another corpus than the one that %s was trained on", mixture.path, workdir
+        )
 
 
 def check_shared(workdir: str, processes: Session) -> None:
-    """Raises BadInput unless all processes see the same folder under this name. Process 0 has created it."""
+    """Raises BadInput unless all processes see the same folder under this name. Process 0 has
+    created it.
+    """
     if processes.watch is None:
         return
     path, mark = os.path.join(workdir, ".shared"), uuid.uuid4().hex
@@ -244,15 +306,17 @@ def check_shared(workdir: str, processes: Session) -> None:
     processes.barrier("reading the work directory")
     if found != mark:
         raise BadInput(
-            f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
-            "give all hosts one folder of a shared file system"
+            f"--workdir={workdir} is another folder in process {jax.process_index()} than in "
+            "process 0; give all hosts one folder of a shared file system"
         )
     if jax.process_index() == 0:
         files.remove(path)
 
 
 def environment() -> Json:
-    """Versions, git commit, devices, cores and flags of this start, for its line in `runs.jsonl`."""
+    """Versions, git commit, devices, cores and flags of this start, for its line in
+    `runs.jsonl`.
+    """
     device = jax.devices()[0]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -271,19 +335,25 @@ def environment() -> Json:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
+    """The commit of the checkout this package runs from, with + if it was changed; None outside a
+    checkout.
+    """
     folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: Json) -> None:
-    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state.
+    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`:
+    of its state.
 
-    `before` says how the start before has ended (`goodput.end_of`), `repeated` how many of its steps are done again.
+    `before` says how the start before has ended (`goodput.end_of`), `repeated` how many of its
+    steps are done again.
     """
     if jax.process_index() != 0:
         return
@@ -299,8 +369,10 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     with files.translate_errors(workdir):
         last = (read_jsonl(workdir, "metrics.jsonl") or [{"step": step}])[-1]
         times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
-        origin = origin | {"before": goodputs.end_of(times, last, config.train.max_bad_steps),
-                           "repeated": max(last["step"] - step, 0)}  # fmt: skip
+        origin = origin | {
+            "before": goodputs.end_of(times, last, config.train.max_bad_steps),
+            "repeated": max(last["step"] - step, 0),
+        }
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **environment()}) + "\n"
@@ -310,7 +382,9 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
 
 
 def line_of(workdir: str, name: str, step: int) -> Json:
-    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one; {} without one."""
+    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one;
+    {} without one.
+    """
     lines = read_jsonl(workdir, f"{name}.jsonl")
     return next((line for line in lines if line["step"] == step), {})
 
@@ -321,10 +395,16 @@ def heldout_loss(line: Json) -> float | None:
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
+    """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or
+    that of a task.
+    """
     lines = read_jsonl(workdir, "evaluations.jsonl")
     ranks = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
-    return {step: loss for step, loss in ranks.items() if isinstance(loss, float) and math.isfinite(loss)}
+    return {
+        step: loss
+        for step, loss in ranks.items()
+        if isinstance(loss, float) and math.isfinite(loss)
+    }
 
 
 def absolute(corpus: str) -> str:

@@ -1,4 +1,5 @@
-"""Files in a bucket, with fsspec. An object always appears complete; the bucket can refuse to replace an object.
+"""Files in a bucket, with fsspec. An object always appears complete; the bucket can refuse to
+replace an object.
 
 Single files use gcsfs, Orbax uses gcsfs and TensorStore; each has its own errors.
 """
@@ -25,22 +26,34 @@ _SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 _DISK = Local()
 # The first word of TensorStore's errors of a bucket, and the HTTP status with the same meaning.
 _TENSORSTORE_CODES = {
-    "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "NOT_FOUND": 404, "UNAVAILABLE": 503, "ABORTED": 0,
-    "DEADLINE_EXCEEDED": 0, "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
-}  # fmt: skip
+    "PERMISSION_DENIED": 403,
+    "UNAUTHENTICATED": 401,
+    "NOT_FOUND": 404,
+    "UNAVAILABLE": 503,
+    "ABORTED": 0,
+    "DEADLINE_EXCEEDED": 0,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 0,
+    "INTERNAL": 500,
+    "UNKNOWN": 0,
+}
 _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
 def _use(path: str) -> Any:
     """Makes all libraries of this process access buckets in the same way; returns fsspec."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
-        raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
+        raise BadInput(
+            f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder"
+        )
     try:
         import fsspec
         import fsspec.config
         import gcsfs  # noqa: F401
     except ImportError as error:
-        raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
+        raise BadInput(
+            f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`"
+        ) from error
     # Otherwise TFDS, Orbax and JAX use TensorFlow for buckets if it is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
     # No cached listings: other processes, and TensorStore in this one, write to the bucket.
@@ -49,7 +62,8 @@ def _use(path: str) -> Any:
 
 
 class Bucket:
-    """Addresses; only `gs://BUCKET/...` works. Methods do the same as those of `Local`, and also raise:
+    """Addresses; only `gs://BUCKET/...` works. Methods do the same as those of `Local`, and also
+    raise:
 
     BadInput: another address, gcsfs is not installed, no credentials, or the bucket refuses.
     RestartMe: the bucket does not answer, which may be temporary.
@@ -65,11 +79,15 @@ class Bucket:
                 yield fsspec.filesystem("gcs", use_listings_cache=False)
             except ValueError as error:
                 # gcsfs raises it for the HTTP status "bad request".
-                raise BadInput(f"{path}: {summary(error)}; fix this and rerun the same command") from error
+                raise BadInput(
+                    f"{path}: {summary(error)}; fix this and rerun the same command"
+                ) from error
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
-        """Turns errors of gcsfs, Orbax and TensorStore, when a bucket refuses or does not answer, into one line."""
+        """Turns errors of gcsfs, Orbax and TensorStore, when a bucket refuses or does not answer,
+        into one line.
+        """
         import google.auth.exceptions as auth
 
         try:
@@ -118,8 +136,11 @@ class Bucket:
                 entries = remote.find(name, detail=True)
                 is_folder = bool(entries) and remote.info(name)["type"] == "directory"
         every = [
-            # In whole microseconds, as a bucket has them; a float cannot hold today's time in nanoseconds.
-            File(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
+            # In whole microseconds, as a bucket has them; a float cannot hold today's time in
+            # nanoseconds.
+            File(
+                f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000
+            )
             for path, entry in entries.items()
             if entry["type"] == "file"
         ]
@@ -134,7 +155,9 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files, given as (name, start, end), all at once. A disk needs no such method."""
+        """Reads bytes [start, end) of files, given as (name, start, end), all at once. A disk needs
+        no such method.
+        """
         if not ranges:
             return []
         names, starts, ends = zip(*ranges, strict=True)
@@ -156,8 +179,13 @@ class Bucket:
             try:
                 file = remote.open(path, "rb", block_size=block)
             except OSError as error:
-                # Here, because callers take an OSError while reading for a decoder's error about damaged data.
-                why = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else summary(error)
+                # Here, because callers take an OSError while reading for a decoder's error about
+                # damaged data.
+                why = (
+                    os.strerror(errno.ENOENT)
+                    if isinstance(error, FileNotFoundError)
+                    else summary(error)
+                )
                 raise BadInput(f"{path}: {why}") from error
             with file:
                 yield io.BufferedReader(file, block)
@@ -214,7 +242,9 @@ class Bucket:
     def sweep(self, folder: str) -> None:
         """In the folder for temporary files."""
         parent = tempfile.gettempdir()
-        for path in (os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_SCRATCH)):
+        for path in (
+            os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_SCRATCH)
+        ):
             with contextlib.suppress(OSError, BadInput), _DISK.locked(path, "in use"):
                 if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
                     shutil.rmtree(path)
@@ -243,7 +273,10 @@ def _answer(error: BaseException) -> int | None:
 
     if isinstance(error, aiohttp.ClientError | gcsfs.retry.HttpError | google.GoogleAPICallError):
         return int(getattr(error, "code", None) or 0)
-    if isinstance(error, requests.RequestException | google.RetryError | gcsfs.retry.ChecksumError | TimeoutError):
+    if isinstance(
+        error,
+        requests.RequestException | google.RetryError | gcsfs.retry.ChecksumError | TimeoutError,
+    ):
         return 0
     if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
         return 403  # gcsfs

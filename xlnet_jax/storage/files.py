@@ -1,7 +1,8 @@
-"""Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a bucket.
+"""Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a
+bucket.
 
-Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which one a path needs.
-Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`.
+Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which
+one a path needs. Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,24 @@ Json = dict[str, Any]
 
 _LOCAL, _BUCKET = Local(), Bucket()
 # Errors of ArrayRecord and TensorStore have no number, only the text of these.
-_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+_WRITE_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+)
 
-IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
-           dict: "an object"}  # fmt: skip
+IN_JSON = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,7 +58,9 @@ def at(path: str) -> Local | Bucket:
 
 
 def _by_path(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A method of `Local` as a function: its first argument selects this method, or the one of `Bucket`."""
+    """A method of `Local` as a function: its first argument selects this method, or the one of
+    `Bucket`.
+    """
 
     @functools.wraps(method)
     def function(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -101,8 +118,9 @@ def rename(path: str, to: str) -> None:
 def translate_errors(path: str) -> Iterator[None]:
     """Turns errors of a disk or a bucket into one line, with `path` if the error names no file.
 
-    Raises BadInput: an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore for the same, a bucket
-    that refuses. RestartMe: the bucket does not answer, which may be temporary.
+    Raises BadInput: an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore
+    for the same, a bucket that refuses. RestartMe: the bucket does not answer, which may be
+    temporary.
     """
     try:
         with at(path).translate_errors(path):
@@ -119,9 +137,11 @@ def translate_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once.
+    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on
+    disk at once.
 
-    What killed processes have left is removed. Raises BadInput while another process fills the folder, on disk.
+    What killed processes have left is removed. Raises BadInput while another process fills the
+    folder, on disk.
     """
     if at(path) is _BUCKET:
         sweep(path)
@@ -143,11 +163,15 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:
-    """The names of the complete folders in a folder. On disk a folder gets its name when it is complete; in a bucket,
-    which cannot rename a folder atomically, the file `mark` is written last.
+    """The names of the complete folders in a folder. On disk a folder gets its name when it is
+    complete; in a bucket, which cannot rename a folder atomically, the file `mark` is written last.
     """
     names = [name[:-1] for name in listing(folder) if name.endswith("/")]
-    return names if at(folder) is _LOCAL else [name for name in names if mark in listing(f"{folder}/{name}")]
+    return (
+        names
+        if at(folder) is _LOCAL
+        else [name for name in names if mark in listing(f"{folder}/{name}")]
+    )
 
 
 def read_if_there(path: str) -> bytes | None:
@@ -159,7 +183,9 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text without their ends, on any system; what ends the last one begins no other."""
+    """The lines of a text without their ends, on any system; what ends the last one begins no
+    other.
+    """
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
 
@@ -181,7 +207,9 @@ def read_json_object(path: str) -> Json:
 
 
 def read_json_if_listed(path: str) -> Json:
-    """`read_json_object` of a file, or {} if its folder lists no such file; one that is a link to nothing is listed."""
+    """`read_json_object` of a file, or {} if its folder lists no such file; one that is a link to
+    nothing is listed.
+    """
     folder, name = os.path.split(path)
     return read_json_object(path) if name in listing(folder) else {}
 
@@ -195,7 +223,9 @@ def json_object(data: str | bytes, where: str) -> Json:
 
 
 def parse_json(data: str | bytes, where: str) -> Any:
-    """The value of JSON from elsewhere. Raises BadInput if it is damaged, too deep, or holds half a character."""
+    """The value of JSON from elsewhere. Raises BadInput if it is damaged, too deep, or holds half a
+    character.
+    """
     try:
         value = json.loads(data)
         if "\\u" in (data if isinstance(data, str) else data.decode()):
@@ -206,10 +236,16 @@ def parse_json(data: str | bytes, where: str) -> Any:
 
 
 def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
-    """Raises BadInput for a value of JSON that has another type than its name asks for; null and no value are good."""
+    """Raises BadInput for a value of JSON that has another type than its name asks for; null and no
+    value are good.
+    """
     for name, kind in types.items():
         value = values.get(name)
-        if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
+        if (
+            value is not None
+            and type(value) is not kind
+            and not (kind is float and type(value) is int)
+        ):
             text = json.dumps(value)
             text = text if len(text) <= 60 else f"{text[:57]}..."
             raise BadInput(f"{where}: {name} is {text} and must be {IN_JSON[kind]}")
@@ -223,11 +259,13 @@ def array_bytes(array: np.ndarray) -> bytes:
 
 
 def int64_of(data: bytes, length: int) -> np.ndarray:
-    """The int64 [length] array whose `array_bytes` these are. Raises ValueError for all other bytes.
+    """The int64 [length] array whose `array_bytes` these are. Raises ValueError for all other
+    bytes.
 
-    `np.load` accepts more than this one form, and cannot be called in threads: it parses the header as Python. In
-    Python 3.11 a garbage collection meanwhile, with a callback such as JAX has, lets another thread parse, and one of
-    the two gets "SystemError: AST constructor recursion depth mismatch".
+    `np.load` accepts more than this one form, and cannot be called in threads: it parses the header
+    as Python. In Python 3.11 a garbage collection meanwhile, with a callback such as JAX has, lets
+    another thread parse, and one of the two gets "SystemError: AST constructor recursion depth
+    mismatch".
     """
     empty = array_bytes(np.zeros(length, np.int64))
     header = empty[: len(empty) - 8 * length]

@@ -27,7 +27,9 @@ class File(NamedTuple):
 
 
 def temporary(path: str) -> str:
-    """The temporary name on disk from which `publish` renames to `path`; it differs between processes."""
+    """The temporary name on disk from which `publish` renames to `path`; it differs between
+    processes.
+    """
     return f"{path}.{os.getpid()}.tmp"
 
 
@@ -51,17 +53,22 @@ class Local:
         return contextlib.nullcontext()
 
     def resolve(self, path: str) -> str:
-        """The path for other libraries, from any working directory. Raises BadInput for an unusable address."""
+        """The path for other libraries, from any working directory. Raises BadInput for an unusable
+        address.
+        """
         return os.path.abspath(path)
 
     def make_folder(self, path: str) -> None:
         """Makes a folder and its parents."""
         if os.path.exists(path) and not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)  # makedirs says only: File exists
+            # makedirs says only: File exists.
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         os.makedirs(path, exist_ok=True)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is no such folder."""
+        """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is
+        no such folder.
+        """
         if not os.path.lexists(folder):
             return {}
         sizes = {}
@@ -75,10 +82,11 @@ class Local:
         return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
-        """The files that a name matches, and the paths of the other files of a folder; None if it is not a folder.
+        """The files that a name matches, and the paths of the other files of a folder; None if it
+        is not a folder.
 
-        It names a file, a folder (its files with one of `suffixes`, at any depth), or is a pattern. Raises OSError if
-        one of them cannot be accessed, or a link points to nothing.
+        It names a file, a folder (its files with one of `suffixes`, at any depth), or is a pattern.
+        Raises OSError if one of them cannot be accessed, or a link points to nothing.
         """
         others = None
         if os.path.isdir(name):
@@ -87,12 +95,23 @@ class Local:
             others = [path for path in every if not path.lower().endswith(suffixes)]
         else:
             paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
-            if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
+            if (
+                not paths
+                and not glob.has_magic(name)
+                and os.path.lexists(os.path.dirname(name) or ".")
+            ):
                 with contextlib.suppress(FileNotFoundError):
                     os.stat(name)  # raises the reason
-                    raise OSError(errno.EINVAL, "a pipe or a device, not a file; copy the text to a file", name)
+                    raise OSError(
+                        errno.EINVAL,
+                        "a pipe or a device, not a file; copy the text to a file",
+                        name,
+                    )
         # A file with two names is read once, under the first name.
-        stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
+        stats = {
+            os.path.realpath(path): (os.path.abspath(path), os.stat(path))
+            for path in sorted(paths, reverse=True)
+        }
         return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], others
 
     def _below(self, folder: str) -> Iterator[str]:
@@ -145,8 +164,9 @@ class Local:
         return True
 
     def rename(self, path: str, to: str) -> None:
-        """Renames a file, which replaces one of that name, or a folder with its contents: here atomically. `path` is
-        in the folder of `to`, or a finished file in `scratch`."""
+        """Renames a file, which replaces one of that name, or a folder with its contents: here
+        atomically. `path` is in the folder of `to`, or a finished file in `scratch`.
+        """
         os.replace(path, to)
 
     def remove(self, path: str) -> None:
@@ -159,7 +179,8 @@ class Local:
 
     @contextlib.contextmanager
     def locked(self, folder: str, otherwise: str) -> Iterator[None]:
-        """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
+        """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise`
+        if one is in it.
 
         The operating system holds the lock until the process ends. A bucket has no such lock.
         """
@@ -168,27 +189,36 @@ class Local:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise BadInput(f"{folder}: {otherwise}; wait for it, or choose another folder") from error
+                raise BadInput(
+                    f"{folder}: {otherwise}; wait for it, or choose another folder"
+                ) from error
             yield
         finally:
             os.close(descriptor)
 
     def scratch(self, path: str) -> contextlib.AbstractContextManager[str]:
-        """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end.
+        """A new folder on disk to write in; `rename` moves the result to `path` or beside it.
+        Removed at the end.
 
         It is on the same disk, so that moving is renaming.
         """
         above, name = os.path.split(path)
         ending = temporary("")
-        return tempfile.TemporaryDirectory(ending, f"{name}.", above or os.curdir, ignore_cleanup_errors=True)
+        return tempfile.TemporaryDirectory(
+            ending, f"{name}.", above or os.curdir, ignore_cleanup_errors=True
+        )
 
     def sweep(self, folder: str) -> None:
-        """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""
+        """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the
+        folder is locked.
+        """
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if _TEMPORARY.search(name):
                 self.remove(os.path.join(folder, name))
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
-        """A folder for a library that can only write to disks; at the end its files are in `folder`."""
+        """A folder for a library that can only write to disks; at the end its files are in
+        `folder`.
+        """
         yield folder

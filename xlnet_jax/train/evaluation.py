@@ -1,14 +1,15 @@
 """Held-out loss: the whole split, with memory and without.
 
-    permutation LM   every block of W windows is read once, and its memory is carried from window to window; all draws
-                     (targets, orders, segments) are keyed by (window, block)
-    left to right    the split is cut into contiguous streams, and each carries its memory from its first segment to its
-                     last (Transformer-XL, section 3.2); the number of streams says how many segments start without one
-    diffusion        an upper bound on -log p, estimated without bias: each window has one random set of masks, keyed in
-                     the same way; perplexity and bits are of the bound
+    permutation LM   every block of W windows is read once, and its memory is carried from window to
+                     window; all draws (targets, orders, segments) are keyed by (window, block)
+    left to right    the split is cut into contiguous streams, and each carries its memory from its
+                     first segment to its last (Transformer-XL, section 3.2); the number of streams
+                     says how many segments start without one
+    diffusion        an upper bound on -log p, estimated without bias: each window has one random
+                     set of masks, keyed in the same way; perplexity and bits are of the bound
 
-The host sums losses per row in float64: neither the batch size nor the devices change the result beyond the rounding
-of float32 inside a row.
+The host sums losses per row in float64: neither the batch size nor the devices change the result
+beyond the rounding of float32 inside a row.
 """
 
 from __future__ import annotations
@@ -58,36 +59,51 @@ def configured(
     return workdirs.config_at(workdir, [*overrides, *rows], step)
 
 
-def check_objective(config: Config, objective: Objective, option: str, name: str = "this one") -> None:
+def check_objective(
+    config: Config, objective: Objective, option: str, name: str = "this one"
+) -> None:
     """Raises BadInput for an option that is for models of another objective."""
     if config.objective != objective:
-        raise BadInput(f"{option} is for models of data.objective={objective.name}, but {name} has "
-                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
+        raise BadInput(
+            f"{option} is for models of data.objective={objective.name}, but {name} has "
+            f"data.objective={config.data.objective}; leave it out"
+        )
 
 
 def held_out(workdir: str, config: Config) -> Mixture:
-    """The held-out splits of the corpora. Raises BadInput, also if their tokenizer is not that of the run."""
+    """The held-out splits of the corpora. Raises BadInput, also if their tokenizer is not that of
+    the run.
+    """
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     return heldout
 
 
 def scores(
-    totals_C3: np.ndarray, names: Sequence[str], counts_V: np.ndarray, train_counts_V: np.ndarray, share: float = 1.0
+    totals_C3: np.ndarray,
+    names: Sequence[str],
+    counts_V: np.ndarray,
+    train_counts_V: np.ndarray,
+    share: float = 1.0,
 ) -> Json:
-    """An evaluation as written and printed, in nats per target; None for a value that is not finite.
+    """An evaluation as written and printed, in nats per target; None for a value that is not
+    finite.
 
     Args:
-      totals_C3: of each corpus the summed losses with memory and without, and the number of targets.
-      counts_V, train_counts_V: how often each piece was a target, and how often it occurs in the train split.
+      totals_C3: of each corpus the summed losses with memory and without, and the number of
+        targets.
+      counts_V, train_counts_V: how often each piece was a target, and how often it occurs in the
+        train split.
       share: of the held-out splits that was scored.
 
     Returns:
-      `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several corpora also
-      `heldout_loss/NAME` of each.
-      `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment length.
-      Of masked diffusion each masked token counts T / n times: `targets` are all tokens, `heldout_loss` is a bound.
-      `unigram_cross_entropy`: of the same targets under the train split's piece frequencies (add-one).
+      `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several
+      corpora also `heldout_loss/NAME` of each.
+      `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment
+      length.
+      Of masked diffusion each masked token counts T / n times: `targets` are all tokens,
+      `heldout_loss` is a bound. `unigram_cross_entropy`: of the same targets under the train
+      split's piece frequencies (add-one).
     """
     loss, alone, targets = totals_C3.sum(axis=0)
     log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
@@ -96,19 +112,30 @@ def scores(
         "loss_without_memory": alone / targets,
         "targets": np.int64(targets),
         "heldout_share": np.float64(share),
-        **{f"heldout_loss/{name}": row[0] / row[2]
-           for name, row in zip(names, totals_C3, strict=True) if len(names) > 1},
+        **{
+            f"heldout_loss/{name}": row[0] / row[2]
+            for name, row in zip(names, totals_C3, strict=True)
+            if len(names) > 1
+        },
         "unigram_cross_entropy": -(counts_V * log_share_V).sum() / targets,
-    }  # fmt: skip
+    }
     plain = {name: number(value) for name, value in means.items()}
-    return {"heldout_loss": plain["heldout_loss"], "perplexity": perplexity(plain["heldout_loss"]), **plain}
+    return {
+        "heldout_loss": plain["heldout_loss"],
+        "perplexity": perplexity(plain["heldout_loss"]),
+        **plain,
+    }
 
 
-def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dict[str, float | None]:
-    """The summed loss of the targets, `nats`, over the text that they stand for: bits per character, byte and word.
+def bits_of_text(
+    nats: float, counts_V: np.ndarray, tokenizer: Tokenizer
+) -> dict[str, float | None]:
+    """The summed loss of the targets, `nats`, over the text that they stand for: bits per
+    character, byte and word.
 
-    A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation alone; an unknown piece
-    is one too. Other special pieces are no text, but predicting them costs bits.
+    A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation
+    alone; an unknown piece is one too. Other special pieces are no text, but predicting them costs
+    bits.
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
@@ -121,7 +148,9 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
 
 
 class Hooks(NamedTuple):
-    """What a run does while it is evaluated; an exception from the first two ends the evaluation."""
+    """What a run does while it is evaluated; an exception from the first two ends the
+    evaluation.
+    """
 
     between: Callable[[], None] = lambda: None
     """Called after every dispatch."""
@@ -138,8 +167,9 @@ class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
-        checkpoints, the lowest first. `params` are placed on the mesh."""
+        """The line of an evaluation without its step, equal in all processes; `heldout_loss` or
+        else `rank` ranks checkpoints, the lowest first. `params` are placed on the mesh.
+        """
         ...
 
     def described(self, scores: Json) -> str:
@@ -148,7 +178,9 @@ class Evaluator(Protocol):
 
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
-    """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot share them."""
+    """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot
+    share them.
+    """
     size = batch_size or config.evaluation.batch_size or config.train.batch_size
     return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
 
@@ -158,7 +190,9 @@ def bar_of(what: str, total: int, hooks: Hooks) -> Progress:
     return progress_bar(what, total if hooks is NO_HOOKS else 0)
 
 
-def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks) -> Iterator[Any]:
+def results(
+    dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks
+) -> Iterator[Any]:
     """What `send` computes of each dispatch, in order, on the host."""
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
@@ -182,19 +216,26 @@ class HeldoutLoss:
     """The `Evaluator` of pretraining. Compiles once, runs any number of times.
 
     Args:
-      mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train splits.
-      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. A left-to-right model scores whole
-        streams that hold so many.
-      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `SinglePass`.
+      mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train
+        splits.
+      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. A left-to-right
+        model scores whole streams that hold so many.
+      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see
+        `SinglePass`.
 
     Attributes:
       scope: for the log, such as `512 of 1,024 blocks, evenly spread, in 32 batches`.
     """
 
     def __init__(
-        self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0,
+        self,
+        recipe: Recipe,
+        mesh: Mesh,
+        mixture: Mixture,
+        train_counts_V: np.ndarray,
+        blocks: int = 0,
         streams: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         config = recipe.config
         batch_size = rows_at_once(config, mesh)
         mixture.check(config)
@@ -222,13 +263,18 @@ class HeldoutLoss:
                 return _losses(recipe, params, memory, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
-        of_memory = jax.tree.map(lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes)
-        self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
+        of_memory = jax.tree.map(
+            lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes
+        )
+        self._empty = jax.jit(
+            lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory
+        )
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a model without memory
-        has no `loss_without_memory`."""
+        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a
+        model without memory has no `loss_without_memory`.
+        """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size)
@@ -237,42 +283,58 @@ class HeldoutLoss:
 
         def send(batch: Batch) -> Any:
             nonlocal memory
-            memory, sums = self._run(params, memory, meshes.place(batch, self._mesh, self._batch_size))
+            memory, sums = self._run(
+                params, memory, meshes.place(batch, self._mesh, self._batch_size)
+            )
             return sums
 
         sums = results(self._dispatches, self._config, send, hooks)
         for index, (sums_3B, others_2B, targets_V) in enumerate(sums):
             corpus_B = self._dispatches.corpus_of(index)
-            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
+            np.add.at(
+                totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0]
+            )
             np.add(counts_V, targets_V, out=counts_V)
             for name, sum_2B in others_2B.items():
                 others[name] = others.get(name, 0) + sum_2B.sum(axis=1, dtype=np.float64)
         scored = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
-        scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
+        scored |= {
+            f"heldout_loss_{name}": number(total / max(weight, 1))
+            for name, (total, weight) in others.items()
+        }
         if not self._config.model.memory_len:
             del scored["loss_without_memory"]
         objective = self._config.objective
         if objective.whole or self._config.data.factorization_order != "spans":
-            scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
+            scored |= bits_of_text(
+                totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer
+            )
         if objective.causal:
             scored["streams"] = self._rows
         return scored
 
     def described(self, scores: Json) -> str:
         """The losses, and what was scored."""
-        known = {"loss_without_memory": "%s without memory", "unigram_cross_entropy": "unigram cross-entropy %s"}
-        others = "; ".join(text % shown(scores[name]) for name, text in known.items() if name in scores)
+        known = {
+            "loss_without_memory": "%s without memory",
+            "unigram_cross_entropy": "unigram cross-entropy %s",
+        }
+        others = "; ".join(
+            text % shown(scores[name]) for name, text in known.items() if name in scores
+        )
         return f"held-out loss {shown(scores['heldout_loss'])} ({others}) over {self.scope}"
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
     """For W stacked windows per row: the memory after them, and
 
-    float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
-    weights; float32 [V]: how often each piece is a target, of `mdm` by its weight.
+    float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32
+    [2, B]: sums and weights; float32 [V]: how often each piece is a target, of `mdm` by its weight.
     """
 
-    bare = empty_memory(recipe.config.model, batches.direction.shape[1], hooks.empty_slots(recipe.config.compat))
+    bare = empty_memory(
+        recipe.config.model, batches.direction.shape[1], hooks.empty_slots(recipe.config.compat)
+    )
 
     def window(memory: Any, batch: Batch) -> tuple[Any, tuple]:
         carried = recipe.model.row_losses(params, batch, memory)
@@ -294,8 +356,8 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
-    Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
-    which is on by default, a warning is enough, as for splits of few tokens.
+    Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation
+    after the last step, which is on by default, a warning is enough, as for splits of few tokens.
     """
     if not (config.evaluation.every or config.evaluation.final):
         return None
@@ -316,7 +378,9 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
 
 
 def blocks_of(config: Config) -> int:
-    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has `FINAL_BLOCKS`."""
+    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has
+    `FINAL_BLOCKS`.
+    """
     return config.evaluation.blocks or (0 if config.evaluation.every else FINAL_BLOCKS)
 
 
@@ -327,12 +391,18 @@ def due(config: Config, step: int) -> bool:
 
 
 def best(lines: list[Json]) -> Json | None:
-    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
+    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None
+    without lines.
+    """
     lines = [line for line in lines if line.get("score") is not None]
     return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)
 
 
 def ends(config: Config, lines: list[Json]) -> bool:
-    """Whether a task ends early: its last `finetune.patience` lines have all been no better than the best before."""
+    """Whether a task ends early: its last `finetune.patience` lines have all been no better than
+    the best before.
+    """
     top = best(lines)
-    return top is not None and 0 < config.finetune.patience <= sum(line["step"] > top["step"] for line in lines)
+    return top is not None and 0 < config.finetune.patience <= sum(
+        line["step"] > top["step"] for line in lines
+    )

@@ -18,9 +18,11 @@ from xlnet_jax.train.recipe import Recipe
 
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
-    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded.
+    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those
+    that are rounded.
 
-    `specs` are the PartitionSpecs of the parameters; a split one is of a stack, whose first axis a layer does not see.
+    `specs` are the PartitionSpecs of the parameters; a split one is of a stack, whose first axis a
+    layer does not see.
     """
 
     def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | CastAhead:
@@ -38,10 +40,11 @@ BY_HAND = ("slices", "data", "fsdp")
 
 
 def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
-    """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split rows; as the state has
-    them; and as the layers get them.
+    """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split
+    rows; as the state has them; and as the layers get them.
 
-    A layer of a stack gathers its matrices, and sums their gradients, unless it would do so more than once in a step.
+    A layer of a stack gathers its matrices, and sums their gradients, unless it would do so more
+    than once in a step.
     """
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
@@ -58,18 +61,22 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
 
 def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
-    """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in `dtype` if that is
-    smaller.
+    """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in
+    `dtype` if that is smaller.
 
-    Products round them anyway, so the model computes the same. `boxed` are the boxes of the parameters
-    (`layers.Declared`), `specs` their PartitionSpecs, and `entry` those of the result.
+    Products round them anyway, so the model computes the same. `boxed` are the boxes of the
+    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` those of the result.
     """
 
     def one(x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
         split = meshes.row_split(spec)
         rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize and split is not None
         x = x.astype(dtype) if rounds else x
-        return x if split is None or spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
+        return (
+            x
+            if split is None or spec == entry
+            else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
+        )
 
     return jax.shard_map(
         lambda params: jax.tree.map(one, params, boxed, specs, entry),
@@ -85,33 +92,51 @@ def _of_rows(spec: PartitionSpec) -> PartitionSpec:
 
 
 def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
-    """Sums gradients over the devices that split rows only: each element crosses each axis of `BY_HAND` once.
+    """Sums gradients over the devices that split rows only: each element crosses each axis of
+    `BY_HAND` once.
 
-    Arrays of less than a hundredth of all elements travel as one: a message between slices costs more than its bytes.
-    The compiler sums within a slice before it sums across slices, where each device sends its share of the sum.
+    Arrays of less than a hundredth of all elements travel as one: a message between slices costs
+    more than its bytes. The compiler sums within a slice before it sums across slices, where each
+    device sends its share of the sum.
 
     Args:
       grads: of each device, along a new first axis that is split over `BY_HAND`.
-      specs: PartitionSpecs of the result. Of what is split over axes of rows a device gets its part of the sum.
+      specs: PartitionSpecs of the result. Of what is split over axes of rows a device gets its part
+        of the sum.
       entry: as for `gather`: what layers gathered they have summed over these axes.
       whole: those of the parameters if none is split over axes of rows.
     """
 
     def local(grads: Any) -> Any:
         leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x[0], grads))
-        splits, by_layers = ([meshes.row_split(spec) for spec in tree.flatten_up_to(each)] for each in (specs, entry))
+        splits, by_layers = (
+            [meshes.row_split(spec) for spec in tree.flatten_up_to(each)] for each in (specs, entry)
+        )
         bound = sum(x.size for x in leaves) / 100
-        kinds = ["part" if split else "small" if x.size < bound else "large"
-                 for x, split in zip(leaves, splits, strict=True)]  # fmt: skip
-        of = {kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind] for kind in kinds}
+        kinds = [
+            "part" if split else "small" if x.size < bound else "large"
+            for x, split in zip(leaves, splits, strict=True)
+        ]
+        of = {
+            kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind]
+            for kind in kinds
+        }
         # XLA refuses a sum over axes of one device.
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
         *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
-        # Rings of collective-permute hide no more on v5e: libtpu 0.0.51 keeps a permutation around a side synchronous.
-        parts = [x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
-                 for x, split, done in zip(leaves, splits, by_layers, strict=True) if split]  # fmt: skip
-        rest = [axis for axis in present if axis not in next((split[1] for split in splits if split), ())]
+        # Rings of collective-permute hide no more on v5e: libtpu 0.0.51 keeps a permutation around
+        # a side synchronous.
+        parts = [
+            x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
+            for x, split, done in zip(leaves, splits, by_layers, strict=True)
+            if split
+        ]
+        rest = [
+            axis
+            for axis in present
+            if axis not in next((split[1] for split in splits if split), ())
+        ]
         parts = jax.lax.psum(parts, rest) if parts and rest else parts
         summed = {"part": iter(parts), "large": iter(large), "small": iter(unpack(packed))}
         return tree.unflatten([next(summed[kind]) for kind in kinds])
@@ -120,41 +145,64 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
     return jax.shard_map(local, in_specs=(stacked,), out_specs=specs, check_vma=False)(grads)
 
 
-def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> tuple[tuple, Any]:
-    """((mean loss, its rows and the next memory), gradient like the parameters, in float32) of B rows.
+def of_step(
+    recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array
+) -> tuple[tuple, Any]:
+    """((mean loss, its rows and the next memory), gradient like the parameters, in float32) of B
+    rows.
 
     Requires a mesh (`jax.set_mesh`).
 
-    Every device sums the gradients of its own rows over `train.gradient_accumulation_steps` micro-batches, each with
-    its share of the memory, and only the sum crosses the network. The compiler would reduce in each layer
-    and each micro-batch, and in bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
+    Every device sums the gradients of its own rows over `train.gradient_accumulation_steps`
+    micro-batches, each with its share of the memory, and only the sum crosses the network. The
+    compiler would reduce in each layer and each micro-batch, and in bfloat16 where it can: hence
+    `shard_map`, over the axes that split rows alone.
     """
     rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
     if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
         return clipped
-    parts, dtype = recipe.config.train.gradient_accumulation_steps, jnp.dtype(recipe.config.model.compute_dtype)
+    parts, dtype = (
+        recipe.config.train.gradient_accumulation_steps,
+        jnp.dtype(recipe.config.model.compute_dtype),
+    )
     high = accumulator(dtype)
     whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
-    entered = params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
+    entered = (
+        params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
+    )
 
-    def local(entered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array) -> tuple[RowLosses, Any]:
+    def local(
+        entered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array
+    ) -> tuple[RowLosses, Any]:
         receivers = jax.tree.map(
-            lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), entered, params
+            lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype),
+            entered,
+            params,
         )
 
         def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
             batch, memory, rows_B = inputs
             (share, rows), grads = GRADIENT(
-                receivers, entered, entry, recipe.model, batch, memory, dropout_key, rows_B, divisors
+                receivers,
+                entered,
+                entry,
+                recipe.model,
+                batch,
+                memory,
+                dropout_key,
+                rows_B,
+                divisors,
             )
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
         total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
         if parts == 1:
-            # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the empty loop as well.
+            # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the
+            # empty loop as well.
             total, losses = micro(total, rows)
         else:
-            # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
+            # Every parts-th row goes together: the rows of a device stay there, however many
+            # devices share the axis.
             total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
             losses = recipe.joined(losses_A, 1)
         return losses, jax.tree.map(lambda x: x[None], total)
@@ -165,10 +213,16 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: j
         row_losses, total = jax.shard_map(
             local,
             # Of mesh axes that are the compiler's a shard_map says nothing.
-            in_specs=(jax.tree.map(_of_rows, entry), (by_row, carried, by_row), everywhere, everywhere),
+            in_specs=(
+                jax.tree.map(_of_rows, entry),
+                (by_row, carried, by_row),
+                everywhere,
+                everywhere,
+            ),
             out_specs=(RowLosses(by_row, carried), by_row),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
-            # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
+            # Else the gradient of the replicated parameters would be reduced where it is taken:
+            # inside the loop.
             check_vma=False,
         )(entered, rows, recipe.model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))

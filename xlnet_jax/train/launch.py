@@ -1,6 +1,8 @@
-"""A start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the loop.
+"""A start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the
+loop.
 
-The state is fresh, from the newest good checkpoint, has the parameters of another run, or is that of another run.
+The state is fresh, from the newest good checkpoint, has the parameters of another run, or is that
+of another run.
 """
 
 from __future__ import annotations
@@ -47,7 +49,14 @@ from xlnet_jax.storage.files import Json
 from xlnet_jax.train import branch, evaluation
 from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Job, Run
-from xlnet_jax.train.phases import build, check_parameters, compile_later, empty_memory, enter, memory_since
+from xlnet_jax.train.phases import (
+    build,
+    check_parameters,
+    compile_later,
+    empty_memory,
+    enter,
+    memory_since,
+)
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
@@ -55,7 +64,8 @@ log = logging.getLogger("xlnet_jax")
 
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[Json, bool]:
-    """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the run call it.
+    """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the
+    run call it.
 
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
@@ -77,11 +87,18 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
                 state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
             now = config.phase_before(start)
-            evaluators = [job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None for each in phases]
+            evaluators = [
+                job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None
+                for each in phases
+            ]
             unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
             if ended or (start >= job.stop and not unscored):
-                log.info("%s is already at step %d and was to stop at step %d: nothing to train",
-                         workdir, start, start if ended else job.stop)  # fmt: skip
+                log.info(
+                    "%s is already at step %d and was to stop at step %d: nothing to train",
+                    workdir,
+                    start,
+                    start if ended else job.stop,
+                )
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
                 return goodputs.result(workdir, start, last, times), False
@@ -98,16 +115,40 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             for number, built in enumerate(phases[now:], now):
                 part = built.recipe.config
                 if number > now:
-                    plan = enter_phase(plan, start, part.train.batch_size, *(
-                        job.data.stream(each.recipe.config) for each in phases[number - 1 : number + 1]))  # fmt: skip
+                    plan = enter_phase(
+                        plan,
+                        start,
+                        part.train.batch_size,
+                        *(
+                            job.data.stream(each.recipe.config)
+                            for each in phases[number - 1 : number + 1]
+                        ),
+                    )
                     state = enter(state, built)
-                    log.info("phase %d of %d from step %d on, with batches of %d", number + 1, len(phases), start,
-                             part.train.batch_size)  # fmt: skip
-                identity = workdirs.identity(part, job.data.sha256, job.data.tokenizer.sha256, config.phases)
+                    log.info(
+                        "phase %d of %d from step %d on, with batches of %d",
+                        number + 1,
+                        len(phases),
+                        start,
+                        part.train.batch_size,
+                    )
+                identity = workdirs.identity(
+                    part, job.data.sha256, job.data.tokenizer.sha256, config.phases
+                )
                 loop = Run(
-                    job, built, checkpoints, writer, plan, {"rebuilt": origin["rebuilt"], **identity}, processes,
-                    request, goodput, watchdog, evaluators[number], executables[number],
-                )  # fmt: skip
+                    job,
+                    built,
+                    checkpoints,
+                    writer,
+                    plan,
+                    {"rebuilt": origin["rebuilt"], **identity},
+                    processes,
+                    request,
+                    goodput,
+                    watchdog,
+                    evaluators[number],
+                    executables[number],
+                )
                 stop = min(job.stop, config.ends[number])
                 state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
                 unscored = unsaved = False
@@ -117,8 +158,9 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 
 
 def dry_run(job: Job, processes: Session) -> Json:
-    """Builds the first batch, traces the step, and looks at the checkpoint that the run starts from, without its
-    arrays; neither compiles nor writes."""
+    """Builds the first batch, traces the step, and looks at the checkpoint that the run starts
+    from, without its arrays; neither compiles nor writes.
+    """
     config = job.config
     phases = build(config, job.make_recipe, processes)
     built = phases[0]
@@ -126,7 +168,9 @@ def dry_run(job: Job, processes: Session) -> Json:
     with jax.set_mesh(mesh):
         rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
-        out = [jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases][0]
+        out = [
+            jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases
+        ][0]
         with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
             found, _ = _found(job, phases, checkpoints, processes, arrays=False)
         if found is None:
@@ -138,14 +182,25 @@ def dry_run(job: Job, processes: Session) -> Json:
     read = stream.epochs(config.ends[-1], plan_until(job.data, config, config.ends[-1] - 1))
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
         log.info(
-            "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
+            "dry run: %s has %s an epoch, the run reads %.2f epochs",
+            name,
+            quantity(corpus.blocks, "block"),
+            epochs,
         )
     log.info(
-        "dry run: %s, mesh %s, first batch with %s, %s", quantity(parameters, "parameter"), dict(mesh.shape),
-        quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"), quantity(len(out[1]), "metric"),
-    )  # fmt: skip
-    return {"step": found.step if found else 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir,
-            "parameters": parameters}  # fmt: skip
+        "dry run: %s, mesh %s, first batch with %s, %s",
+        quantity(parameters, "parameter"),
+        dict(mesh.shape),
+        quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"),
+        quantity(len(out[1]), "metric"),
+    )
+    return {
+        "step": found.step if found else 0,
+        "loss": None,
+        "tokens_per_second": None,
+        "workdir": job.workdir,
+        "parameters": parameters,
+    }
 
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
@@ -153,12 +208,15 @@ def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     parts = config.parts[: config.phase_before(step + 1) + 1]
     plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
     for start, (before, after) in zip(config.ends, itertools.pairwise(parts), strict=False):
-        plan = enter_phase(plan, start, after.train.batch_size, data.stream(before), data.stream(after))
+        plan = enter_phase(
+            plan, start, after.train.batch_size, data.stream(before), data.stream(after)
+        )
     return plan
 
 
 def batches(config: Config, start: int = 0) -> Iterator[Batch]:
-    """What the steps of a run from `start` on train on, one after the other, until its last: arrays of numpy.
+    """What the steps of a run from `start` on train on, one after the other, until its last: arrays
+    of numpy.
 
     Raises BadInput for a corpus that does not fit.
     """
@@ -169,17 +227,21 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
         mixture.stream(part).check(part.train.batch_size, mixture.described())
         if start < end:
             rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, start)
-            yield from map(loader.TrainDispatches(mixture, part, plan, rows, start, end).batch, range(start, end))
+            yield from map(
+                loader.TrainDispatches(mixture, part, plan, rows, start, end).batch,
+                range(start, end),
+            )
         start = max(start, end)
 
 
 def _evaluated(
     config: Config, workdir: str, evaluator: Evaluator | None, start: int, processes: Session
 ) -> tuple[bool, bool]:
-    """Whether the evaluation of the step `start` is missing, and whether the evaluations so far end the run.
+    """Whether the evaluation of the step `start` is missing, and whether the evaluations so far end
+    the run.
 
-    The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may see the
-    file a little later than the one that writes it.
+    The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another
+    process may see the file a little later than the one that writes it.
     """
     if evaluator is None:
         return False, False
@@ -201,35 +263,49 @@ def _wanted(job: Job, phases: Sequence[BuiltStep], where: str, step: int, record
     # With another batch size the rows are other rows: the saved memory is useless.
     same_rows = from_json(record["plan"])[-1].batch_size == built.recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
-    return {name: tree for name, tree in built.logical.split().items() if name != "memory" or usable}
+    return {
+        name: tree for name, tree in built.logical.split().items() if name != "memory" or usable
+    }
 
 
 def _found(
-    job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session, arrays: bool = True
+    job: Job,
+    phases: Sequence[BuiltStep],
+    checkpoints: Checkpoints,
+    processes: Session,
+    arrays: bool = True,
 ) -> tuple[Restored | None, branch.Origin | None]:
-    """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if it does; without the
-    `arrays` of the checkpoint it fits as far as its record says.
+    """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if
+    it does; without the `arrays` of the checkpoint it fits as far as its record says.
     """
     wanted, config = functools.partial(_wanted, job, phases), job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
-        branch.warn_of_rise(found, config.parts[config.phase_before(found.step)], checkpoints.workdir)
+        branch.warn_of_rise(
+            found, config.parts[config.phase_before(found.step)], checkpoints.workdir
+        )
         return found, None
-    return branch.restored(job.origin, config, wanted, processes, arrays) if job.origin else None, job.origin
+    return branch.restored(
+        job.origin, config, wanted, processes, arrays
+    ) if job.origin else None, job.origin
 
 
 def restore_or_init(
     job: Job, phases: Sequence[BuiltStep], checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, Json]:
-    """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
+    """The state to start from, fresh or restored, its data plan and step, and its origin for
+    `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state `init_from`, and at
-    the first step of a branch `branch`.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state
+    `init_from`, and at the first step of a branch `branch`.
     """
     restored, begins = _found(job, phases, checkpoints, processes)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
-            log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
+            log.warning(
+                "%s has metrics and no checkpoint: metrics dropped, starting at step 0",
+                checkpoints.workdir,
+            )
         state, drawn = _fresh(phases[0], job.data.tokenizer, processes)
         return state, plan_until(job.data, job.config, 0), 0, drawn
     number = job.config.phase_before(restored.step)
@@ -241,31 +317,52 @@ def restore_or_init(
     plan = extend_plan(old, restored.step, batch_size, W, stream.rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = max(_first_in_memory(config, plan, restored.step), memory_since(job.config, phases, number))
-        memory = _rebuild(job.data, built, plan, range(first, restored.step), trees["params"], processes)
+        first = max(
+            _first_in_memory(config, plan, restored.step), memory_since(job.config, phases, number)
+        )
+        memory = _rebuild(
+            job.data, built, plan, range(first, restored.step), trees["params"], processes
+        )
         trees = trees | {"memory": memory}
-        rebuilt = rebuilt + [restored.step] * (first < restored.step and restored.step not in rebuilt)
+        rebuilt = rebuilt + [restored.step] * (
+            first < restored.step and restored.step not in rebuilt
+        )
     if plan != old and restored.step < job.config.ends[number]:
-        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
-    log.info("%s at step %d from %s", "branching" if begins else "resuming", restored.step,
-             begins.path if begins else checkpoints.path)  # fmt: skip
+        log.info(
+            "batch size %d -> %d at step %d: memory emptied",
+            old[-1].batch_size,
+            batch_size,
+            restored.step,
+        )
+    log.info(
+        "%s at step %d from %s",
+        "branching" if begins else "resuming",
+        restored.step,
+        begins.path if begins else checkpoints.path,
+    )
     record = {"branch": str(branch.Origin(begins.path, restored.step))} if begins else {}
     return State.join(trees), plan, restored.step, {"rebuilt": rebuilt} | record
 
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
-    """The first step whose segment has an effect on the memory before `step`; `step` itself if none has.
+    """The first step whose segment has an effect on the memory before `step`; `step` itself if none
+    has.
 
-    A row sees nothing from before its block, and all rows start their blocks at the same steps. The inputs of layer l,
-    counted from 0, depend on l + 1 times as many earlier segments as fill the memory.
+    A row sees nothing from before its block, and all rows start their blocks at the same steps. The
+    inputs of layer l, counted from 0, depend on l + 1 times as many earlier segments as fill the
+    memory.
     """
     in_block = (step - plan[-1].step) % config.data.windows_per_block
     in_reach = config.model.layers * -(-config.model.memory_len // config.data.reuse_len)
     return step - min(in_block, in_reach)
 
 
-def _rebuild(data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session) -> Any:
-    """An empty memory after the segments of `steps`, forward only, with constant parameters. All processes call it."""
+def _rebuild(
+    data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
+) -> Any:
+    """An empty memory after the segments of `steps`, forward only, with constant parameters. All
+    processes call it.
+    """
     recipe, mesh, began = built.recipe, built.mesh, time.perf_counter()
     memory = empty_memory(built)
     if not steps:
@@ -279,7 +376,11 @@ def _rebuild(data: TrainingData, built: BuiltStep, plan: Plan, steps: range, par
     dispatches = loader.TrainDispatches(data, recipe.config, plan, rows, steps.start, steps.stop)
 
     def inputs(step: int) -> tuple[Any, np.int32, Any]:
-        return params, np.int32(step), meshes.place(stack([dispatches.batch(step)]), mesh, built.rows)
+        return (
+            params,
+            np.int32(step),
+            meshes.place(stack([dispatches.batch(step)]), mesh, built.rows),
+        )
 
     # One program for any number of segments.
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
@@ -296,19 +397,29 @@ def _rebuild(data: TrainingData, built: BuiltStep, plan: Plan, steps: range, par
 
 
 def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer) -> Trees:
-    """Of a run with another vocabulary the parameters with a row for each piece: the rows found there, and for pieces
-    that it does not have those `drawn`, which may be packed."""
-    place = {piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)}
+    """Of a run with another vocabulary the parameters with a row for each piece: the rows found
+    there, and for pieces that it does not have those `drawn`, which may be packed.
+    """
+    place = {
+        piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)
+    }
     both = [row for row, piece in enumerate(tokenizer.pieces) if piece in place]
-    log.warning("checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from there, and "
-                "those of %d other pieces are drawn", path, len(both), tokenizer.vocab_size - len(both))  # fmt: skip
+    log.warning(
+        "checkpoint.init_from=%s has another vocabulary: the rows of %d pieces are taken from "
+        "there, and those of %d other pieces are drawn",
+        path,
+        len(both),
+        tokenizer.vocab_size - len(both),
+    )
     merged: Trees = {}
     for name in found.keys() & {name.removeprefix("params/") for name in restore.OF_VOCABULARY}:
         # Of the rows there, and below them the drawn ones.
         form = forms[name]
         row_V = len(found[name]) + np.arange(form.shape[0])
         row_V[both] = [place[tokenizer.pieces[row]] for row in both]
-        taken = jax.jit(lambda old, new, row_V: jnp.concatenate([old, new])[row_V], out_shardings=form.sharding)
+        taken = jax.jit(
+            lambda old, new, row_V: jnp.concatenate([old, new])[row_V], out_shardings=form.sharding
+        )
         merged[name] = taken(found[name], meshes.like(drawn[name], form), row_V)
     return merged
 
@@ -326,15 +437,18 @@ def _fresh(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[
     merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != tokenizer.sha256:
-        merged |= _by_piece(built.recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer)
+        merged |= _by_piece(
+            built.recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer
+        )
     nested = traverse_util.unflatten_dict(merged, sep="/")
     state = dataclasses.replace(state, params=meshes.like(nested, built.abstract_state.params))
     return state, {"init_from": origin, "rebuilt": []}
 
 
 def _initial(built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
-    """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`), with what the log has
-    to say of them; both empty if there is none."""
+    """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`),
+    with what the log has to say of them; both empty if there is none.
+    """
     config = built.recipe.config
     path = config.checkpoint.init_from
     if not path:
@@ -347,18 +461,28 @@ def _initial(built: BuiltStep, processes: Session, arrays: bool = True) -> tuple
         wanted["pooler"] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes, arrays)
     if summary:
-        origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
+        origin["fresh"] = [
+            name for name in origin["fresh"] if not name.startswith("params/pooler/")
+        ]
         params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
     names = [f"model.{key}" for key in ARCHITECTURE if key not in ("vocab_size", "spare_rows")]
     architecture = {name: theirs[name] for name in names if name in theirs}
     if other := changed_keys(config, architecture, FROZEN):
-        log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
-                    "%s", path, "; ".join(other))  # fmt: skip
+        log.warning(
+            "checkpoint.init_from=%s has another architecture, "
+            "so its parameters compute something else here: %s",
+            path,
+            "; ".join(other),
+        )
     # A new head is meant; other new parameters may be a mistake in the configuration.
     say = log.warning if origin["fresh"] else log.info
     head = ["params/head/logits" if "head" in params else "params/head"] if "head" in fresh else []
     lists = (("new", origin["fresh"] + head), ("not used", origin["left_over"]))
-    say("starting with the parameters of step %d of %s%s", origin["step"], path,
-        "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
+    say(
+        "starting with the parameters of step %d of %s%s",
+        origin["step"],
+        path,
+        "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names),
+    )
     return params, origin

@@ -1,7 +1,8 @@
-"""The training loop: data in, dispatches out; between two dispatches it saves, evaluates, profiles and handles signals.
+"""The training loop: data in, dispatches out; between two dispatches it saves, evaluates, profiles
+and handles signals.
 
-The device never waits for the host: the next dispatch is sent before the metrics of the last are read, Grain builds
-batches ahead, and Orbax writes checkpoints in the background.
+The device never waits for the host: the next dispatch is sent before the metrics of the last are
+read, Grain builds batches ahead, and Orbax writes checkpoints in the background.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ log = logging.getLogger("xlnet_jax")
 
 
 def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
-    """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
+    """Compiles the step for these shapes; logs the seconds and whether the compilation cache had
+    the program.
+    """
     events: set[str] = set()
 
     def listen(event: str, **_: Any) -> None:
@@ -63,20 +66,27 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     jax.monitoring.unregister_event_listener(listen)
     spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
-    cache = "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
+    cache = (
+        "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
+    )
     log.info("compiled %s in %.1f s (compilation cache: %s)", quantity(steps, "step"), spent, cache)
     return executable
 
 
 @contextlib.contextmanager
 def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
-    """Captures whole dispatches that contain the configured steps; yields whether this one is captured."""
+    """Captures whole dispatches that contain the configured steps; yields whether this one is
+    captured.
+    """
     first = config.log.profile_start
     last = first + config.log.profile_steps - 1
     if first < 0 or steps[-1] < first or steps[0] > last:
         return (yield False)
     folder = os.path.join(workdir, "profile")
-    with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as local_path, jax.profiler.trace(local_path):
+    with (
+        files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as local_path,
+        jax.profiler.trace(local_path),
+    ):
         yield True
     log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
 
@@ -102,7 +112,9 @@ class Job:
 
 @dataclasses.dataclass
 class Run:
-    """The loop and everything that it uses between dispatches; it passes the State on and never keeps it."""
+    """The loop and everything that it uses between dispatches; it passes the State on and never
+    keeps it.
+    """
 
     job: Job
     built: BuiltStep
@@ -110,8 +122,9 @@ class Run:
     writer: MetricsWriter
     plan: Plan
     record: Json
-    """What each checkpoint says beside the plan: `workdir.identity`, and `rebuilt`, at which steps this run has rebuilt
-    its memory."""
+    """What each checkpoint says beside the plan: `workdir.identity`, and `rebuilt`, at which steps
+    this run has rebuilt its memory.
+    """
     processes: Session
     request: StopRequest
     goodput: Goodput
@@ -131,9 +144,11 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(self, state: State, start: int, stop: int, unscored: bool, unsaved: bool) -> tuple[State, int, bool]:
-        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first;
-        `unsaved`: its checkpoint, which comes before that.
+    def loop(
+        self, state: State, start: int, stop: int, unscored: bool, unsaved: bool
+    ) -> tuple[State, int, bool]:
+        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and
+        comes first; `unsaved`: its checkpoint, which comes before that.
 
         Returns the state, its step, and whether the evaluations so far end the run.
         """
@@ -146,25 +161,33 @@ class Run:
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.built.recipe.flops_per_step)
-            self.report = Reporter(config, self.job.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
+            self.report = Reporter(
+                config, self.job.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar
+            )
             if unsaved:
                 self._save(start, state, wait=True)
             at, ended = start, unscored and self._evaluate(start, state)
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
-                shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)  # steps, and the lengths of a task
+                # Steps, and the lengths of a task.
+                shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)
                 if shape not in self.executables:
-                    # Else the dispatch in flight runs beside the compiler, and seems to take no time.
+                    # Else the dispatch in flight runs beside the compiler, and seems to take no
+                    # time.
                     self._report()
                     self.executables[shape] = self._compile(state, batch)
                 if not self.report.clock:
                     goodput.work()
-                    # Later rates leave compilation out by themselves: the clock does not count it as training.
+                    # Later rates leave compilation out by themselves: the clock does not count it
+                    # as training.
                     self.report.clock = goodput.training()
                     # From here on a hard stop would lose work.
                     self.request.working()
-                with profiled(config, self.job.workdir, steps) as capturing, goodput.measure(DEVICE):
+                with (
+                    profiled(config, self.job.workdir, steps) as capturing,
+                    goodput.measure(DEVICE),
+                ):
                     state, metrics = meshes.settled(self.executables[shape](state, batch))
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
@@ -206,7 +229,9 @@ class Run:
         return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
-        """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
+        """The next dispatch's batches. A single process ends the run here if a signal comes while
+        data does not.
+        """
         try:
             with self.goodput.measure("data"):
                 batch = self.request.take(batches, self.alone)
@@ -215,7 +240,11 @@ class Run:
         return meshes.place(batch, self.built.mesh, self.built.rows)
 
     def _compile(self, state: State, batch: Any) -> Any:
-        with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
+        with (
+            self.goodput.measure("compile"),
+            self.watchdog.suspended(),
+            self.report.busy("compiling the step"),
+        ):
             executable = compile_step(self.built, state, batch)
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
@@ -223,7 +252,9 @@ class Run:
             sums_of(self._trees(state), {"plan": self.plan})
         return executable
 
-    def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
+    def _stopped(
+        self, why: str, at: int, state: State, cause: BaseException | None = None
+    ) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
@@ -233,7 +264,8 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts a save; with `wait`, finishes it. If the disk refused this one or the last one, it retries and waits.
+        """Starts a save; with `wait`, finishes it. If the disk refused this one or the last one, it
+        retries and waits.
 
         A save that has only started does not show that the disk accepts one again.
         """
@@ -243,7 +275,8 @@ class Run:
             try:
                 self.writer.flush()
             except XLNetError:
-                # The save in flight may have filled the disk: if it failed, what it has written is removed.
+                # The save in flight may have filled the disk: if it failed, what it has written is
+                # removed.
                 wait = (self.alone and not self._complete()) or wait
                 raise
 
@@ -271,10 +304,14 @@ class Run:
 
     def _trees(self, state: State) -> Trees:
         """The trees of a checkpoint."""
-        return meshes.like(state, self.built.logical).split(memory=self.built.recipe.config.checkpoint.memory == "all")
+        return meshes.like(state, self.built.logical).split(
+            memory=self.built.recipe.config.checkpoint.memory == "all"
+        )
 
     def _complete(self) -> bool:
-        """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
+        """Waits for the save in flight. False if the disk or bucket refused it: it may accept
+        another one.
+        """
         try:
             self.checkpoints.wait()
         except Exception as error:
@@ -289,15 +326,19 @@ class Run:
         until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
-        """Called before an error that all processes reach: the first that ends would soon end those that still save."""
+        """Called before an error that all processes reach: the first that ends would soon end those
+        that still save.
+        """
         with self.goodput.measure("save"):
             self.checkpoints.wait()
             self.processes.barrier("saving")
 
     def _evaluate(self, step: int, state: State) -> bool:
-        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run instead.
+        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run
+        instead.
 
-        Returns whether the evaluations so far end the run. Process 0 decides: it writes the file they are read from.
+        Returns whether the evaluations so far end the run. Process 0 decides: it writes the file
+        they are read from.
         """
         assert self.evaluator is not None
         self._report()
@@ -311,14 +352,22 @@ class Run:
         take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                params = meshes.like(state.evaluated(recipe.config.evaluation.averaged), self.built.logical.params)
-                scores = self.evaluator(params, evaluation.Hooks(between, take, self.watchdog.suspended))
+                params = meshes.like(
+                    state.evaluated(recipe.config.evaluation.averaged), self.built.logical.params
+                )
+                scores = self.evaluator(
+                    params, evaluation.Hooks(between, take, self.watchdog.suspended)
+                )
                 if self.job.sample:
                     with self.watchdog.suspended():  # it may compile
                         self.writer.write_samples(step, self.job.sample(recipe, params))
         except Stopped as stopped:
-            self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
-        self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
+            self._stopped(
+                f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped
+            )
+        self.writer.write(
+            "evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began}
+        )
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
         ends = evaluation.ends(recipe.config, read_jsonl(self.job.workdir, "evaluations.jsonl"))
@@ -345,7 +394,8 @@ class Run:
     def _check_grace(self) -> None:
         """Warns, once, if two dispatches and a save take longer than a machine waits after SIGTERM.
 
-        The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
+        The signal may come when one dispatch runs and the next is about to be sent; the save starts
+        after both.
         """
         config, save, rates = self.built.recipe.config, self.checkpoints.seconds, self.report.rates
         grace = config.checkpoint.grace_seconds
@@ -356,7 +406,11 @@ class Run:
         if 2 * dispatch + save > grace:
             self.warned = True
             log.warning(
-                "two dispatches of %.1f s and a save of %.1f s take longer than checkpoint.grace_seconds=%g: a stop "
-                "signal may come too late for a save; use a smaller train.steps_per_dispatch, "
-                "checkpoint.memory=rebuild, or a machine that gives more time", dispatch, save, grace,
-            )  # fmt: skip
+                "two dispatches of %.1f s and a save of %.1f s take longer than "
+                "checkpoint.grace_seconds=%g: a stop signal may come too late for a save; use a "
+                "smaller train.steps_per_dispatch, checkpoint.memory=rebuild, "
+                "or a machine that gives more time",
+                dispatch,
+                save,
+                grace,
+            )

@@ -1,20 +1,26 @@
 """The loss of a segment: which vector predicts each target, and how the likelihoods add up.
 
-    plm  max E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ], over the last targets of the factorisation order z (XLNet, eq. 5):
+    plm  max E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ], over the last targets of the factorisation
+         order z (XLNet, eq. 5):
          the query stream at a target predicts the token at that position
-    clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
-    mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
-    mdm  max T / n sum_m log p(x_m | x without its n masked tokens), n uniform from 1 to T, the number of those that may
+    clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it
+         (Transformer-XL)
+    mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there
+         (BERT)
+    mdm  max T / n sum_m log p(x_m | x without its n masked tokens), n uniform from 1 to T, the
+         number of those that may
          be masked: in the mean a lower bound on log p(x) (LLaDA, arXiv 2502.09992)
 
-In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`), and `mlm` one of
-sentences: whether B follows A (BERT's next sentence), or both are in order (ALBERT).
+In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`),
+and `mlm` one of sentences: whether B follows A (BERT's next sentence), or both are in order
+(ALBERT).
 
-Losses of tokens may be smoothed in training (`train.label_smoothing`); auxiliary ones and that of sentences are not.
+Losses of tokens may be smoothed in training (`train.label_smoothing`); auxiliary ones and that of
+sentences are not.
 
-Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row with fewer real
-targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores). A row of
-`mdm` weighs T, however many of its tokens are masked.
+Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row
+with fewer real targets weighs less, as it should, on any number of devices (the 2019 code averages
+the means of the cores). A row of `mdm` weighs T, however many of its tokens are masked.
 """
 
 from __future__ import annotations
@@ -40,7 +46,9 @@ class RowLosses:
     """The sums of one segment, row by row."""
 
     sums: dict[str, tuple[jax.Array, jax.Array]]
-    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and what they are divided by."""
+    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and what they are
+    divided by.
+    """
     memory: Any
     """For the next segment; see `LanguageModel.carried`."""
 
@@ -49,11 +57,12 @@ class RowLosses:
 class LanguageModel:
     """A transformer and the head that predicts tokens: the model of pretraining.
 
-    The step, the gradient, evaluations and checkpoints use its public functions of one tree of parameters alone; the
-    model of a task (`finetune.recipe.TaskModel`) has the same ones with its own losses.
+    The step, the gradient, evaluations and checkpoints use its public functions of one tree of
+    parameters alone; the model of a task (`finetune.recipe.TaskModel`) has the same ones with its
+    own losses.
 
-    The tree of parameters is that of the transformer, with the head's own parameters under `lm_head` and those of
-    auxiliary losses, if there are any, under `auxiliary_heads`.
+    The tree of parameters is that of the transformer, with the head's own parameters under
+    `lm_head` and those of auxiliary losses, if there are any, under `auxiliary_heads`.
     """
 
     transformer: XLNet
@@ -74,7 +83,9 @@ class LanguageModel:
         return heads.SentenceHead(self.transformer.config, self.transformer.parts)
 
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-        """Fresh parameters in Flax's boxes (`layers.Declared`); `batch` gives the shapes of an example."""
+        """Fresh parameters in Flax's boxes (`layers.Declared`); `batch` gives the shapes of an
+        example.
+        """
         memory = empty_memory(self.transformer.config, len(batch.direction))
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
         embedding = nn.meta.unbox(params["word_embedding"])
@@ -85,7 +96,9 @@ class LanguageModel:
         h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
         if self.sentences:
             rows_B = jnp.arange(len(h_BTD))
-            of_pairs = self.sentence_head.init(jax.random.fold_in(key, 3), h_BTD, batch, rows_B, deterministic=True)
+            of_pairs = self.sentence_head.init(
+                jax.random.fold_in(key, 3), h_BTD, batch, rows_B, deterministic=True
+            )
             params |= of_pairs["params"]
         if self.auxiliary is not None:
             streams_LBTD = jnp.broadcast_to(h_BTD, (self.transformer.config.layers, *h_BTD.shape))
@@ -95,14 +108,18 @@ class LanguageModel:
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """By loss its coefficient in what training minimises; the first loss is the one that is evaluated."""
+        """By loss its coefficient in what training minimises; the first loss is the one that is
+        evaluated.
+        """
         further = ["auxiliary"] * (self.auxiliary is not None) + ["sentences"] * self.sentences
         return dict.fromkeys(["tokens", *further], 1.0)
 
     def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
-        """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row stands for, [..., B].
+        """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row
+        stands for, [..., B].
 
-        They are its targets; in a bound all P tokens that may be masked, and a masked one of n has the weight P / n.
+        They are its targets; in a bound all P tokens that may be masked, and a masked one of n has
+        the weight P / n.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
         targets_B = weight_BP.sum(axis=-1)
@@ -112,14 +129,16 @@ class LanguageModel:
         return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
-        """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of `weights`, or the summed
-        weights of the labels."""
+        """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of
+        `weights`, or the summed weights of the labels.
+        """
         targets, labels = self.weights(batch)[1].sum(), batch.label_weight.sum()
         return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
-        """What a step hands to the next one, before the first: the empty memory. A model may have any pytree in Flax's
-        boxes, whose axis `batch` has the rows; () = nothing."""
+        """What a step hands to the next one, before the first: the empty memory. A model may have
+        any pytree in Flax's boxes, whose axis `batch` has the rows; () = nothing.
+        """
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
             nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
@@ -131,20 +150,33 @@ class LanguageModel:
         return self._head(params, vectors_BPD)
 
     def nll(
-        self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array, smoothing: float = 0.0
+        self,
+        params: Any,
+        vectors_BPD: jax.Array,
+        target_tokens_BP: jax.Array,
+        smoothing: float = 0.0,
     ) -> jax.Array:
         """-log p(target) in nats, [B, P]; see `LMHead`."""
         return self._head(params, vectors_BPD, target_tokens_BP, smoothing, method="nll")
 
     def _head(self, params: Any, *args: Any, method: str | None = None) -> Any:
-        return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
+        return self.head.apply(
+            {"params": params["lm_head"]}, params["word_embedding"], *args, method=method
+        )
 
     def run(
-        self, params: Any, batch: Batch, memory: Any = None, dropout_key: jax.Array | None = None,
-        rows_B: jax.Array | None = None, **more: Any,
-    ) -> Any:  # fmt: skip
-        """The `Output` of the transformer on a segment, or on some rows of it; without a `memory` it has no slots, and
-        without a `dropout_key` dropout is off. `more` are arguments of `XLNet` and of Flax's `apply`."""
+        self,
+        params: Any,
+        batch: Batch,
+        memory: Any = None,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
+        **more: Any,
+    ) -> Any:
+        """The `Output` of the transformer on a segment, or on some rows of it; without a `memory`
+        it has no slots, and without a `dropout_key` dropout is off. `more` are arguments of `XLNet`
+        and of Flax's `apply`.
+        """
         if memory is None:
             memory = empty_memory(self.transformer.config, len(batch.tokens), 0)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
@@ -153,9 +185,13 @@ class LanguageModel:
         )
 
     def row_losses(
-        self, params: Any, batch: Batch, memory: Memory | None, dropout_key: jax.Array | None = None,
+        self,
+        params: Any,
+        batch: Batch,
+        memory: Memory | None,
+        dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:  # fmt: skip
+    ) -> RowLosses:
         """The losses of a segment, or of some rows of it; arguments as of `run`."""
         run = functools.partial(self.run, params, batch, memory, dropout_key, rows_B)
         auxiliary = None if batch.auxiliary is None else self.auxiliary
@@ -165,34 +201,51 @@ class LanguageModel:
         smoothing = 0.0 if dropout_key is None else self.label_smoothing
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens, smoothing)
         weight_BP, weight_B = self.weights(batch, nll_BP.dtype)
-        sums: dict[str, tuple[Any, jax.Array]] = {"tokens": (heads.weighed(nll_BP, weight_BP).sum(axis=1), weight_B)}
+        sums: dict[str, tuple[Any, jax.Array]] = {
+            "tokens": (heads.weighed(nll_BP, weight_BP).sum(axis=1), weight_B)
+        }
         if auxiliary is not None:
             (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}
-            sums["auxiliary"] = auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch), weight_B
+            sums["auxiliary"] = (
+                auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch),
+                weight_B,
+            )
         if self.sentences:
             variables = {"params": {name: params[name] for name in ("pooler", "sentence_head")}}
             rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
             rows_B = jnp.arange(len(weight_B)) if rows_B is None else rows_B
-            head: Any = functools.partial(self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs)
-            nll_B, label_B = head(out.hidden_BTD, batch, rows_B), batch.label_weight.astype(weight_B.dtype)
+            head: Any = functools.partial(
+                self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs
+            )
+            nll_B, label_B = (
+                head(out.hidden_BTD, batch, rows_B),
+                batch.label_weight.astype(weight_B.dtype),
+            )
             sums["sentences"] = heads.weighed(nll_B, label_B), label_B
         return RowLosses(sums, out.memory)
 
 
 def mean_loss(
-    params: Any, model: Any, batch: Any, memory: Any, dropout_key: jax.Array | None = None,
-    rows_B: jax.Array | None = None, divisors: Mapping[str, jax.Array] | None = None,
-) -> tuple[jax.Array, RowLosses]:  # fmt: skip
-    """What training minimises, for the text nats per token: the losses of the batch, each divided and times its
-    coefficient, added; and its rows.
+    params: Any,
+    model: Any,
+    batch: Any,
+    memory: Any,
+    dropout_key: jax.Array | None = None,
+    rows_B: jax.Array | None = None,
+    divisors: Mapping[str, jax.Array] | None = None,
+) -> tuple[jax.Array, RowLosses]:
+    """What training minimises, for the text nats per token: the losses of the batch, each divided
+    and times its coefficient, added; and its rows.
 
-    For a part of the batch, with its `rows_B` and the `divisors` of all of it, the result is that part's share.
+    For a part of the batch, with its `rows_B` and the `divisors` of all of it, the result is that
+    part's share.
     """
     rows: RowLosses = model.row_losses(params, batch, memory, dropout_key, rows_B)
     divisor: Mapping[str, jax.Array] = model.divisors(batch) if divisors is None else divisors
     shares: list[jax.Array] = [
         coefficient * (rows.sums[name][0].sum() / jnp.maximum(divisor[name], 1))
-        for name, coefficient in model.coefficients.items() if name in rows.sums
-    ]  # fmt: skip
+        for name, coefficient in model.coefficients.items()
+        if name in rows.sums
+    ]
     return sum(shares[1:], shares[0]), rows

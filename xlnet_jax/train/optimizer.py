@@ -1,7 +1,8 @@
-"""Optimizers and schedules, each a row of a table; around them the clip of the gradient and the rates of the layers.
+"""Optimizers and schedules, each a row of a table; around them the clip of the gradient and the
+rates of the layers.
 
-The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear decay this is XLNet's
-(appendix A.4).
+The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear
+decay this is XLNet's (appendix A.4).
 """
 
 from __future__ import annotations
@@ -31,16 +32,25 @@ def polynomial(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 def cosine(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Half a period of a cosine, to its minimum."""
-    return after_warmup(config, optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio))
+    return after_warmup(
+        config, optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio)
+    )
 
 
 def wsd(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Constant, and in the last `decay_fraction` of the run to its minimum (Hu et al. 2024, arXiv 2404.06395)."""
-    lowest, falling = config.min_lr_ratio, max(1, round(config.decay_fraction * (steps + config.warmup_steps)))
+    """Constant, and in the last `decay_fraction` of the run to its minimum (Hu et al. 2024, arXiv
+    2404.06395).
+    """
+    lowest, falling = (
+        config.min_lr_ratio,
+        max(1, round(config.decay_fraction * (steps + config.warmup_steps))),
+    )
 
     def decay(count: Any) -> jax.Array:
         x = jnp.clip((count - (steps - falling)) / falling, 0, 1)
-        return config.learning_rate * (1 - (1 - lowest) * (jnp.sqrt(x) if config.decay_shape == "sqrt" else x))
+        return config.learning_rate * (
+            1 - (1 - lowest) * (jnp.sqrt(x) if config.decay_shape == "sqrt" else x)
+        )
 
     return after_warmup(config, decay)
 
@@ -68,7 +78,9 @@ SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
     "wsd": wsd,
     "inverse_sqrt": inverse_sqrt,
 }
-"""By `optimizer.schedule`: the rate by the number of earlier good steps, of which so many follow the warm-up."""
+"""By `optimizer.schedule`: the rate by the number of earlier good steps, of which so many follow
+the warm-up.
+"""
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -77,7 +89,9 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def scale_layers(rate: float, boxed: Any) -> optax.GradientTransformation:
-    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs."""
+    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads
+    keep theirs.
+    """
     depths = meta.map_axis_meta(operator.attrgetter("depth"), boxed)
     top = max(filter(math.isfinite, jax.tree.leaves(depths)), default=0)
 
@@ -95,28 +109,40 @@ Row = tuple[optax.GradientTransformation, ...]
 
 
 def adamw(config: OptimizerConfig, boxed: Any) -> Row:
-    """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
-    return optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon), weight_decay(config, boxed)
+    """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv
+    1711.05101).
+    """
+    return optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon), weight_decay(
+        config, boxed
+    )
 
 
 def weight_decay(config: OptimizerConfig, boxed: Any) -> optax.GradientTransformation:
     """Of the parameters that decay."""
-    return optax.add_decayed_weights(config.weight_decay, meta.map_axis_meta(operator.attrgetter("decays"), boxed))
+    return optax.add_decayed_weights(
+        config.weight_decay, meta.map_axis_meta(operator.attrgetter("decays"), boxed)
+    )
 
 
 def lamb(config: OptimizerConfig, boxed: Any) -> Row:
-    """AdamW whose update has the norm of the parameters, layer by layer (You et al. 2019, arXiv 1904.00962)."""
+    """AdamW whose update has the norm of the parameters, layer by layer (You et al. 2019, arXiv
+    1904.00962).
+    """
     return *adamw(config, boxed), trust_ratio(boxed)
 
 
 def trust_ratio(boxed: Any) -> optax.GradientTransformation:
-    """Updates u of parameters w times |w| / |u|, of each layer in a stack by itself; 1 where a norm is 0.
+    """Updates u of parameters w times |w| / |u|, of each layer in a stack by itself; 1 where a norm
+    is 0.
 
-    What has no weight decay, LayerNorm and biases, has no ratio either, as in the code of the authors.
+    What has no weight decay, LayerNorm and biases, has no ratio either, as in the code of the
+    authors.
     """
 
     def norm(x: jax.Array, box: Declared) -> jax.Array:
-        return jnp.sqrt(jnp.sum(jnp.square(x), axis=tuple(range(box.stacked, x.ndim)), keepdims=True))
+        return jnp.sqrt(
+            jnp.sum(jnp.square(x), axis=tuple(range(box.stacked, x.ndim)), keepdims=True)
+        )
 
     def scale(u: jax.Array, w: jax.Array, box: Declared) -> jax.Array:
         if not box.decays:
@@ -128,15 +154,18 @@ def trust_ratio(boxed: Any) -> optax.GradientTransformation:
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al. 2024)."""
+"""Coefficients of five iterations, after which singular values are about 0.7 to 1.2 (Jordan et al.
+2024).
+"""
 
 
 def muon(config: OptimizerConfig, boxed: Any) -> Row:
     """The matrices by momentum, made orthogonal (Jordan et al. 2024, "Muon"); the rest by Adam.
 
-    Both have decoupled weight decay, and one rate: an orthogonal update is scaled to the size of one of Adam's, root
-    mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2). Here and not by `optax.contrib.muon`, whose state
-    and iteration are one function: under ZeRO-1 it gathers in each iteration.
+    Both have decoupled weight decay, and one rate: an orthogonal update is scaled to the size of
+    one of Adam's, root mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2). Here and
+    not by `optax.contrib.muon`, whose state and iteration are one function: under ZeRO-1 it gathers
+    in each iteration.
     """
     matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
     adam, decay = adamw(config, boxed)
@@ -144,11 +173,14 @@ def muon(config: OptimizerConfig, boxed: Any) -> Row:
     def label(box: Any) -> str:
         return "matrix" if box.kind == "matrix" else "other"
 
-    return optax.partition({"matrix": matrices, "other": adam}, meta.map_axis_meta(label, boxed)), decay
+    return optax.partition(
+        {"matrix": matrices, "other": adam}, meta.map_axis_meta(label, boxed)
+    ), decay
 
 
 def orthogonal(boxed: Any) -> optax.GradientTransformation:
-    """The nearest matrices with equal singular values, about 0.2 sqrt(max(M, N)), of matrices [.., M, N].
+    """The nearest matrices with equal singular values, about 0.2 sqrt(max(M, N)), of matrices [..,
+    M, N].
 
     A stack of L layers is moved once so that each layer is on one device, and its result once back.
     """
@@ -164,31 +196,44 @@ def orthogonal(boxed: Any) -> optax.GradientTransformation:
         a, b, c = NEWTON_SCHULZ
         for _ in range(5):
             gram_LMM = jnp.einsum("lmn,lkn->lmk", x_LMN, x_LMN)
-            x_LMN = a * x_LMN + jnp.einsum("lmk,lkn->lmn", b * gram_LMM + c * gram_LMM @ gram_LMM, x_LMN)
+            x_LMN = a * x_LMN + jnp.einsum(
+                "lmk,lkn->lmn", b * gram_LMM + c * gram_LMM @ gram_LMM, x_LMN
+            )
         x_LMN = meshes.by_layer(0.2 * max(M, N) ** 0.5 * x_LMN)
         return (jnp.swapaxes(x_LMN, 1, 2) if M > N else x_LMN).reshape(x.shape)
 
-    return optax.stateless(lambda updates, _: jax.tree.map(one, boxed, updates, is_leaf=meta.is_axis_metadata))
+    return optax.stateless(
+        lambda updates, _: jax.tree.map(one, boxed, updates, is_leaf=meta.is_axis_metadata)
+    )
 
 
-def hold(unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def hold(
+    unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation
+) -> optax.GradientTransformation:
     """The same, but parameters by these names get no update, and their moments stay."""
 
     def is_held(path: tuple) -> bool:
         names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
-        # Moments have the name of their parameter, and before it what the transformation calls them.
+        # Moments have the name of their parameter, and before it what the transformation calls
+        # them.
         return any(names[at:] in unused for at in range(len(names)))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, new = inner.update(updates, state, params)
-        updates = jax.tree_util.tree_map_with_path(lambda path, x: 0 * x if is_held(path) else x, updates)
-        return updates, jax.tree_util.tree_map_with_path(lambda path, x, y: x if is_held(path) else y, state, new)
+        updates = jax.tree_util.tree_map_with_path(
+            lambda path, x: 0 * x if is_held(path) else x, updates
+        )
+        return updates, jax.tree_util.tree_map_with_path(
+            lambda path, x, y: x if is_held(path) else y, state, new
+        )
 
     return optax.GradientTransformation(inner.init, update)
 
 
 class Average(NamedTuple):
-    """The state of `exponential_average`; `checkpoint.restore` finds it by the names of its fields."""
+    """The state of `exponential_average`; `checkpoint.restore` finds it by the names of its
+    fields.
+    """
 
     updates: jax.Array
     """int32: how many are in it."""
@@ -197,17 +242,21 @@ class Average(NamedTuple):
 
 
 def exponential_average(decay: float) -> optax.GradientTransformation:
-    """Averages the parameters w_n after each update, and leaves the update as it is: the last one of a chain.
+    """Averages the parameters w_n after each update, and leaves the update as it is: the last one
+    of a chain.
 
-    a_n = a_{n-1} + s_n (w_n - a_{n-1}) with s_n = (1 - d) / (1 - d^n): the weights of w_n, w_{n-1}, w_{n-2}, ... are 1,
-    d, d^2, ... over their sum, as in Adam's corrected moments. What was before the first update, drawn or loaded, has
-    none. In the long run it is a_n = d a_{n-1} + (1 - d) w_n.
+    a_n = a_{n-1} + s_n (w_n - a_{n-1}) with s_n = (1 - d) / (1 - d^n): the weights of w_n, w_{n-1},
+    w_{n-2}, ... are 1, d, d^2, ... over their sum, as in Adam's corrected moments. What was before
+    the first update, drawn or loaded, has none. In the long run it is a_n = d a_{n-1} + (1 - d)
+    w_n.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Average]:
         n, after = state.updates + 1, optax.apply_updates(params, updates)
         share = (1 - decay) / -jnp.expm1(n * math.log(decay))  # 1 - d^n has few digits in float32
-        average = jax.tree.map(lambda a, w: a + share.astype(a.dtype) * (w - a), state.average, after)
+        average = jax.tree.map(
+            lambda a, w: a + share.astype(a.dtype) * (w - a), state.average, after
+        )
         return updates, Average(n, average)
 
     return optax.GradientTransformation(
@@ -220,8 +269,9 @@ OPTIMIZERS: dict[str, Callable[[OptimizerConfig, Any], Row]] = {
     "lamb": lamb,
     "muon": muon,
 }
-"""By `optimizer.name`: from the clipped gradient to the update at rate 1. Checkpoints name the state of each of these
-transformations by its number in the chain, so a row keeps how many it has."""
+"""By `optimizer.name`: from the clipped gradient to the update at rate 1. Checkpoints name the
+state of each of these transformations by its number in the chain, so a row keeps how many it has.
+"""
 
 
 def make_optimizer(
@@ -231,13 +281,15 @@ def make_optimizer(
     compat: CompatConfig = CORRECT,
     unused: Collection[tuple[str, ...]] = (),
 ) -> optax.GradientTransformation:
-    """Clip, the row of `OPTIMIZERS`, learning rate, average, in float32; layer-wise decay is a rate of each layer.
-    With L layers the embeddings learn at layer_decay^L of the rate. What is done with a parameter follows from its box
-    (`layers.Declared`) in `boxed`, their tree. Parameters in `unused` stay as they are.
+    """Clip, the row of `OPTIMIZERS`, learning rate, average, in float32; layer-wise decay is a rate
+    of each layer. With L layers the embeddings learn at layer_decay^L of the rate. What is done
+    with a parameter follows from its box (`layers.Declared`) in `boxed`, their tree. Parameters in
+    `unused` stay as they are.
     """
     chain = [
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
-        optax.identity(),  # checkpoints count it; what scaled gradients by layer in 2019 stands here
+        # Checkpoints count it; what scaled gradients by layer in 2019 stands here.
+        optax.identity(),
         *OPTIMIZERS[config.name](config, boxed),
         scale_layers(config.layer_decay, boxed),
         optax.scale_by_learning_rate(schedule(config, steps)),

@@ -1,4 +1,6 @@
-"""The phases of a run on its devices: their steps are built and compiled ahead, and the state crosses their borders."""
+"""The phases of a run on its devices: their steps are built and compiled ahead, and the state
+crosses their borders.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,12 @@ from xlnet_jax.train.step import BuiltStep, build_step
 log = logging.getLogger("xlnet_jax")
 
 
-def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Session) -> list[BuiltStep]:
-    """The step of each phase, on one mesh; a run without phases is one. Raises BadInput if a batch or the model does
-    not divide over it."""
+def build(
+    config: Config, make_recipe: Callable[[Config], Recipe], processes: Session
+) -> list[BuiltStep]:
+    """The step of each phase, on one mesh; a run without phases is one. Raises BadInput if a batch
+    or the model does not divide over it.
+    """
     mesh = meshes.make_mesh(config.mesh)
     for part in config.parts:
         _check_rows(part, mesh)
@@ -40,8 +45,13 @@ def build(config: Config, make_recipe: Callable[[Config], Recipe], processes: Se
     if config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         state = phases[0].abstract_state
         share, rest = meshes.split_share((state.params, state.opt_state))
-        log.info("%.1f %% of parameters and optimizer are split over fsdp=%d%s, and %.1f MB stay whole", 100 * share,
-                 mesh.shape["fsdp"], f" and data={mesh.shape['data']}" * config.mesh.zero1, rest / 1e6)  # fmt: skip
+        log.info(
+            "%.1f %% of parameters and optimizer are split over fsdp=%d%s, and %.1f MB stay whole",
+            100 * share,
+            mesh.shape["fsdp"],
+            f" and data={mesh.shape['data']}" * config.mesh.zero1,
+            rest / 1e6,
+        )
     return phases
 
 
@@ -50,34 +60,50 @@ def _check_rows(config: Config, mesh: Mesh) -> None:
     meshes.check_model(config.model, mesh)
     if rows != config.train.batch_size:
         empty = quantity(rows - config.train.batch_size, "row")
-        log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
-                 empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
+        log.info(
+            "train.elastic: the batch of %d is filled up with %s of weight 0, on %s",
+            config.train.batch_size,
+            empty,
+            quantity(meshes.row_devices(mesh), "device"),
+        )
 
 
 def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
     """Raises BadInput unless the checkpoint has the parameters of the phases as they are now."""
     ours = checksums.by_path({"params": built.abstract_state.params}).keys()
     if other := sorted(ours ^ {name for name in record["checksums"] if name.startswith("params/")}):
-        what = "is not there, and phases need it now" if other[0] in ours else "is there, and no phase needs it now"
-        raise BadInput(f"{where}: {other[0]} {what}; a run has the parameters of all its phases from its start: keep "
-                       f"the phases, or start a new run with checkpoint.init_from={where}")  # fmt: skip
+        what = (
+            "is not there, and phases need it now"
+            if other[0] in ours
+            else "is there, and no phase needs it now"
+        )
+        raise BadInput(
+            f"{where}: {other[0]} {what}; a run has the parameters of all its phases from its "
+            f"start: keep the phases, or start a new run with checkpoint.init_from={where}"
+        )
 
 
 def compile_later(
     later: Sequence[BuiltStep], first: int, goodput: Goodput, processes: Session
 ) -> dict[int, dict[tuple[int, ...], Any]]:
-    """The compiled steps of the phases to come, by their numbers: what does not fit the devices ends the run now."""
+    """The compiled steps of the phases to come, by their numbers: what does not fit the devices
+    ends the run now.
+    """
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
     for number, built in enumerate(later, first):
         with goodput.measure("compile"):
             shape = max(_shapes(built.abstract_batch), key=len)
-            executables[number][shape] = compile_step(built, built.abstract_state, built.abstract_batch)
+            executables[number][shape] = compile_step(
+                built, built.abstract_state, built.abstract_batch
+            )
             processes.barrier(f"compiling phase {number + 1}")
     return executables
 
 
 def enter(state: State, built: BuiltStep) -> State:
-    """The state at the border of a phase: its memory is empty if the one before had another shape."""
+    """The state at the border of a phase: its memory is empty if the one before had another
+    shape.
+    """
     if _shapes(state.memory) == _shapes(built.abstract_state.memory):
         return state
     return dataclasses.replace(state, memory=empty_memory(built))

@@ -1,7 +1,8 @@
 """From a configuration to everything that computes with it, built once and passed on.
 
-Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe. To use another model,
-head, loss or optimizer, change this file; the step and the loop do not change.
+Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe.
+To use another model, head, loss or optimizer, change this file; the step and the loop do not
+change.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Recipe:
 
     config: Config
     model: Any
-    """The module with its head, and the losses of a segment, which `mean_loss` divides: here a `LanguageModel`; a task
-    has its own (`finetune.recipe`)."""
+    """The module with its head, and the losses of a segment, which `mean_loss` divides: here a
+    `LanguageModel`; a task has its own (`finetune.recipe`).
+    """
     learning_rate: optax.Schedule
     """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
@@ -44,14 +46,17 @@ class Recipe:
     example_batch: Callable[[int], Any]
     """A batch of zeros with this many rows, for tracing."""
     others: tuple[Recipe, ...] = ()
-    """Of the other phases: the state has their parameters too, which a step of this one leaves as they are."""
+    """Of the other phases: the state has their parameters too, which a step of this one leaves as
+    they are.
+    """
 
     def own_params(self) -> Any:
         """Fresh parameters of this model in their boxes."""
         return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
 
     def init_params(self) -> Any:
-        """Fresh parameters in their boxes (`layers.Declared`). Independent of the batch and of the mesh.
+        """Fresh parameters in their boxes (`layers.Declared`). Independent of the batch and of the
+        mesh.
         Of several phases those of all; what two have is as in this one.
         """
         flat = {}
@@ -63,9 +68,13 @@ class Recipe:
     def abstract_params(self) -> Any:
         """The same without numbers. Raises TypeError if a parameter does not say what it is."""
         boxed = jax.eval_shape(self.init_params)
-        for path, box in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=nn.meta.is_axis_metadata):
+        for path, box in jax.tree_util.tree_leaves_with_path(
+            boxed, is_leaf=nn.meta.is_axis_metadata
+        ):
             if not isinstance(box, Declared):
-                raise TypeError(f"parameter {jax.tree_util.keystr(path)}: declare it by `layers.parameter`")
+                raise TypeError(
+                    f"parameter {jax.tree_util.keystr(path)}: declare it by `layers.parameter`"
+                )
         return boxed
 
     @functools.cached_property
@@ -73,7 +82,10 @@ class Recipe:
         """It leaves alone what only other phases use, with its moments."""
         config, params, unused = self.config, self.abstract_params, set()
         if self.others:
-            every, own = (set(traverse_util.flatten_dict(x)) for x in (params, jax.eval_shape(self.own_params)))
+            every, own = (
+                set(traverse_util.flatten_dict(x))
+                for x in (params, jax.eval_shape(self.own_params))
+            )
             unused = every - (own - self.model.transformer.idle)
         return make_optimizer(config.optimizer, config.train.steps, params, config.compat, unused)
 
@@ -84,17 +96,24 @@ class Recipe:
 
     def empty_memory(self, rows: int) -> Any:
         """What a step hands to the next one, before the first: a `Memory`, or () in a task."""
-        return jax.tree.map(lambda box: box.value, self.model.carried(rows), is_leaf=nn.meta.is_axis_metadata)
+        return jax.tree.map(
+            lambda box: box.value, self.model.carried(rows), is_leaf=nn.meta.is_axis_metadata
+        )
 
     @functools.cached_property
     def row_axes(self) -> Any:
         """The axis of each array of it that has the rows."""
         boxed = jax.eval_shape(lambda: self.model.carried(1))
-        return jax.tree.map(lambda box: box.names.index("batch"), boxed, is_leaf=nn.meta.is_axis_metadata)
+        return jax.tree.map(
+            lambda box: box.names.index("batch"), boxed, is_leaf=nn.meta.is_axis_metadata
+        )
 
-    def apart(self, rows: tuple[Any, Any, jax.Array], parts: int, which: int) -> tuple[Any, Any, jax.Array]:
-        """A batch, its memory and the numbers of its rows in `parts`, along a new first axis: consecutive rows together
-        (`which` 0), or every parts-th row (1)."""
+    def apart(
+        self, rows: tuple[Any, Any, jax.Array], parts: int, which: int
+    ) -> tuple[Any, Any, jax.Array]:
+        """A batch, its memory and the numbers of its rows in `parts`, along a new first axis:
+        consecutive rows together (`which` 0), or every parts-th row (1).
+        """
 
         def split(x: jax.Array, axis: int = 0) -> jax.Array:
             # Not with -1: a memory without slots has no elements.
@@ -109,43 +128,66 @@ class Recipe:
         """The inverse of `apart`, for what all parts have found."""
         axes = RowLosses(jax.tree.map(lambda _: 0, losses.sums), self.row_axes)
         return jax.tree.map(
-            lambda x, axis: jax.lax.collapse(jnp.moveaxis(x, 0, axis + which), axis, axis + 2), losses, axes
+            lambda x, axis: jax.lax.collapse(jnp.moveaxis(x, 0, axis + which), axis, axis + 2),
+            losses,
+            axes,
         )
 
 
 def make_recipe(config: Config) -> Recipe:
     """The recipe of pretraining; touches no device.
 
-    Raises BadInput if JAX would compute in another precision, or if the configuration is that of a task.
+    Raises BadInput if JAX would compute in another precision, or if the configuration is that of a
+    task.
     """
     if not config.pretrains:
         raise BadInput(
-            f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
+            f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and "
+            "`predict`; here it must be none"
         )
-    return assemble(config, language_model(config), functools.partial(example_batch, config), flops.step_flops(config))
+    return assemble(
+        config,
+        language_model(config),
+        functools.partial(example_batch, config),
+        flops.step_flops(config),
+    )
 
 
-def recipes(configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe) -> list[Recipe]:
-    """The recipes of the phases of a run, whose states have the same parameters and moments: those of all."""
+def recipes(
+    configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe
+) -> list[Recipe]:
+    """The recipes of the phases of a run, whose states have the same parameters and moments: those
+    of all.
+    """
     made = [make(config) for config in configs]
     return [
-        dataclasses.replace(recipe, others=tuple(other for other in made if other is not recipe)) for recipe in made
+        dataclasses.replace(recipe, others=tuple(other for other in made if other is not recipe))
+        for recipe in made
     ]
 
 
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
     return LanguageModel(
-        XLNet(config.model, config.data.reuse_len, config.compat, config.objective), auxiliary_heads(config),
-        config.data.sentence_loss, config.train.label_smoothing,
-    )  # fmt: skip
+        XLNet(config.model, config.data.reuse_len, config.compat, config.objective),
+        auxiliary_heads(config),
+        config.data.sentence_loss,
+        config.train.label_smoothing,
+    )
 
 
-def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
+def assemble(
+    config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int
+) -> Recipe:
     """Adds what all recipes share, the schedule of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
-    return Recipe(config, model, schedule(config.optimizer, config.train.steps), flops_per_step, example_batch)
+        raise BadInput(
+            "model.compute_dtype=float64 needs 64-bit JAX; "
+            "set the environment variable JAX_ENABLE_X64=1"
+        )
+    return Recipe(
+        config, model, schedule(config.optimizer, config.train.steps), flops_per_step, example_batch
+    )
 
 
 def example_batch(config: Config, batch_size: int) -> Batch:
@@ -157,7 +199,9 @@ def example_batch(config: Config, batch_size: int) -> Batch:
         return batch
     further = config.data.multi_token_prediction - 1
     weights = np.zeros((B, config.model.layers, 1 + further), np.float32)
-    return dataclasses.replace(batch, auxiliary=Auxiliary(np.zeros((B, further, P), np.int32), weights))
+    return dataclasses.replace(
+        batch, auxiliary=Auxiliary(np.zeros((B, further, P), np.int32), weights)
+    )
 
 
 def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:

@@ -1,12 +1,12 @@
 """Losses of single tokens, each predicted from the last position of a window of its own.
 
-Evaluation by sliding one token at a time, as models without memory need it (Al-Rfou et al. 2018, arXiv 1808.04444):
-inside a segment the first positions have hardly any context. So the window of a token holds exactly the `context`
-tokens before it, and is computed from nothing. What only other positions would use is left out: the last layer and the
-softmax have one row per window.
+Evaluation by sliding one token at a time, as models without memory need it (Al-Rfou et al. 2018,
+arXiv 1808.04444): inside a segment the first positions have hardly any context. So the window of a
+token holds exactly the `context` tokens before it, and is computed from nothing. What only other
+positions would use is left out: the last layer and the softmax have one row per window.
 
-How far back left-to-right models look, by windows of growing length: the relative effective context length
-(Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
+How far back left-to-right models look, by windows of growing length: the relative effective context
+length (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
 
     l_i(c, t)
         loss of model i on token t, given exactly the c tokens before
@@ -17,8 +17,8 @@ How far back left-to-right models look, by windows of growing length: the relati
     g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))
         the relative gain in perplexity of the longer context c'
 
-The effective context length of model i is the first c whose gain is below 1 %. The paper lengthens c by a constant;
-here every c' is 2c, so the result is a power of two.
+The effective context length of model i is the first c whose gain is below 1 %. The paper lengthens
+c by a constant; here every c' is 2c, so the result is a power of two.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ log = logging.getLogger("xlnet_jax")
 
 
 def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
-    """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
+    """A function of parameters and windows: -log p in nats of the last token of each, given all
+    before it.
 
-    It takes parameters placed on the mesh, int32 [N, X], equal in all processes, and the numbers or slice of the
-    windows to score; it returns float32 of these, and compiles for every X. Requires the mesh in use (`jax.set_mesh`),
-    over whose rows each batch of windows is split.
+    It takes parameters placed on the mesh, int32 [N, X], equal in all processes, and the numbers or
+    slice of the windows to score; it returns float32 of these, and compiles for every X. Requires
+    the mesh in use (`jax.set_mesh`), over whose rows each batch of windows is split.
     """
     size = rows_at_once(recipe.config, mesh)
     local = meshes.rows_here(size, mesh)
@@ -71,7 +72,11 @@ def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
             for first in range(0, count, size):
                 # Past the end the last window is computed again, and cut off below.
                 number_B = which_N[np.minimum(first + local, count - 1)]
-                parts.append(meshes.settled(run(params, meshes.place(windows_NX[None, number_B], mesh, size))))
+                parts.append(
+                    meshes.settled(
+                        run(params, meshes.place(windows_NX[None, number_B], mesh, size))
+                    )
+                )
                 jax.block_until_ready(parts[-2:-1])  # not all at once
                 bar.update(bar.task_ids[0], completed=first)
                 if bar.disable and time.monotonic() - logged >= BUSY_SECONDS:
@@ -83,39 +88,58 @@ def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
 
 
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
-    """-log p of the last tokens of each window given all before them, at least float32 [B, slots]."""
+    """-log p of the last tokens of each window given all before them, at least float32 [B,
+    slots].
+    """
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-    batch = forward_text(windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:])
+    batch = forward_text(
+        windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:]
+    )
     out = model.run(params, batch)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 
 
 class SlidingLoss:
-    """The held-out loss of a model with positions learned at every layer, with all the context that it can use.
+    """The held-out loss of a model with positions learned at every layer, with all the context that
+    it can use.
 
-    Every token but the first is scored once; those of the first segment have less context than the others. Arguments
-    and attributes are those of `evaluation.HeldoutLoss`.
+    Every token but the first is scored once; those of the first segment have less context than the
+    others. Arguments and attributes are those of `evaluation.HeldoutLoss`.
     """
 
     def __init__(
-        self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
+        self,
+        recipe: Recipe,
+        mesh: Mesh,
+        mixture: Mixture,
+        train_counts_V: np.ndarray,
+        blocks: int = 0,
     ) -> None:
         config, model = recipe.config, recipe.model
         if config.model.member.parts.positions != "per_layer":
             raise BadInput(
-                f"model.architecture={config.model.architecture}: only models with positions learned at every layer "
-                "(vanilla) slide one token at a time; leave --sliding out"
+                f"model.architecture={config.model.architecture}: only models with positions "
+                "learned at every layer (vanilla) slide one token at a time; leave --sliding out"
             )
         mixture.check(config)
         self._context = context = config.data.segment_len
         self._mixture, self._train_counts_V = mixture, train_counts_V
-        W, predicted = config.data.windows_per_block, [corpus.tokens - 1 for corpus in mixture.corpora]
+        W, predicted = (
+            config.data.windows_per_block,
+            [corpus.tokens - 1 for corpus in mixture.corpora],
+        )
         rows_S3 = SinglePass.of_blocks(tuple(predicted), context, W, blocks * W).rows_S3
         rows = (rows_S3 * (1, context, context)).tolist()
         # Of every split the numbers of the scored tokens, without its first token.
         self._scored_CN = [
-            np.concatenate([np.arange(first, min(first + length, n)) for of, first, length in rows if of == corpus])
+            np.concatenate(
+                [
+                    np.arange(first, min(first + length, n))
+                    for of, first, length in rows
+                    if of == corpus
+                ]
+            )
             for corpus, n in enumerate(predicted)
         ]
         scored, total = sum(map(len, self._scored_CN)), sum(predicted)
@@ -131,17 +155,25 @@ class SlidingLoss:
         self._first = run_first
 
     def __call__(self, params: Any) -> Json:
-        """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""
+        """See `evaluation.scores`; `context`, the tokens before each; there is no loss without
+        memory.
+        """
         totals_C3 = np.zeros((len(self._scored_CN), 3))
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
-        for number, (corpus, scored_N) in enumerate(zip(self._mixture.corpora, self._scored_CN, strict=True)):
+        for number, (corpus, scored_N) in enumerate(
+            zip(self._mixture.corpora, self._scored_CN, strict=True)
+        ):
             tokens_N = corpus.read(np.zeros(1, np.int64), corpus.tokens)[0][0]
             windows_NX = np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1)
             of_first_X, others_N = np.split(scored_N, [np.searchsorted(scored_N, self._context)])
             losses = [jax.device_get(self._first(params, windows_NX[0]))[of_first_X]]
             if len(others_N):
                 losses.append(self._last(params, windows_NX, others_N - self._context + 1))
-            totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, len(scored_N)
+            totals_C3[number] = (
+                np.concatenate(losses).astype(np.float64).sum(),
+                np.nan,
+                len(scored_N),
+            )
             counts_V += np.bincount(tokens_N[1:][scored_N], minlength=len(counts_V))
         scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, self._share)
         del scored["loss_without_memory"]
@@ -162,47 +194,63 @@ def doubling(longest: int) -> list[int]:
 
 
 def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
-    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at multiples of `every`: int32
-    [N, length]. Raises BadInput if a split is shorter than a window.
+    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at
+    multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
     """
     windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
         available = (corpus.tokens - length) // every + 1
         if available < 1:
-            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window needs {length:,}; hold out more text")
+            raise BadInput(
+                f"{name} has {corpus.tokens:,} tokens, "
+                f"but a window needs {length:,}; hold out more text"
+            )
         count = min(available, most or available)
         windows_of.append(corpus.read(np.arange(count) * available // count * every, length)[0])
     return np.concatenate(windows_of)
 
 
-def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """l(c, t) in nats for each context length c and the last token of each window, float64 [C, N]."""
+def losses(
+    recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]
+) -> np.ndarray:
+    """l(c, t) in nats for each context length c and the last token of each window, float64 [C,
+    N].
+    """
     score = scorer(recipe, mesh)
     losses_C = [score(params, windows_NX[:, -length - 1 :]) for length in lengths]
     return np.stack(losses_C).astype(np.float64)
 
 
 def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
-    """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1, 2]."""
+    """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1,
+    2].
+    """
     pairs = []
     for short_IN, long_IN in itertools.pairwise(loss_ICN.swapaxes(0, 1)):
         baseline_N = short_IN.min(axis=0)
         hardest = np.argsort(-baseline_N, kind="stable")[: max(1, round(share * len(baseline_N)))]
         longer_I = np.minimum(baseline_N, long_IN)[:, hardest].mean(axis=1)
-        pairs.append(np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1))
+        pairs.append(
+            np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1)
+        )
     return np.stack(pairs, axis=1)
 
 
 def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
-    """The first length whose gain is below `LEAST_GAIN`; the last one if there is none: it is a lower bound then."""
+    """The first length whose gain is below `LEAST_GAIN`; the last one if there is none: it is a
+    lower bound then.
+    """
     small = np.flatnonzero(gain_C < LEAST_GAIN)
     return lengths[small[0]] if small.size else lengths[-1]
 
 
 def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
-    """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and f_i(c, c') as
-    `hardest_loss` and the `gain`, and the `effective_context`."""
-    models: list[Json] = [{"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN]
+    """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and
+    f_i(c, c') as `hardest_loss` and the `gain`, and the `effective_context`.
+    """
+    models: list[Json] = [
+        {"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN
+    ]
     for share in SHARES:
         for model, f_C2 in zip(models, hardest_losses(loss_ICN, share), strict=True):
             gain_C = 1 - np.exp(f_C2[:, 1] - f_C2[:, 0])

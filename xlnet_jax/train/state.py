@@ -1,6 +1,7 @@
 """The training state: everything that an exact resume needs in a checkpoint, except the data plan.
 
-A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under `counters`.
+A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under
+`counters`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class State:
     """float32: running variance of the same losses."""
 
     def split(self, memory: bool = True) -> dict[str, Any]:
-        """The named trees of a checkpoint (arrays or abstract), without the memory if so asked or if it is empty."""
+        """The named trees of a checkpoint (arrays or abstract), without the memory if so asked or
+        if it is empty.
+        """
         counters = dict(vars(self))
         trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
         carried = counters.pop("memory")
@@ -51,7 +54,9 @@ class State:
         return trees | {"counters": counters}
 
     def evaluated(self, averaged: bool) -> Any:
-        """The parameters, or their average, which is the last state of the optimizer (`optimizer.average`)."""
+        """The parameters, or their average, which is the last state of the optimizer
+        (`optimizer.average`).
+        """
         states: Any = self.opt_state
         return states[-1].average if averaged else self.params
 
@@ -65,11 +70,14 @@ class State:
 
 
 MUST_BE_FINITE = ("params", "optimizer")
-"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses recovers."""
+"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses
+recovers.
+"""
 
 
 def init_state(recipe: Recipe, params: Any, rows: int | None = None) -> State:
-    """The state before the first step, of fresh parameters. Boxed; `flax.linen.meta.unbox` gives the arrays.
+    """The state before the first step, of fresh parameters. Boxed; `flax.linen.meta.unbox` gives
+    the arrays.
     The memory has `rows`, those of weight 0 included; None = `train.batch_size`.
     """
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)

@@ -31,7 +31,9 @@ class BuiltStep(NamedTuple):
     recipe: Recipe
     mesh: Mesh
     jitted: Any
-    """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
+    """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is
+    donated.
+    """
     abstract_state: State
     """Shapes, dtypes and shardings."""
     logical: State
@@ -39,11 +41,15 @@ class BuiltStep(NamedTuple):
     abstract_batch: Any
     """The same for a batch with K stacked steps."""
     rows: int
-    """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of weight 0."""
+    """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of
+    weight 0.
+    """
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except `rows_B`."""
+    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except
+    `rows_B`.
+    """
     config = recipe.config
     memory, dropout_key = _inputs(config, state.memory, state.step)
     (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
@@ -51,12 +57,18 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is emptied.
+    # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is
+    # emptied.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
     good = State(
-        params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped),
+        params,
+        opt_state,
+        aux.memory,
+        state.step + 1,
+        state.skipped,
+        jnp.zeros_like(state.skipped),
         *_running(config, state, loss),
-    )  # fmt: skip
+    )
     bad = dataclasses.replace(
         state,
         memory=jax.tree.map(jnp.zeros_like, state.memory),
@@ -76,7 +88,9 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
     }
     if len(sums) > 1:
         divisors = recipe.model.divisors(batch)
-        means = {name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()}
+        means = {
+            name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()
+        }
         # `loss` is everywhere the one that is evaluated.
         metrics |= {"total_loss": loss, "loss": means.pop(recipe.first_loss)}
         metrics |= {f"loss_{name}": mean for name, mean in means.items()}
@@ -87,7 +101,9 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
 
 
 def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
-    """The memory after a step: of a step with these parameters, all that it carries on but for its update."""
+    """The memory after a step: of a step with these parameters, all that it carries on but for its
+    update.
+    """
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
@@ -97,7 +113,9 @@ def _good_steps(state: State) -> jax.Array:
 
 
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
-    """Whether a loss is `train.spike_zscore` deviations above the mean; never before a window of good steps."""
+    """Whether a loss is `train.spike_zscore` deviations above the mean; never before a window of
+    good steps.
+    """
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
     known = _good_steps(state) >= config.train.spike_window
@@ -106,9 +124,11 @@ def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
 
 
 def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance with one more good loss: of all so far, then exponentially over `train.spike_window`.
+    """Mean and variance with one more good loss: of all so far, then exponentially over
+    `train.spike_window`.
 
-    They are kept even while spikes are not checked, so that the check can be switched on at any start.
+    They are kept even while spikes are not checked, so that the check can be switched on at any
+    start.
     """
     share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
@@ -122,17 +142,25 @@ def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Arra
 
 
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
-    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet.
+    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes
+    nothing yet.
 
     Raises BadInput if the compiler does not know an option.
     """
     rows = meshes.training_rows(recipe.config.train, mesh)
-    boxed = logical = jax.eval_shape(lambda params: states.init_state(recipe, params, rows), recipe.abstract_params)
+    boxed = logical = jax.eval_shape(
+        lambda params: states.init_state(recipe, params, rows), recipe.abstract_params
+    )
     split = meshes.split_of(recipe.config, boxed.params, mesh.shape)
     packed = meshes.pack({"params": boxed.params, "opt_state": boxed.opt_state}, mesh.shape, split)
     boxed = dataclasses.replace(boxed, **packed)
-    state_shardings = dataclasses.replace(meshes.shardings(boxed, mesh), **meshes.shardings(packed, mesh, split))
-    batch_sharding, everywhere = meshes.batch_sharding(mesh, leading=1), NamedSharding(mesh, PartitionSpec())
+    state_shardings = dataclasses.replace(
+        meshes.shardings(boxed, mesh), **meshes.shardings(packed, mesh, split)
+    )
+    batch_sharding, everywhere = (
+        meshes.batch_sharding(mesh, leading=1),
+        NamedSharding(mesh, PartitionSpec()),
+    )
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
         with meshes.RULES.applied():
@@ -173,6 +201,7 @@ def create_state(built: BuiltStep) -> State:
     recipe = built.recipe
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(
-        lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params(), built.rows)), out_shardings=out_shardings
+        lambda: nn.meta.unbox(states.init_state(recipe, recipe.init_params(), built.rows)),
+        out_shardings=out_shardings,
     )()
     return meshes.like(meshes.settled(drawn), built.abstract_state)

@@ -1,6 +1,7 @@
 """XLNet with its parts: memory, spans, both directions.
 
-    xlnet-jax train --config=configs/compare/ablations/full.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/ablations/full.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 The first of five; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """`full.py` with a second loss, whether B follows A.
 
-    xlnet-jax train --config=configs/compare/ablations/next_sentence.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/ablations/next_sentence.py \
+      --config.data.corpus=CORPUS --workdir=RUN
 
 One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """`full.py` without memory.
 
-    xlnet-jax train --config=configs/compare/ablations/no_memory.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/ablations/no_memory.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """

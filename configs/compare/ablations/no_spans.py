@@ -1,6 +1,7 @@
 """`full.py` with targets that are single pieces.
 
-    xlnet-jax train --config=configs/compare/ablations/no_spans.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/ablations/no_spans.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """`full.py` that reads all text forward.
 
-    xlnet-jax train --config=configs/compare/ablations/one_direction.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/ablations/one_direction.py \
+      --config.data.corpus=CORPUS --workdir=RUN
 
 One of `full.py` and its ablations; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,8 +1,10 @@
 """Masked diffusion, with the network of `small.py`.
 
-    xlnet-jax train --config=configs/compare/objectives/mdm.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/objectives/mdm.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
-One of five objectives with one network; docs/comparison.md has the command. Nothing here is published.
+One of five objectives with one network; docs/comparison.md has the command. Nothing here is
+published.
 """
 
 from xlnet_jax import config as base
@@ -10,5 +12,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.start_from(__file__, "../small.py")
-    config.data.update(objective="mdm", reuse_len=128, num_predict=128, bidirectional=False, windows_per_block=4)
+    config.data.update(
+        objective="mdm", reuse_len=128, num_predict=128, bidirectional=False, windows_per_block=4
+    )
     return config

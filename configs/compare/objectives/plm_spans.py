@@ -1,6 +1,7 @@
 """Permutation language modelling with XLNet's spans, with the network of `small.py`.
 
-    xlnet-jax train --config=configs/compare/objectives/plm_spans.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/objectives/plm_spans.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of five objectives with one network; docs/comparison.md has the command. B always follows A.
 Nothing here is published.

@@ -1,8 +1,11 @@
-"""Permutation language modelling of all positions in a random order, with the network of `small.py`.
+"""Permutation language modelling of all positions in a random order, with the network of
+`small.py`.
 
-    xlnet-jax train --config=configs/compare/objectives/plm_uniform.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/objectives/plm_uniform.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
-One of five objectives with one network; docs/comparison.md has the command. Nothing here is published.
+One of five objectives with one network; docs/comparison.md has the command. Nothing here is
+published.
 """
 
 from xlnet_jax import config as base
@@ -11,6 +14,10 @@ from xlnet_jax import config as base
 def get_config():
     config = base.start_from(__file__, "../small.py")
     config.data.update(
-        factorization_order="uniform", reuse_len=128, num_predict=128, bidirectional=False, windows_per_block=4
+        factorization_order="uniform",
+        reuse_len=128,
+        num_predict=128,
+        bidirectional=False,
+        windows_per_block=4,
     )
     return config

@@ -1,6 +1,7 @@
 """A rate that falls as half a cosine.
 
-    xlnet-jax train --config=configs/compare/schedules/cosine.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/schedules/cosine.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """A rate that falls linearly from the end of the warm-up on.
 
-    xlnet-jax train --config=configs/compare/schedules/linear.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/schedules/linear.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """A constant rate that falls linearly in the last fifth of the steps.
 
-    xlnet-jax train --config=configs/compare/schedules/wsd.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/schedules/wsd.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

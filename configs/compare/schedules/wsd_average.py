@@ -1,6 +1,7 @@
 """`wsd.py`, of which the average of about the last 100 steps is scored.
 
-    xlnet-jax train --config=configs/compare/schedules/wsd_average.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/schedules/wsd_average.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """ALBERT: words of width 32, and 4 times one wide layer. 1,088,112 parameters.
 
-    xlnet-jax train --config=configs/compare/sizes/albert.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/sizes/albert.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,6 +1,7 @@
 """`unshared.py` with words of width 32, and 4 wider layers: 1,082,496 parameters.
 
-    xlnet-jax train --config=configs/compare/sizes/factorised.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/sizes/factorised.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

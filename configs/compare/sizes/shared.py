@@ -1,6 +1,7 @@
 """`unshared.py` with 4 times one wider layer: 1,086,804 parameters.
 
-    xlnet-jax train --config=configs/compare/sizes/shared.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/sizes/shared.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,8 +1,11 @@
-"""ALBERT's network without its two savings: 4 layers of their own, words of the full width. 1,101,264 parameters.
+"""ALBERT's network without its two savings: 4 layers of their own, words of the full width.
+1,101,264 parameters.
 
-    xlnet-jax train --config=configs/compare/sizes/unshared.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/sizes/unshared.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
-The first of four with about as many parameters; docs/comparison.md has the command. B always follows A.
+The first of four with about as many parameters; docs/comparison.md has the command. B always
+follows A.
 Nothing here is published.
 """
 
@@ -11,5 +14,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.start_from(__file__, "../objectives/mlm.py")
-    config.model.update(architecture="albert", max_positions=128, layer_norm_epsilon=1e-12, layers=4)
+    config.model.update(
+        architecture="albert", max_positions=128, layer_norm_epsilon=1e-12, layers=4
+    )
     return config

@@ -1,6 +1,7 @@
 """Permutation language modelling with spans in all steps.
 
-    xlnet-jax train --config=configs/compare/switches/plm.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax train --config=configs/compare/switches/plm.py --config.data.corpus=CORPUS \
+      --workdir=RUN
 
 One of four; docs/comparison.md has the command. Nothing here is published.
 """

@@ -1,8 +1,11 @@
-"""Is a film review positive, from its first 128 pieces: a short fine-tuning of the networks that `compare` trains.
+"""Is a film review positive, from its first 128 pieces: a short fine-tuning of the networks that
+`compare` trains.
 
-    xlnet-jax finetune --config=configs/compare/tasks/imdb.py --config.checkpoint.init_from=RUN --workdir=TO
+    xlnet-jax finetune --config=configs/compare/tasks/imdb.py --config.checkpoint.init_from=RUN \
+      --workdir=TO
 
-One of three tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here is published.
+One of three tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here is
+published.
 """
 
 from xlnet_jax import config as base

@@ -1,8 +1,11 @@
-"""Topics of Reuters news, eight of them: a short fine-tuning of the small networks that `compare` trains.
+"""Topics of Reuters news, eight of them: a short fine-tuning of the small networks that `compare`
+trains.
 
-    xlnet-jax finetune --config=configs/compare/tasks/r8.py --config.checkpoint.init_from=RUN --workdir=TO
+    xlnet-jax finetune --config=configs/compare/tasks/r8.py --config.checkpoint.init_from=RUN \
+      --workdir=TO
 
-One of three tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here is published.
+One of three tasks, see `rotten_tomatoes.py`; docs/comparison.md has the command. Nothing here is
+published.
 """
 
 from xlnet_jax import config as base

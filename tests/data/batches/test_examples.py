@@ -33,11 +33,16 @@ WORD_START = np.random.default_rng(1).random(FIRST + TEXT.tokens) < 0.7
 
 def build(steps, rows=ROWS, data=DATA, text=TEXT):
     config = Config(data=data, model=ModelConfig(memory_len=24))
-    stream = Stream((ShuffledBlocks(text.tokens, data.reuse_len, data.windows_per_block, 1),), data.bidirectional)
+    stream = Stream(
+        (ShuffledBlocks(text.tokens, data.reuse_len, data.windows_per_block, 1),),
+        data.bidirectional,
+    )
     plan = extend_plan((), 0, 16, data.windows_per_block)
     for step in steps:
         where = stream.locate(step, rows, plan)
-        batch = examples.build(text, tiny.Vocabulary(WORD_START), config, where, name="train", step=step, rows=rows)
+        batch = examples.build(
+            text, tiny.Vocabulary(WORD_START), config, where, name="train", step=step, rows=rows
+        )
         yield where, batch
 
 
@@ -90,7 +95,9 @@ def test_b_follows_a_or_shares_nothing_with_its_own_row():
                 assert ahead[-1] < SHAPE.budget + SHAPE.budget // 2
             else:
                 assert ahead.min() >= SHAPE.budget, "random B is in its row's own look-ahead"
-                assert ahead.max() < TEXT.tokens - 32 - 24, "random B is in its row's own window or memory"
+                assert ahead.max() < TEXT.tokens - 32 - 24, (
+                    "random B is in its row's own window or memory"
+                )
     assert 0.42 < np.mean(labels) < 0.58
 
 
@@ -119,18 +126,24 @@ def test_targets_are_ascending_the_tokens_themselves_and_never_functional():
 def test_special_ids_are_those_of_the_tokenizer(objective):
     """Of a vocabulary that has them elsewhere, as ALBERT's: the same examples with other ids."""
     albert = SpecialIds(unk=1, bos=2, eos=3, cls=2, sep=3, pad=0, mask=4, eod=3, eop=3)
-    config = Config(data=dataclasses.replace(DATA, objective=objective), model=ModelConfig(memory_len=0))
+    config = Config(
+        data=dataclasses.replace(DATA, objective=objective), model=ModelConfig(memory_len=0)
+    )
     where = Stream((ShuffledBlocks(TEXT.tokens, 32, DATA.windows_per_block, 1),), False).locate(
         0, ROWS, extend_plan((), 0, 16, DATA.windows_per_block)
     )
     starts = WORD_START | (np.arange(len(WORD_START)) < 9)
     ours, theirs = (
-        examples.build(TEXT, tiny.Vocabulary(starts, ids), config, where, name="train", step=0, rows=ROWS)
+        examples.build(
+            TEXT, tiny.Vocabulary(starts, ids), config, where, name="train", step=0, rows=ROWS
+        )
         for ids in (XLNET, albert)
     )
     for name in ("cls", "sep", "mask"):
         kept = (getattr(XLNET, name) == ours.tokens) == (getattr(albert, name) == theirs.tokens)
-        assert kept.all() and (objective == "mlm" or name == "mask" or getattr(albert, name) in theirs.tokens)
+        assert kept.all() and (
+            objective == "mlm" or name == "mask" or getattr(albert, name) in theirs.tokens
+        )
     text = ours.tokens >= FIRST
     assert objective == "mlm" or (theirs.tokens[text] == ours.tokens[text]).all()
     np.testing.assert_array_equal(theirs.rank, ours.rank)
@@ -145,11 +158,21 @@ def test_ranks_of_the_golden_example():
     rank = examples.ranks(tokens, target, 9, order / 9.0, XLNET)
     np.testing.assert_array_equal(rank, [[-1, 2, 7, -1, 3, -1, 1, 6, 4]])
     sees = rank[0][None, :] < rank[0][:, None]
-    assert [set(np.flatnonzero(~sees[i])) for i in (1, 2, 6)] == [{1, 2, 4, 7, 8}, {2}, {1, 2, 4, 6, 7, 8}]
+    assert [set(np.flatnonzero(~sees[i])) for i in (1, 2, 6)] == [
+        {1, 2, 4, 7, 8},
+        {2},
+        {1, 2, 4, 6, 7, 8},
+    ]
     content = rank[0][None, :] <= rank[0][:, None]
     assert [set(np.flatnonzero(~content[i])) for i in (0, 1, 2, 4, 6, 7, 8)] == [
-        {1, 2, 4, 6, 7, 8}, {2, 4, 7, 8}, set(), {2, 7, 8}, {1, 2, 4, 7, 8}, {2}, {2, 7}
-    ]  # fmt: skip
+        {1, 2, 4, 6, 7, 8},
+        {2, 4, 7, 8},
+        set(),
+        {2, 7, 8},
+        {1, 2, 4, 7, 8},
+        {2},
+        {2, 7},
+    ]
 
 
 def test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first():

@@ -39,12 +39,20 @@ def corpus():
 def dispatches(corpus, start=START, stop=STOP, rows=None, **data):
     config = tiny.config(data=data)
     plan = extend_plan((), 0, 8, config.data.windows_per_block)
-    return loader.TrainDispatches(corpus, config, plan, np.arange(8) if rows is None else rows, start, stop)
+    return loader.TrainDispatches(
+        corpus, config, plan, np.arange(8) if rows is None else rows, start, stop
+    )
 
 
 def test_dispatches_are_cut_at_multiples_of_k(corpus):
     found = dispatches(corpus)
-    assert [list(found.steps(i)) for i in range(len(found))] == [[3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert [list(found.steps(i)) for i in range(len(found))] == [
+        [3],
+        [4, 5],
+        [6, 7],
+        [8, 9],
+        [10, 11],
+    ]
     assert [list(dispatches(corpus, 4, 5).steps(0))] == [[4]]
     assert len(dispatches(corpus, 4, 4)) == 0
 
@@ -56,7 +64,11 @@ def test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other(corpus, d
     jax.tree.map(np.testing.assert_array_equal, eight, jax.tree.map(lambda x: x[:8], ten))
     assert ten.target_weights[:8].all(axis=1).any() and len(ten.tokens) == 10
     assert not ten.target_weights[8:].any() and not ten.label_weight[8:].any()
-    assert ten.auxiliary is None or ten.auxiliary.weights[:8].any() and not ten.auxiliary.weights[8:].any()
+    assert (
+        ten.auxiliary is None
+        or ten.auxiliary.weights[:8].any()
+        and not ten.auxiliary.weights[8:].any()
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,11 @@ def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, option
     alone = dispatches(Mixture((Corpus(data_fixtures.corpus_path(), cache_bytes=1),)))
     for i, batch in enumerate(built):
         # Each step of the reference is built by itself, out of order.
-        jax.tree.map(np.testing.assert_array_equal, batch, loader.stack([alone.batch(step) for step in asked.steps(i)]))
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            batch,
+            loader.stack([alone.batch(step) for step in asked.steps(i)]),
+        )
     tokens = np.concatenate([batch.tokens for batch in built])
     assert len(np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0)) == 8 * (STOP - START)
 
@@ -105,13 +121,17 @@ def test_a_block_of_a_share_is_read_as_in_an_evaluation_of_all(corpus):
     batch = loader.HeldoutDispatches(heldout, config, some, 3, np.arange(3))(0)
     for number, place in enumerate(places):
         alone = loader.HeldoutDispatches(heldout, config, whole, 1, np.arange(1))(place)
-        jax.tree.map(lambda a, b, n=number: np.testing.assert_array_equal(a[:, n], b[:, 0]), batch, alone)
+        jax.tree.map(
+            lambda a, b, n=number: np.testing.assert_array_equal(a[:, n], b[:, 0]), batch, alone
+        )
 
 
 def with_workers(path, workers=2):
     config = tiny.config(data={"corpus": path, "workers": workers, "prefetch": 1})
     plan = extend_plan((), 0, 8, config.data.windows_per_block)
-    return loader.prefetched(loader.TrainDispatches(open_mixture(config), config, plan, np.arange(8), 0, 10**6), config)
+    return loader.prefetched(
+        loader.TrainDispatches(open_mixture(config), config, plan, np.arange(8), 0, 10**6), config
+    )
 
 
 def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
@@ -126,7 +146,9 @@ def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
     for _ in range(20):
         next(batches)
     os.kill(worker, signal.SIGKILL)
-    with pytest.raises(RestartMe, match="a data worker was killed .* with fewer than data.workers=2"):
+    with pytest.raises(
+        RestartMe, match="a data worker was killed .* with fewer than data.workers=2"
+    ):
         for _ in range(1000):
             next(batches)
 
@@ -135,7 +157,9 @@ def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
     "error",
     [
         OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        RuntimeError("Worker process was terminated unexpectedly with exit code -7. Search the logs above"),
+        RuntimeError(
+            "Worker process was terminated unexpectedly with exit code -7. Search the logs above"
+        ),
     ],
 )
 def test_a_small_dev_shm_is_named_where_a_restart_cannot_help(corpus, monkeypatch, error):
@@ -143,7 +167,9 @@ def test_a_small_dev_shm_is_named_where_a_restart_cannot_help(corpus, monkeypatc
         raise error
 
     monkeypatch.setattr(grain.IterDataset, "mp_prefetch", fail)
-    with pytest.raises(BadInput, match=r"/dev/shm, .* --shm-size; .* smaller data.prefetch=1, or data.workers=0"):
+    with pytest.raises(
+        BadInput, match=r"/dev/shm, .* --shm-size; .* smaller data.prefetch=1, or data.workers=0"
+    ):
         next(with_workers(data_fixtures.corpus_path()))
 
 
@@ -173,7 +199,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     )
     # Into a file: a pipe would be held open by the very workers that should be gone.
     with open(tmp_path / "out", "w+") as out:
-        ended = subprocess.run([sys.executable, str(script), data_fixtures.corpus_path()], stdout=out)
+        ended = subprocess.run(
+            [sys.executable, str(script), data_fixtures.corpus_path()], stdout=out
+        )
         assert ended.returncode == -signal.SIGKILL
         out.seek(0)
         workers = [int(word) for word in out.read().split()]

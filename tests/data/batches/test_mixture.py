@@ -1,4 +1,6 @@
-"""Several corpora in one run: opened together, read by weight, told apart in metrics and evaluation."""
+"""Several corpora in one run: opened together, read by weight, told apart in metrics and
+evaluation.
+"""
 
 import os
 
@@ -28,8 +30,14 @@ def second(tmp_path_factory):
     with open(folder / "text.txt", "w", encoding="utf-8") as file:
         file.write(data_fixtures.synthetic_text(99, 300))
     output = str(folder / "second")
-    prepare([str(folder / "text.txt")], output, tokenizer=data_fixtures.tokenizer_path(),
-            heldout=data_fixtures.HELDOUT, page_tokens=64, workers=1)  # fmt: skip
+    prepare(
+        [str(folder / "text.txt")],
+        output,
+        tokenizer=data_fixtures.tokenizer_path(),
+        heldout=data_fixtures.HELDOUT,
+        page_tokens=64,
+        workers=1,
+    )
     return output
 
 
@@ -50,8 +58,14 @@ def test_rows_are_read_from_their_own_corpus_by_weight(second):
         seen += np.bincount(where.corpus_B, minlength=2)
         for row in range(8):
             corpus = mixture.corpora[where.corpus_B[row]]
-            alone = mixture.build(config, where.take(np.array([row])), name="train", step=step, rows=np.array([row]))
-            jax.tree.map(lambda many, one, row=row: np.testing.assert_array_equal(many[row], one[0]), batch, alone)
+            alone = mixture.build(
+                config, where.take(np.array([row])), name="train", step=step, rows=np.array([row])
+            )
+            jax.tree.map(
+                lambda many, one, row=row: np.testing.assert_array_equal(many[row], one[0]),
+                batch,
+                alone,
+            )
             start = where.cursor_B[row] - (15 if where.direction_B[row] < 0 else 0)
             text = corpus.read(np.array([start]), 16)[0][0]
             np.testing.assert_array_equal(batch.tokens[row, :16], text[:: where.direction_B[row]])
@@ -69,11 +83,19 @@ def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
 
 @pytest.mark.parametrize(
     ("corpus", "weights", "message"),
-    [("{0},{1}", "1", "data.weights=1 has 1 number for 2 corpora"), ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
-     *((corpus, "", "names a folder twice or has an empty name") for corpus in ("{1},{1}", "{1},", ",{1}")),
-     *(("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
-       for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf"))],
-)  # fmt: skip
+    [
+        ("{0},{1}", "1", "data.weights=1 has 1 number for 2 corpora"),
+        ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
+        *(
+            (corpus, "", "names a folder twice or has an empty name")
+            for corpus in ("{1},{1}", "{1},", ",{1}")
+        ),
+        *(
+            ("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
+            for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf")
+        ),
+    ],
+)
 def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights, message):
     with pytest.raises(BadInput, match=message):
         folders = corpus.format(data_fixtures.corpus_path(), second)
@@ -82,8 +104,15 @@ def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights
 
 def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
     other = str(tmp_path / "other")
-    prepare([data_fixtures.text_folder()], other, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2,
-            uncased=True, page_tokens=64, workers=1)  # fmt: skip
+    prepare(
+        [data_fixtures.text_folder()],
+        other,
+        tokenizer=data_fixtures.tokenizer_path(),
+        heldout=0.2,
+        uncased=True,
+        page_tokens=64,
+        workers=1,
+    )
     with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
         open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
 
@@ -91,7 +120,9 @@ def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
 def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
     config = tiny.config(data=both(second, weights="1000,1"), train={"batch_size": 512})
     mixture = open_mixture(config)
-    with pytest.raises(BadInput, match=r"the train split of .*corpus has .* too few for train.batch_size=512"):
+    with pytest.raises(
+        BadInput, match=r"the train split of .*corpus has .* too few for train.batch_size=512"
+    ):
         mixture.stream(config).check(512, mixture.described())
 
 
@@ -99,7 +130,10 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
 def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
     log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
     config = tiny.config(
-        data=both(second, weights="1,3"), train={"steps": 8}, evaluation={"every": 8, "blocks": 3}, log=log
+        data=both(second, weights="1,3"),
+        train={"steps": 8},
+        evaluation={"every": 8, "blocks": 3},
+        log=log,
     )
     workdir = str(tmp_path / "run")
     train(config, workdir)
@@ -110,7 +144,10 @@ def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
     for line in lines:
         corpus_B = mixture.stream(config).locate(line["step"] - 1, np.arange(8), plan).corpus_B
         # Every row has as many targets, so the mean over targets is the mean over rows.
-        weighted = (line["loss/corpus"] * (corpus_B == 0).sum() + line["loss/second"] * (corpus_B == 1).sum()) / 8
+        weighted = (
+            line["loss/corpus"] * (corpus_B == 0).sum()
+            + line["loss/second"] * (corpus_B == 1).sum()
+        ) / 8
         assert weighted == pytest.approx(line["loss"], rel=1e-5)
         assert "epoch" not in line and "loss_B" not in line
     blocks = [epochs.blocks for epochs in mixture.stream(config).corpora]

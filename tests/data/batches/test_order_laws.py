@@ -35,7 +35,8 @@ def located(config):
     """The windows of every step of the first blocks, some of them reversed."""
     data = config.data
     stream = Stream(
-        (ShuffledBlocks(tiny.words().tokens, data.reuse_len, data.windows_per_block, 1),), data.bidirectional
+        (ShuffledBlocks(tiny.words().tokens, data.reuse_len, data.windows_per_block, 1),),
+        data.bidirectional,
     )
     plan = extend_plan((), 0, len(ROWS), data.windows_per_block)
     return [stream.locate(step, ROWS, plan) for step in range(STEPS)]
@@ -59,7 +60,12 @@ def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(law):
     assert abs(unknown.mean(axis=0) - (T + 1) / (2 * T)).max() < 0.01
     # A target that sees k tokens is as frequent as k + 1.
     seen = (T - unknown.sum(axis=1, keepdims=True) + drawn(rows, T, law))[unknown]
-    assert abs(np.bincount(seen, minlength=T) / len(seen) - np.arange(1, T + 1) / (T * (T + 1) / 2)).max() < 0.01
+    assert (
+        abs(
+            np.bincount(seen, minlength=T) / len(seen) - np.arange(1, T + 1) / (T * (T + 1) / 2)
+        ).max()
+        < 0.01
+    )
     fewest, most = np.zeros((1, T + 1)), np.full((1, T + 1), np.nextafter(1, 0))
     fewest[:, 1:] = most[:, 1:] = np.linspace(0, 0.9, T)
     ranks = orders.LAWS[law].ranks
@@ -97,7 +103,10 @@ def test_a_batch_is_one_window_and_predicts_what_is_unknown(law):
             used = batch.target_weights[row] == 1
             assert batch.target_positions[row][used].tolist() == unknown.tolist()
             assert batch.target_tokens[row][used].tolist() == batch.tokens[row][unknown].tolist()
-            assert not batch.target_weights[row][~used].any() and not batch.target_positions[row][~used].any()
+            assert (
+                not batch.target_weights[row][~used].any()
+                and not batch.target_positions[row][~used].any()
+            )
         assert not batch.segments.any() and not batch.label_weight.any()
         assert {1, -1} == set(batch.direction)
     sizes = {int(n) for batch in built(plain, text) for n in batch.target_weights.sum(axis=1)}
@@ -110,7 +119,9 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
 
     def rank(rows, name="train", step=1, seed=1):
         changed = plain.changed(seeds={"data": seed})
-        return examples.build(text, text.tokenizer, changed, where.take(rows), name=name, step=step, rows=rows).rank
+        return examples.build(
+            text, text.tokenizer, changed, where.take(rows), name=name, step=step, rows=rows
+        ).rank
 
     together = rank(ROWS)
     np.testing.assert_array_equal(together[[6, 2]], rank(np.array([6, 2])))
@@ -126,21 +137,30 @@ def _program(reuse_len):
 
     @jax.jit
     def after(memory, batch):
-        return recipe.model.transformer.apply({"params": params}, batch, memory, deterministic=True).memory
+        return recipe.model.transformer.apply(
+            {"params": params}, batch, memory, deterministic=True
+        ).memory
 
     return recipe.empty_memory(len(ROWS)), after
 
 
 def seen_ahead(config, step):
-    """What of `step` and its memory changes with the text after the windows of that step: `batch`, `memory`."""
+    """What of `step` and its memory changes with the text after the windows of that step: `batch`,
+    `memory`.
+    """
     text, where = tiny.words(), located(config)[step]
     changed = tiny.Words()
     kept = np.zeros(text.tokens, bool)
     for row in range(len(ROWS)):
         # All that the row has read since its memory was empty.
         first = where.cursor_B[row] - where.direction_B[row] * step * config.data.reuse_len
-        kept[(first + where.direction_B[row] * np.arange((step + 1) * config.data.reuse_len)) % text.tokens] = True
-    changed.text = np.where(kept, text.text, 9 + (text.text - 8) % (tiny.VOCAB - 9)).astype(np.int32)
+        kept[
+            (first + where.direction_B[row] * np.arange((step + 1) * config.data.reuse_len))
+            % text.tokens
+        ] = True
+    changed.text = np.where(kept, text.text, 9 + (text.text - 8) % (tiny.VOCAB - 9)).astype(
+        np.int32
+    )
     assert 0 < kept.mean() < 1 and (changed.text != text.text)[~kept].all()
     empty, after = _program(config.data.reuse_len)
     found, memories = set(), []
@@ -162,7 +182,8 @@ def test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step(law):
 
 
 def test_a_planted_look_ahead_is_found(monkeypatch):
-    # Ranked as a whole, but only the first half is fresh: it has seen the second, which is text of the next step.
+    # Ranked as a whole, but only the first half is fresh: it has seen the second, which is text of
+    # the next step.
     half = config().changed(data={"reuse_len": 16})
     assert seen_ahead(half, 1) == {"batch", "memory"}
     # XLNet's example looks ahead as well, but with ranks that keep it out of the memory.
@@ -188,7 +209,9 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
         return mean_loss(params, recipe.model, batch, memory)[0], losses
 
     loss, (sum_B, targets_B) = jax.tree.map(np.asarray, run(params))
-    assert targets_B.tolist() == batch.target_weights.sum(axis=1).tolist() and len(set(targets_B)) > 4
+    assert (
+        targets_B.tolist() == batch.target_weights.sum(axis=1).tolist() and len(set(targets_B)) > 4
+    )
     assert loss == pytest.approx(sum_B.sum() / targets_B.sum(), rel=1e-5)
     assert abs(loss - np.mean(sum_B / targets_B)) > 1e-3
 
@@ -196,20 +219,44 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"factorization_order": "uniform", **WHOLE, "reuse_len": 16}},
-         "data.reuse_len=16 must be data.segment_len = 32 with data.factorization_order=uniform"),
-        ({"data": {"factorization_order": "left_within", **WHOLE, "num_predict": 6}},
-         "data.num_predict=6 must be data.segment_len = 32 with data.factorization_order=left_within"),
-        ({"data": {"factorization_order": "uniform", **WHOLE, "objective": "clm"}},
-         "data.factorization_order=uniform is for pretraining with data.objective=plm; use spans"),
-        ({"data": {"factorization_order": "uniform"}, "finetune": {"task": "classification"}},
-         "data.factorization_order=uniform is for pretraining with data.objective=plm; use spans"),
-        ({"data": {"factorization_order": "uniform", **WHOLE}, "compat": {"switches": "piece_spans,static_targets"}},
-         "must leave out piece_spans, static_targets with data.factorization_order=uniform"),
-        ({"data": {"factorization_order": "random", **WHOLE}},
-         "data.factorization_order='random' is not one of spans, uniform, left_within"),
+        (
+            {"data": {"factorization_order": "uniform", **WHOLE, "reuse_len": 16}},
+            "data.reuse_len=16 must be data.segment_len = 32 with data.factorization_order=uniform",
+        ),
+        (
+            {"data": {"factorization_order": "left_within", **WHOLE, "num_predict": 6}},
+            (
+                "data.num_predict=6 must be data.segment_len = 32 with "
+                "data.factorization_order=left_within"
+            ),
+        ),
+        (
+            {"data": {"factorization_order": "uniform", **WHOLE, "objective": "clm"}},
+            (
+                "data.factorization_order=uniform is for pretraining with "
+                "data.objective=plm; use spans"
+            ),
+        ),
+        (
+            {"data": {"factorization_order": "uniform"}, "finetune": {"task": "classification"}},
+            (
+                "data.factorization_order=uniform is for pretraining with "
+                "data.objective=plm; use spans"
+            ),
+        ),
+        (
+            {
+                "data": {"factorization_order": "uniform", **WHOLE},
+                "compat": {"switches": "piece_spans,static_targets"},
+            },
+            "must leave out piece_spans, static_targets with data.factorization_order=uniform",
+        ),
+        (
+            {"data": {"factorization_order": "random", **WHOLE}},
+            "data.factorization_order='random' is not one of spans, uniform, left_within",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_a_law_is_refused_in_one_line(changes, message):
     with pytest.raises(BadInput, match=message.replace("[", r"\[")) as raised:
         tiny.config(**changes)
@@ -226,4 +273,7 @@ def test_a_law_needs_no_more_text_than_a_segment_and_is_frozen():
     with pytest.raises(BadInput, match="the heldout split has 31 tokens, but a segment needs 32"):
         examples.check(Short(31), config(), "the heldout split")
     saved = configs.flat(tiny.config())
-    assert configs.changed_keys(config(), saved, configs.FROZEN)[0] == "data.factorization_order: 'spans' -> 'uniform'"
+    assert (
+        configs.changed_keys(config(), saved, configs.FROZEN)[0]
+        == "data.factorization_order: 'spans' -> 'uniform'"
+    )

@@ -1,7 +1,9 @@
-"""What is drawn: spans, segments A and B and targets per half, worked by hand and by their distributions.
+"""What is drawn: spans, segments A and B and targets per half, worked by hand and by their
+distributions.
 
-The figures are those of the 2019 code's `_sample_mask` and `_split_a_and_b`, measured on synthetic sentences. Each
-bound is narrow enough that a plausible other rule fails it, and the test shows that it does.
+The figures are those of the 2019 code's `_sample_mask` and `_split_a_and_b`, measured on synthetic
+sentences. Each bound is narrow enough that a plausible other rule fails it, and the test shows that
+it does.
 """
 
 import numpy as np
@@ -38,12 +40,14 @@ DRAWN = {"lengths": [2, 3, 1, 5], "places": [0.3, 0.6, 0.0, 0.9]}
 
 
 def test_whole_words_by_hand():
-    """24 pieces are 13 words, so a span of n words lays out int(n 24 / 13 2) pieces of context; goal 7.
+    """24 pieces are 13 words, so a span of n words lays out int(n 24 / 13 2) pieces of context;
+    goal 7.
 
     n = 2: lead 2 of 7, to the start at 2; words 2 and 3-5 are taken, 4 done, on at 6 + 7 - 2 = 11.
-    n = 2: lead 4 of 7, from 15 to the start at 16; with the second word 4 > 3, so only 16-17; on at 18 + 7 - 4 = 21.
-    n = 1: lead 0 of 3, the start at 21; its word is longer than the 1 missing and stepped over; on at 26, the end.
-    One is missing: 3 has the smallest draw but is taken, 9 the next.
+    n = 2: lead 4 of 7, from 15 to the start at 16; with the second word 4 > 3, so only 16-17; on at
+    18 + 7 - 4 = 21. n = 1: lead 0 of 3, the start at 21; its word is longer than the 1 missing and
+    stepped over; on at 26, the end. One is missing: 3 has the smallest draw but is taken, 9 the
+    next.
     """
     drawn = {"lengths": [2, 2, 1], "places": [0.3, 0.6, 0.0]}
     assert sampled(WORDS, 7, **drawn, fill=[3, 9, 0], kind="words") == [2, 3, 4, 5, 9, 16, 17]
@@ -57,12 +61,21 @@ def test_n_pieces_by_hand():
     """
     assert sampled(WORDS, 6, **DRAWN, fill=[0], kind="pieces") == [2, 3, 10, 11, 12, 16]
     # A SEP at 12 does not count: one more span, lead 1 of 2 from 17 + 2 on, 20.
-    assert sampled(WORDS, 6, **DRAWN, fill=[0], kind="pieces", ineligible=[12]) == [2, 3, 10, 11, 16, 20]
+    assert sampled(WORDS, 6, **DRAWN, fill=[0], kind="pieces", ineligible=[12]) == [
+        2,
+        3,
+        10,
+        11,
+        16,
+        20,
+    ]
 
 
 @pytest.mark.parametrize("kind", ["words", "pieces"])
 def test_a_span_that_touches_the_end_is_discarded_and_ends_the_scan(kind):
-    """n = 3: lead 5 of 6; 5-7 would be the last pieces of 8. With a piece more behind them they are taken."""
+    """n = 3: lead 5 of 6; 5-7 would be the last pieces of 8. With a piece more behind them they are
+    taken.
+    """
     draws = {"lengths": [3, 1, 1], "places": [0.9, 0.0, 0.0], "fill": [6, 0, 3]}
     assert sampled("W" * 8, 3, **draws, kind=kind) == [0, 3, 6]
     assert sampled("W" * 9, 3, **draws, kind=kind) == [5, 6, 7]
@@ -78,7 +91,9 @@ def test_every_row_gets_exactly_the_goal_and_none_where_it_may_not(N, goal, got,
     eligible = np.ones((64, N), bool)
     eligible[:, blocked] = False
     draws = rng.random((64, spans.draws_needed(N, 6, 1)))
-    mask = spans.sample(rng.random((64, N)) < 0.7, eligible, goal, draws, max_span=5, alpha=6, beta=1, kind=kind)
+    mask = spans.sample(
+        rng.random((64, N)) < 0.7, eligible, goal, draws, max_span=5, alpha=6, beta=1, kind=kind
+    )
     assert (mask.sum(axis=1) == got).all()
     assert not mask[~eligible].any()
 
@@ -86,7 +101,9 @@ def test_every_row_gets_exactly_the_goal_and_none_where_it_may_not(N, goal, got,
 def test_random_pieces_by_hand():
     """The goal's number of free positions with the smallest draws."""
     assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2], kind="random") == [1, 7, 14, 21]
-    assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2, 0], kind="random", ineligible=[7, 1]) == [0, 2, 14, 21]
+    assert sampled(
+        WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2, 0], kind="random", ineligible=[7, 1]
+    ) == [0, 2, 14, 21]
 
 
 class Numbers(tiny.Words):
@@ -97,45 +114,75 @@ class Numbers(tiny.Words):
         self.starts = np.isin(self.text, starts)
 
 
-PAIR_SHAPE = sentence_pairs.SegmentLayout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
+PAIR_SHAPE = sentence_pairs.SegmentLayout(
+    segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3
+)
 
 
 def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80, 90)):
-    """A, B and label of one row whose A and B have 10 tokens together; `draws`: follow, cut, place of B."""
+    """A, B and label of one row whose A and B have 10 tokens together; `draws`: follow, cut, place
+    of B.
+    """
     text, tot = Numbers(list(starts)), PAIR_SHAPE.budget
-    where = Windows(np.array([cursor]), np.array([direction], np.int32), np.ones(1, bool), np.ones(1, bool),
-                    np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0)  # fmt: skip
-    tokens, begins = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 8 + tot + tot // 2)
+    where = Windows(
+        np.array([cursor]),
+        np.array([direction], np.int32),
+        np.ones(1, bool),
+        np.ones(1, bool),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        0,
+    )
+    tokens, begins = sentence_pairs.read_in_order(
+        text, where.cursor_B, where.direction_B, 8 + tot + tot // 2
+    )
     pairs = sentence_pairs.choose_pairs(
         text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5
     )
     a_len = int(pairs.a_len_B[0])
-    return pairs.tokens_BY[0, :a_len].tolist(), pairs.tokens_BY[0, a_len:].tolist(), bool(pairs.follows_B[0])
+    return (
+        pairs.tokens_BY[0, :a_len].tolist(),
+        pairs.tokens_BY[0, a_len:].tolist(),
+        bool(pairs.follows_B[0]),
+    )
 
 
 def test_segment_b_that_follows_by_hand():
     """A begins at 28; sentences end before 31, 35 and 40, the first behind the budget of 10."""
-    # The cut at 35: A has 7, B 5; A, the longer one, loses its last two, and B does not begin where A ends.
+    # The cut at 35: A has 7, B 5; A, the longer one, loses its last two, and B does not begin where
+    # A ends.
     assert pair(20, 1, (0.2, 0.6, 0.5)) == ([28, 29, 30, 31, 32], [35, 36, 37, 38, 39], True)
     # The cut at 31: A has 3, B 9, which loses two.
     assert pair(20, 1, (0.2, 0.1, 0.5)) == ([28, 29, 30], [31, 32, 33, 34, 35, 36, 37], True)
-    # Reversed, A begins at 52 and the sentence ends with 47: 6 and 7 tokens. B loses at the tie, then A, the longer.
+    # Reversed, A begins at 52 and the sentence ends with 47: 6 and 7 tokens. B loses at the tie,
+    # then A, the longer.
     assert pair(60, -1, (0.2, 0.9, 0.5)) == ([52, 51, 50, 49, 48], [46, 45, 44, 43, 42], True)
 
 
 def test_random_segment_b_by_hand():
-    """The cut at 31: B needs 7 or more. Of 59 places from 38 on the draw .5 takes 67; its sentence begins at 66."""
+    """The cut at 31: B needs 7 or more. Of 59 places from 38 on the draw .5 takes 67; its sentence
+    begins at 66.
+    """
     assert pair(20, 1, (0.7, 0.1, 0.5)) == ([28, 29, 30], [66, 67, 68, 69, 70, 71, 72], False)
-    # The first place of all: 38 lies in the sentence of 35, which A's look-ahead ends in; B does not begin before 38.
+    # The first place of all: 38 lies in the sentence of 35, which A's look-ahead ends in; B does
+    # not begin before 38.
     assert pair(20, 1, (0.7, 0.1, 0.0)) == ([28, 29, 30], [38, 39, 40, 41, 42, 43, 44], False)
 
 
 @pytest.mark.parametrize(
     ("segment_len", "reuse_len", "num_predict", "goals"),
-    [(512, 256, 85, (43, 42)), (512, 256, 84, (42, 42)), (512, 128, 85, (22, 63)), (32, 16, 6, (3, 3))],
+    [
+        (512, 256, 85, (43, 42)),
+        (512, 256, 84, (42, 42)),
+        (512, 128, 85, (22, 63)),
+        (32, 16, 6, (3, 3)),
+    ],
 )
 def test_targets_per_half(segment_len, reuse_len, num_predict, goals):
-    shape = examples.layout(DataConfig(segment_len=segment_len, reuse_len=reuse_len, num_predict=num_predict), 0)
+    shape = examples.layout(
+        DataConfig(segment_len=segment_len, reuse_len=reuse_len, num_predict=num_predict), 0
+    )
     assert (shape.first_goal, shape.second_goal) == goals
 
 
@@ -143,7 +190,9 @@ ROWS, N = 3000, 256
 
 
 def scanned(goal, *, kind="pieces", alpha=6, edit_lengths=lambda u: u):
-    """What the scan alone marks, without the fill, in rows of 256 pieces of which 75 % begin a word."""
+    """What the scan alone marks, without the fill, in rows of 256 pieces of which 75 % begin a
+    word.
+    """
     rng = np.random.default_rng(0)
     start = rng.random((ROWS, N)) < 0.75
     draws = rng.random((ROWS, spans.draws_needed(N, alpha, 1)))
@@ -152,7 +201,9 @@ def scanned(goal, *, kind="pieces", alpha=6, edit_lengths=lambda u: u):
     turned = draws.copy()
     turned[:, -N:] = 1 - turned[:, -N:]
     masks = [
-        spans.sample(start, np.ones((ROWS, N), bool), goal, u, max_span=5, alpha=alpha, beta=1, kind=kind)
+        spans.sample(
+            start, np.ones((ROWS, N), bool), goal, u, max_span=5, alpha=alpha, beta=1, kind=kind
+        )
         for u in (draws, turned)
     ]
     assert all((mask.sum(axis=1) == goal).all() for mask in masks)
@@ -161,7 +212,9 @@ def scanned(goal, *, kind="pieces", alpha=6, edit_lengths=lambda u: u):
 
 
 def run_shares(mask):
-    """Shares of runs of 1 .. 5; there are no longer ones with n pieces, because spans never touch."""
+    """Shares of runs of 1 .. 5; there are no longer ones with n pieces, because spans never
+    touch.
+    """
     step = np.diff(np.pad(mask.astype(int), ((0, 0), (1, 1))), axis=1)
     lengths = (np.argwhere(step == -1) - np.argwhere(step == 1))[:, 1]
     return np.bincount(lengths, minlength=6)[1:6] / len(lengths)
@@ -191,7 +244,8 @@ def test_the_scan_marks_what_the_originals_does():
         mask = scanned(goal)
         assert scan_is_the_originals(mask)
         assert (goal - mask.sum(axis=1).mean()) / goal == pytest.approx(filled, abs=0.008)
-    # Wrong rules: n whole words (about 42, the cap), one piece of context more or less for each piece (31.2, 41.4).
+    # Wrong rules: n whole words (about 42, the cap), one piece of context more or less for each
+    # piece (31.2, 41.4).
     for wrong in ({"kind": "words"}, {"alpha": 5}, {"alpha": 7}):
         assert not scan_is_the_originals(scanned(43, **wrong)), wrong
 
@@ -200,7 +254,11 @@ def test_spans_are_as_long_as_the_originals():
     """Runs of 1 to 5 pieces: 44.5, 22.3, 14.2, 10.6 and 8.4 %."""
     assert runs_are_the_originals(scanned(43))
     # Wrong rules: lengths all alike, halving lengths, words.
-    for wrong in ({"edit_lengths": even_lengths}, {"edit_lengths": halving_lengths}, {"kind": "words"}):
+    for wrong in (
+        {"edit_lengths": even_lengths},
+        {"edit_lengths": halving_lengths},
+        {"kind": "words"},
+    ):
         assert not runs_are_the_originals(scanned(43, **wrong)), wrong
 
 
@@ -208,14 +266,30 @@ BUDGET, PAIRS = 253, 8000
 
 
 def our_pairs():
-    """|A|, label, and whether A was cut short of B, which follows; sentences of 5 to 60 tokens, both directions."""
+    """|A|, label, and whether A was cut short of B, which follows; sentences of 5 to 60 tokens,
+    both directions.
+    """
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 61, 20_000)
     text = Numbers(np.cumsum(lengths) - lengths, int(lengths.sum()))
     shape = sentence_pairs.SegmentLayout(512, 256, 384, 43, 42)
-    cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
-    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0 * cursor, 0)
-    tokens, starts = sentence_pairs.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)
+    cursor, direction = (
+        rng.integers(0, text.tokens, PAIRS),
+        np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32),
+    )
+    where = Windows(
+        cursor,
+        direction,
+        np.ones(PAIRS, bool),
+        np.ones(PAIRS, bool),
+        0 * cursor,
+        cursor,
+        0 * cursor,
+        0,
+    )
+    tokens, starts = sentence_pairs.read_in_order(
+        text, cursor, direction, 256 + BUDGET + BUDGET // 2
+    )
     pairs = sentence_pairs.choose_pairs(
         text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5
     )
@@ -227,6 +301,13 @@ def our_pairs():
 def test_segments_a_and_b_are_as_long_as_the_originals():
     """E|A| = 113 and E|B| = 140, label mean .51, 47 % of the pairs that follow not contiguous."""
     a_len, follows, apart = our_pairs()
-    figures = np.mean(a_len), np.mean(BUDGET - a_len), np.mean(follows), np.sum(apart) / np.sum(follows)
-    for found, expected, bound in zip(figures, (113, 140, 0.51, 0.47), (3, 3, 0.03, 0.03), strict=True):
+    figures = (
+        np.mean(a_len),
+        np.mean(BUDGET - a_len),
+        np.mean(follows),
+        np.sum(apart) / np.sum(follows),
+    )
+    for found, expected, bound in zip(
+        figures, (113, 140, 0.51, 0.47), (3, 3, 0.03, 0.03), strict=True
+    ):
         assert abs(found - expected) < bound

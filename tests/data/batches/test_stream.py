@@ -1,4 +1,6 @@
-"""The block formula: draws by counter, tiling, directions, plans, and the cycle of several corpora."""
+"""The block formula: draws by counter, tiling, directions, plans, and the cycle of several
+corpora.
+"""
 
 import dataclasses
 
@@ -8,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.data.batches.cycle import ONE, RESOLUTION, Cycle, from_weights
-from xlnet_jax.data.batches.stream import PlanEntry, ShuffledBlocks, SinglePass, Stream, extend_plan, uniforms
+from xlnet_jax.data.batches.stream import (
+    PlanEntry,
+    ShuffledBlocks,
+    SinglePass,
+    Stream,
+    extend_plan,
+    uniforms,
+)
 from xlnet_jax.errors import BadInput
 
 W, R = 4, 8
@@ -28,7 +37,9 @@ def test_a_rows_draws_do_not_depend_on_the_other_rows():
     assert together.shape == (8, 16) and (together >= 0).all() and (together < 1).all()
 
 
-@pytest.mark.parametrize("other", [(2, "train", 7, 5), (1, "heldout", 7, 5), (1, "train", 8, 5), (1, "train", 7, 6)])
+@pytest.mark.parametrize(
+    "other", [(2, "train", 7, 5), (1, "heldout", 7, 5), (1, "train", 8, 5), (1, "train", 7, 6)]
+)
 def test_draws_differ_by_seed_name_step_and_row(other):
     seed, name, step, row = other
     first = uniforms(1, "train", 7, np.array([5]), 16)
@@ -36,7 +47,9 @@ def test_draws_differ_by_seed_name_step_and_row(other):
 
 
 def test_every_epoch_leaves_out_another_part_of_the_text():
-    firsts = [min(STREAM.corpora[0].locate(epoch * BLOCKS + np.arange(BLOCKS))[2]) for epoch in (0, 1)]
+    firsts = [
+        min(STREAM.corpora[0].locate(epoch * BLOCKS + np.arange(BLOCKS))[2]) for epoch in (0, 1)
+    ]
     assert firsts == [0, R]
 
 
@@ -51,13 +64,17 @@ def test_so_it_does_whatever_is_left_of_stretches_of_text(left):
 
 def test_text_shorter_than_a_stretch_is_one_line():
     short = Stream((ShuffledBlocks(100, 8, 4, seed=3, shuffle_len=128),), bidirectional=True)
-    with pytest.raises(BadInput, match="it has 100 tokens for training, fewer than data.shuffle_len=128"):
+    with pytest.raises(
+        BadInput, match="it has 100 tokens for training, fewer than data.shuffle_len=128"
+    ):
         short.check(1, ["it"])
 
 
 def test_blocks_come_in_another_order_in_every_epoch():
     rows = np.arange(BLOCKS)
-    first, second = (STREAM.locate(0, rows, (PlanEntry(0, e * BLOCKS, BLOCKS),)).block_B for e in (0, 1))
+    first, second = (
+        STREAM.locate(0, rows, (PlanEntry(0, e * BLOCKS, BLOCKS),)).block_B for e in (0, 1)
+    )
     assert (first != rows).any() and (first != second).any()
     assert sorted(first) == sorted(second) == rows.tolist()
 
@@ -84,7 +101,9 @@ def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
         block = (np.minimum(ends[:, 0], ends[:, -1]) - epoch * R) // (W * R)
         directions.append(dict(zip(block.tolist(), where.direction_B.tolist(), strict=True)))
     assert directions[0] == {block: -direction for block, direction in directions[1].items()}
-    forward = dataclasses.replace(STREAM, bidirectional=False).locate(0, rows, extend_plan((), 0, N, W))
+    forward = dataclasses.replace(STREAM, bidirectional=False).locate(
+        0, rows, extend_plan((), 0, N, W)
+    )
     assert (forward.direction_B == 1).all()
 
 
@@ -98,14 +117,19 @@ def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block
     assert inside[-1] == PlanEntry(2 * W + 1, 12, 6), "the four blocks begun are left"
     assert not STREAM.locate(2 * W + 1, np.arange(6), inside).continues_B.any()
     np.testing.assert_array_equal(
-        STREAM.locate(2 * W, np.arange(4), inside).cursor_B, STREAM.locate(2 * W, np.arange(4), plan).cursor_B
+        STREAM.locate(2 * W, np.arange(4), inside).cursor_B,
+        STREAM.locate(2 * W, np.arange(4), plan).cursor_B,
     )
 
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
     STREAM.check(BLOCKS, ["the train split"])
     with pytest.raises(
-        BadInput, match=r"train split has 1,000 tokens for training: 31 blocks of 32, too few for train.batch_size=32"
+        BadInput,
+        match=(
+            r"train split has 1,000 tokens for training: 31 blocks of 32, "
+            r"too few for train.batch_size=32"
+        ),
     ):
         STREAM.check(BLOCKS + 1, ["the train split"])
 
@@ -126,9 +150,14 @@ def test_a_single_pass_reads_every_token_whatever_the_batch_size():
 @pytest.mark.parametrize("share", [1, 2, 3, 5, 25])
 def test_a_share_of_a_single_pass_is_spread_evenly_over_whole_blocks(share):
     """The fault: the first blocks of the split, which are the first documents."""
-    whole, some = (SinglePass.of_blocks((50 * R * W, 3 * R * W - 1), R, W, limit).rows_S3 for limit in (0, share * W))
+    whole, some = (
+        SinglePass.of_blocks((50 * R * W, 3 * R * W - 1), R, W, limit).rows_S3
+        for limit in (0, share * W)
+    )
     first = some[some[:, 0] == 0][:, 1] // W
-    assert len(first) == share and abs(first.mean() - 24.5) <= 1, "a part has the middle of the whole"
+    assert len(first) == share and abs(first.mean() - 24.5) <= 1, (
+        "a part has the middle of the whole"
+    )
     assert set(np.diff(first)) <= {50 // share, -(-50 // share)}
     assert (some[:, 0] == 1).sum() == min(share, 3)
     assert {*map(tuple, some.tolist())} <= {*map(tuple, whole.tolist())}
@@ -143,11 +172,15 @@ def test_every_corpus_gets_its_blocks_in_order_and_its_share(counts, start):
     for number, count in enumerate(counts):
         mine = own[corpus == number]
         assert len(mine) == 3 * count
-        np.testing.assert_array_equal(mine, mine[0] + np.arange(len(mine)), "no block skipped, none twice")
+        np.testing.assert_array_equal(
+            mine, mine[0] + np.arange(len(mine)), "no block skipped, none twice"
+        )
     all_corpora, _ = cycle.deal(np.arange(4 * cycle.length))
     for number, share in enumerate(cycle.shares):
         had = np.cumsum(all_corpora == number)
-        assert np.abs(had - share * np.arange(1, len(had) + 1)).max() < 2, "never far from its share"
+        assert np.abs(had - share * np.arange(1, len(had) + 1)).max() < 2, (
+            "never far from its share"
+        )
 
 
 def test_a_number_is_found_without_counting_up_to_it():
@@ -164,7 +197,9 @@ def test_weights_become_the_shortest_cycle_that_meets_them():
     assert third.length == RESOLUTION and max(third.counts) - min(third.counts) == 1
     assert from_weights([1, 1e-9]).counts == (RESOLUTION - 1, 1), "none is left out"
     odd = from_weights([19.54, 2.85, 4.7, 1.6, 4.2])
-    np.testing.assert_allclose(odd.shares, np.array([19.54, 2.85, 4.7, 1.6, 4.2]) / 32.89, atol=1e-4)
+    np.testing.assert_allclose(
+        odd.shares, np.array([19.54, 2.85, 4.7, 1.6, 4.2]) / 32.89, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("counts", [(1,), (3, 1), (5, 3, 2)])
@@ -173,4 +208,6 @@ def test_most_is_the_most_that_any_run_of_numbers_brings(counts):
     corpus, _ = cycle.deal(np.arange(10 * cycle.length + 20))
     for length in (1, 2, 4, 7, 11):
         runs = np.lib.stride_tricks.sliding_window_view(corpus, length)
-        assert cycle.most(length) == [int((runs == number).sum(axis=1).max()) for number in range(len(counts))]
+        assert cycle.most(length) == [
+            int((runs == number).sum(axis=1).max()) for number in range(len(counts))
+        ]

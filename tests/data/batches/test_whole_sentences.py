@@ -1,4 +1,6 @@
-"""Examples of BERT, RoBERTa and ALBERT: layout and padding, whole sentences of a document, targets, corruption."""
+"""Examples of BERT, RoBERTa and ALBERT: layout and padding, whole sentences of a document, targets,
+corruption.
+"""
 
 import dataclasses
 
@@ -19,8 +21,9 @@ T, BUDGET, ROWS = 64, 61, np.arange(64)
 
 
 class Documents(tiny.Words):
-    """Token i is FIRST + i, so it tells where it came from; sentences of 2 to 19 tokens, documents of 1 to 29 of
-    these."""
+    """Token i is FIRST + i, so it tells where it came from; sentences of 2 to 19 tokens, documents
+    of 1 to 29 of these.
+    """
 
     def __init__(self, tokens=20_000, seed=0, longest=20, documents=30):
         rng = np.random.default_rng(seed)
@@ -29,7 +32,9 @@ class Documents(tiny.Words):
         sentence = np.concatenate([[0], sentence[sentence < tokens]])
         document = np.concatenate([[0], np.cumsum(rng.integers(1, documents, len(sentence)))])
         self.starts = np.isin(np.arange(tokens), sentence)
-        self.document_starts = np.isin(np.arange(tokens), sentence[document[document < len(sentence)]])
+        self.document_starts = np.isin(
+            np.arange(tokens), sentence[document[document < len(sentence)]]
+        )
         self.document = np.cumsum(self.document_starts)
         self.tokenizer = tiny.Vocabulary(np.append(rng.random(FIRST + tokens) < 0.7, True)[:-1])
 
@@ -41,19 +46,29 @@ def config(architecture="bert", compat="", **data):
     """Of 64 tokens."""
     none = data.get("pairs", "none" if architecture == "roberta" else "next") == "none"
     layout = {"pairs": "none"} if architecture == "roberta" else {}
-    layout |= {"segment_len": T, "reuse_len": T - 2 if none else T - 3, "num_predict": 12, "windows_per_block": 2,
-               "bidirectional": False, "objective": "mlm", "spans": "random"}  # fmt: skip
+    layout |= {
+        "segment_len": T,
+        "reuse_len": T - 2 if none else T - 3,
+        "num_predict": 12,
+        "windows_per_block": 2,
+        "bidirectional": False,
+        "objective": "mlm",
+        "spans": "random",
+    }
     return tiny.config(
         model={"architecture": architecture, "memory_len": 0},
-        data=layout | data, compat={"switches": compat},
-    )  # fmt: skip
+        data=layout | data,
+        compat={"switches": compat},
+    )
 
 
 def batches(settings, steps=range(4), rows=ROWS, text=TEXT, start=0):
     stream = tiny.mixture(text).stream(settings)
     for step in steps:
         where = stream.locate(step, rows, (PlanEntry(start, 0, len(ROWS)),))
-        yield examples.build(text, text.tokenizer, settings, where, name="train", step=step, rows=rows)
+        yield examples.build(
+            text, text.tokenizer, settings, where, name="train", step=step, rows=rows
+        )
 
 
 def original(batch):
@@ -73,18 +88,30 @@ def pairs(settings, **kwargs):
             yield a, b, int(batch.label[row]) if batch.label_weight[row] else None
 
 
-@pytest.mark.parametrize(("architecture", "kind"), [("bert", "next"), ("albert", "order"), ("bert", "none")])
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("bert", "next"), ("albert", "order"), ("bert", "none")]
+)
 def test_cls_is_first_and_padding_last_which_nothing_sees_or_predicts(architecture, kind):
     padded = 0
     for batch in batches(config(architecture, pairs=kind, short_rate=0.3 * (kind != "none"))):
         tokens, used = original(batch), batch.rank == 0
         assert (np.diff(used.astype(int), axis=1) <= 0).all(), "padding is last"
-        assert (batch.rank[~used] == NEVER).all() and (tokens[~used] == PAD).all() and not (tokens == PAD)[used].any()
-        assert (tokens[:, 0] == CLS).all() and not batch.summary_position.any() and (batch.direction == 1).all()
+        assert (
+            (batch.rank[~used] == NEVER).all()
+            and (tokens[~used] == PAD).all()
+            and not (tokens == PAD)[used].any()
+        )
+        assert (
+            (tokens[:, 0] == CLS).all()
+            and not batch.summary_position.any()
+            and (batch.direction == 1).all()
+        )
         end = used.sum(axis=1)
         assert (tokens[np.arange(len(end)), end - 1] == SEP).all()
         seps = (tokens == SEP).sum(axis=1)
-        assert (seps <= 2).all() and (kind == "order" or (seps == (1 if kind == "none" else 2)).all())
+        assert (seps <= 2).all() and (
+            kind == "order" or (seps == (1 if kind == "none" else 2)).all()
+        )
         # Segment 1 is B and its SEP.
         before = np.cumsum(tokens == SEP, axis=1) - (tokens == SEP)
         np.testing.assert_array_equal(batch.segments, (before == 1) & used)
@@ -103,8 +130,15 @@ def is_whole(part, text=TEXT):
 def test_a_and_b_are_whole_sentences_of_one_document_or_of_two(kind):
     labels, cut, whole, lengths = [], 0, 0, []
     for a, b, label in pairs(config("albert" if kind == "order" else "bert", pairs=kind)):
-        assert len(a) and len(a) + len(b) <= BUDGET and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
-        assert len(set(TEXT.document[a])) == 1 and len(set(TEXT.document[b])) <= 1, "the end of a document is crossed"
+        assert (
+            len(a)
+            and len(a) + len(b) <= BUDGET
+            and (np.diff(a) == 1).all()
+            and (np.diff(b) == 1).all()
+        )
+        assert len(set(TEXT.document[a])) == 1 and len(set(TEXT.document[b])) <= 1, (
+            "the end of a document is crossed"
+        )
         lengths.append(len(a) + len(b))
         if len(a) + len(b) < BUDGET:
             assert is_whole(a) and (not len(b) or is_whole(b)), "only what does not fit is cut"
@@ -123,7 +157,11 @@ def test_a_and_b_are_whole_sentences_of_one_document_or_of_two(kind):
     assert cut > 20 and whole > 20 and np.mean(lengths) > 0.75 * BUDGET
     sure = 4 * 0.5 / len(labels) ** 0.5
     # A single sentence has no text behind it, so its B is from elsewhere.
-    assert np.mean(labels) == pytest.approx(0.5, abs=sure) if kind == "order" else 0.3 < np.mean(labels) < 0.5 + sure
+    assert (
+        np.mean(labels) == pytest.approx(0.5, abs=sure)
+        if kind == "order"
+        else 0.3 < np.mean(labels) < 0.5 + sure
+    )
 
 
 def test_text_that_does_not_fit_is_lost_at_the_front_and_the_end_of_the_longer():
@@ -136,10 +174,14 @@ def test_text_that_does_not_fit_is_lost_at_the_front_and_the_end_of_the_longer()
                 front.append(part[0] - np.flatnonzero(text.starts[: part[0] + 1]).max())
                 ends = np.flatnonzero(text.starts[part[-1] + 1 :])
                 back.append(ends[0] if len(ends) else 0)
-            assert abs(len(a) - len(b)) <= 1 or is_whole(min(a, b, key=len), text), "the shorter one lost pieces"
+            assert abs(len(a) - len(b)) <= 1 or is_whole(min(a, b, key=len), text), (
+                "the shorter one lost pieces"
+            )
     lost = np.array(front) + np.array(back)
     assert (np.array(front) > 0).sum() > 100 and (lost > 0).sum() > 200
-    assert abs(np.sum(front) - lost.sum() / 2) < 4 * lost.sum() ** 0.5 / 2, "each piece by a fair coin"
+    assert abs(np.sum(front) - lost.sum() / 2) < 4 * lost.sum() ** 0.5 / 2, (
+        "each piece by a fair coin"
+    )
 
 
 def test_some_texts_are_shorter():
@@ -150,7 +192,8 @@ def test_some_texts_are_shorter():
         return (sizes < BUDGET - 4).mean(), sizes[sizes < BUDGET - 4]
 
     share, sizes = short(0.3)
-    # Of targets uniform from 2 to the budget, those whose sentences reach the full length are not seen as short.
+    # Of targets uniform from 2 to the budget, those whose sentences reach the full length are not
+    # seen as short.
     sure = 4 * (0.3 * 0.7 / 512) ** 0.5
     assert short(0.0)[0] == 0 and 0.3 - sure < share + 0.3 * 6 / (BUDGET - 1) < 0.3 + 2 * sure
     assert sizes.min() < 8 and 0.4 < sizes.mean() / BUDGET < 0.6
@@ -207,32 +250,44 @@ def test_targets_are_a_share_of_the_text_with_its_special_pieces():
     assert min(seen) <= 4 and max(seen) == 8
 
 
-@pytest.mark.parametrize(("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.35), "all"), ((0.2, 0.7), "text")])
+@pytest.mark.parametrize(
+    ("shares", "pieces"), [((0.8, 0.1), "text"), ((0.5, 0.35), "all"), ((0.2, 0.7), "text")]
+)
 def test_targets_become_a_mask_a_random_piece_or_stay(shares, pieces):
     settings = config(mask_share=shares[0], random_share=shares[1], random_pieces=pieces)
     counts, drawn = np.zeros(3), []
     for batch in batches(settings, steps=range(30)):
         row, slot = np.nonzero(batch.target_weights)
-        fed, was = batch.tokens[row, batch.target_positions[row, slot]], batch.target_tokens[row, slot]
+        fed, was = (
+            batch.tokens[row, batch.target_positions[row, slot]],
+            batch.target_tokens[row, slot],
+        )
         other = (fed != MASK) & (fed != was)
         counts += [(fed == MASK).sum(), other.sum(), (fed == was).sum()]
         drawn.append(fed[other])
     expected = np.array([*shares, 1 - sum(shares)])
     total = counts.sum()
-    assert total > 10_000 and (abs(counts / total - expected) < 4 * (expected * (1 - expected) / total) ** 0.5).all()
+    assert (
+        total > 10_000
+        and (abs(counts / total - expected) < 4 * (expected * (1 - expected) / total) ** 0.5).all()
+    )
     drawn = np.concatenate(drawn)
     least = 9 if pieces == "text" else 0
     assert least <= drawn.min() < 200 and drawn.max() > FIRST + TEXT.tokens - 200
 
 
 def sampled(words, goal, order, lengths, max_span=3, ineligible=()):
-    """Targets of one text; a word is a `W` and the dots behind it. `order`: where the words tried first begin."""
+    """Targets of one text; a word is a `W` and the dots behind it. `order`: where the words tried
+    first begin.
+    """
     N, start = len(words), np.array([[letter == "W" for letter in words]])
     eligible = ~np.isin(np.arange(N), ineligible)[None]
     draws = np.full((1, 2 * N), 0.99)
     draws[0, order] = np.arange(len(order)) / 100
     draws[0, N : N + len(lengths)] = [{1: 0.5, 2: 0.6, 3: 0.9}[n] for n in lengths]
-    return np.flatnonzero(spans.in_random_order(start, eligible, np.array([[goal]]), draws, max_span)[0]).tolist()
+    return np.flatnonzero(
+        spans.in_random_order(start, eligible, np.array([[goal]]), draws, max_span)[0]
+    ).tolist()
 
 
 def test_words_in_random_order_by_hand():
@@ -240,12 +295,15 @@ def test_words_in_random_order_by_hand():
     words = "W.WW..WW.W"
     # Word 2 alone has 3 pieces; word 0 no longer fits into the 1 left; word 3 does.
     assert sampled(words, 4, [2, 0, 3], [1, 1, 1]) == [3, 4, 5, 6]
-    # Two words from 1 on are 4 pieces; the three from 0 on overlap them; from 3 on three would be 4, and two are 3.
+    # Two words from 1 on are 4 pieces; the three from 0 on overlap them; from 3 on three would be
+    # 4, and two are 3.
     assert sampled(words, 7, [1, 0, 3], [2, 3, 3]) == [2, 3, 4, 5, 6, 7, 8]
     # Words alone, whatever their draws of n; the SEP at 6 is no target, and no span goes across it.
     assert sampled(words, 3, [3, 4, 5], [3, 3, 3], max_span=1, ineligible=[6]) == [7, 8, 9]
     assert sampled(words, 9, [2, 4], [3, 1], ineligible=[6, 9])[-2:] == [7, 8]
-    assert sampled(words, 100, [0], [1] * 10, max_span=1) == list(range(10)), "all, if the goal is larger"
+    assert sampled(words, 100, [0], [1] * 10, max_span=1) == list(range(10)), (
+        "all, if the goal is larger"
+    )
     assert sampled("." * 5 + "W", 3, [0], [1], max_span=1) == [5], "what belongs to no word is none"
 
 
@@ -260,14 +318,18 @@ def test_words_in_random_order_by_hand():
         ("WWWWWW", 3, [3, 0], [2] * 6, [4, 5], [0, 1, 3]),  # before SEP and padding
     ],
 )
-def test_a_span_is_shortened_to_the_words_that_are_left(words, goal, order, lengths, ineligible, expected):
+def test_a_span_is_shortened_to_the_words_that_are_left(
+    words, goal, order, lengths, ineligible, expected
+):
     assert sampled(words, goal, order, lengths, ineligible=ineligible) == expected
 
 
 def of_google(words, goal, order, lengths):
-    """`create_masked_lm_predictions` of ALBERT's code with n and the order of the words given: pieces of the targets.
+    """`create_masked_lm_predictions` of ALBERT's code with n and the order of the words given:
+    pieces of the targets.
 
-    `words`: lists of pieces. It first slices what follows a word, then tries shorter spans against the goal.
+    `words`: lists of pieces. It first slices what follows a word, then tries shorter spans against
+    the goal.
     """
     masked, covered = 0, set()
     for index, drawn in zip(order, lengths, strict=True):
@@ -287,7 +349,9 @@ def of_google(words, goal, order, lengths):
 
 
 def test_n_grams_are_those_of_google():
-    """On texts without SEP in the middle: there Google's code lets a span go on with the words of B."""
+    """On texts without SEP in the middle: there Google's code lets a span go on with the words of
+    B.
+    """
     rng, ends = np.random.default_rng(1), 0
     for _ in range(300):
         N = int(rng.integers(3, 40))
@@ -328,12 +392,18 @@ def test_whole_words_and_n_grams_in_examples():
             start = TEXT.tokenizer.word_start[tokens] | special | np.roll(special, 1, axis=1)
             inside = ~start[:, 1:]
             assert (target[:, 1:] == target[:, :-1])[inside].all(), "a word is partly a target"
-            assert (target.sum(axis=1) <= np.rint(0.15 * (batch.rank == 0).sum(axis=1)).clip(1)).all()
+            assert (
+                target.sum(axis=1) <= np.rint(0.15 * (batch.rank == 0).sum(axis=1)).clip(1)
+            ).all()
             assert target.sum() > 0.9 * np.rint(0.15 * (batch.rank == 0).sum(axis=1)).sum()
     rng = np.random.default_rng(0)
     N = 20_000
     chosen = spans.in_random_order(
-        np.ones((8, N), bool), np.ones((8, N), bool), np.full((8, 1), 300), rng.random((8, 2 * N)), 3
+        np.ones((8, N), bool),
+        np.ones((8, N), bool),
+        np.full((8, 1), 300),
+        rng.random((8, 2 * N)),
+        3,
     )
     lengths = np.diff(np.flatnonzero(np.diff(np.pad(chosen.ravel(), 1).astype(int))))[::2]
     shares = np.bincount(lengths, minlength=4)[1:4] / len(lengths)
@@ -345,8 +415,14 @@ def test_static_copies_are_ten():
     def of_epoch(epoch, compat):
         settings = config("bert", compat, spans="words")
         text = Documents(tokens=BUDGET * 2 * len(ROWS))
-        where = tiny.mixture(text).stream(settings).locate(1, ROWS, (PlanEntry(0, epoch * len(ROWS), len(ROWS)),))
-        batch = examples.build(text, text.tokenizer, settings, where, name="train", step=epoch, rows=ROWS)
+        where = (
+            tiny.mixture(text)
+            .stream(settings)
+            .locate(1, ROWS, (PlanEntry(0, epoch * len(ROWS), len(ROWS)),))
+        )
+        batch = examples.build(
+            text, text.tokenizer, settings, where, name="train", step=epoch, rows=ROWS
+        )
         order = np.argsort(where.block_B)
         return batch.tokens[order], batch.target_positions[order]
 
@@ -360,7 +436,9 @@ def test_held_out_rows_past_the_end_weigh_nothing():
     settings = config(short_rate=0.2)
     reading = tiny.mixture(TEXT).single_pass(settings)
     rows = np.arange(len(reading.rows_S3) - 2, len(reading.rows_S3) + 2)
-    batch = examples.build(TEXT, TEXT.tokenizer, settings, reading.locate(rows, 0), name="heldout", step=0, rows=rows)
+    batch = examples.build(
+        TEXT, TEXT.tokenizer, settings, reading.locate(rows, 0), name="heldout", step=0, rows=rows
+    )
     weight = batch.target_weights.sum(axis=1)
     assert (weight[:2] > 0).all() and not weight[2:].any() and not batch.label_weight[2:].any()
 
@@ -368,17 +446,41 @@ def test_held_out_rows_past_the_end_weigh_nothing():
 @pytest.mark.parametrize(
     ("architecture", "data", "message"),
     [
-        ("roberta", {"pairs": "next", "reuse_len": T - 3}, "data.pairs=next must be none with model.architecture"),
-        ("bert", {"reuse_len": T - 2}, "data.reuse_len=62 must be data.segment_len - 3 = 61 with data.obj"),
+        (
+            "roberta",
+            {"pairs": "next", "reuse_len": T - 3},
+            "data.pairs=next must be none with model.architecture",
+        ),
+        (
+            "bert",
+            {"reuse_len": T - 2},
+            "data.reuse_len=62 must be data.segment_len - 3 = 61 with data.obj",
+        ),
         ("roberta", {"reuse_len": T - 3}, "data.reuse_len=61 must be data.segment_len - 2 = 62"),
-        ("bert", {"pairs": "none", "sentence_loss": True}, "data.sentence_loss=True needs segments A and B"),
-        ("bert", {"pairs": "none", "short_rate": 0.1}, "data.short_rate=0.1 is for whole sentences"),
+        (
+            "bert",
+            {"pairs": "none", "sentence_loss": True},
+            "data.sentence_loss=True needs segments A and B",
+        ),
+        (
+            "bert",
+            {"pairs": "none", "short_rate": 0.1},
+            "data.short_rate=0.1 is for whole sentences",
+        ),
         ("bert", {"spans": "pieces"}, "data.spans=pieces is not for model.architecture=bert"),
-        ("bert", {"random_share": 0.3}, "data.random_share=0.3 and data.mask_share=0.8 are more than 1"),
-        ("bert", {"compat": "2019"}, "must leave out piece_spans, fill_functional, static_targets, both_directions"),
+        (
+            "bert",
+            {"random_share": 0.3},
+            "data.random_share=0.3 and data.mask_share=0.8 are more than 1",
+        ),
+        (
+            "bert",
+            {"compat": "2019"},
+            "must leave out piece_spans, fill_functional, static_targets, both_directions",
+        ),
         ("bert", {"num_predict": 0}, "data.num_predict=0 must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_a_family_cannot_have_are_refused(architecture, data, message):
     with pytest.raises(BadInput) as error:
         config(architecture, **data)
@@ -388,7 +490,10 @@ def test_settings_that_a_family_cannot_have_are_refused(architecture, data, mess
 def test_rules_of_others_name_the_families_too():
     for data, message in (
         ({"pairs": "none"}, "data.pairs=none is not for model.architecture=xlnet"),
-        ({"compat": "static_copies"}, "must leave out static_copies, which is for pretraining of bert"),
+        (
+            {"compat": "static_copies"},
+            "must leave out static_copies, which is for pretraining of bert",
+        ),
     ):
         switches = data.pop("compat", "")
         with pytest.raises(BadInput) as error:
@@ -399,6 +504,9 @@ def test_rules_of_others_name_the_families_too():
 def test_one_document_has_no_other_for_b():
     text = Documents()
     text.document_starts[1:] = False
-    with pytest.raises(BadInput, match="the train split of memory is one document, but data.pairs=next needs another"):
+    with pytest.raises(
+        BadInput,
+        match="the train split of memory is one document, but data.pairs=next needs another",
+    ):
         examples.check(text, config(), tiny.mixture(text).described()[0])
     examples.check(text, config("albert", pairs="order"), "text")

@@ -1,4 +1,6 @@
-"""Reading pages: the circle, the cache, threads, pickling, TFDS; and every way a corpus can be broken."""
+"""Reading pages: the circle, the cache, threads, pickling, TFDS; and every way a corpus can be
+broken.
+"""
 
 import builtins
 import hashlib
@@ -24,8 +26,17 @@ from xlnet_jax.errors import BadInput
 
 
 def _naive(split):
-    """The split's tokens and flags, from the text, without pages. A document is one paragraph here."""
-    request = Request("blank_line", "line", data.tokenizer().normalization, data.HELDOUT, "strict", data.PAGE_TOKENS)
+    """The split's tokens and flags, from the text, without pages. A document is one paragraph
+    here.
+    """
+    request = Request(
+        "blank_line",
+        "line",
+        data.tokenizer().normalization,
+        data.HELDOUT,
+        "strict",
+        data.PAGE_TOKENS,
+    )
     tokens, starts = [], []
     for document in data.documents_of(data.text_folder()):
         if request.held_out([document]) == (split == "heldout"):
@@ -54,14 +65,21 @@ def test_a_corpus_is_read_through_a_mount_that_has_neither_mmap_nor_changes(monk
         raise PermissionError("a mount that is only read")
 
     def open_low(path, flags, *words, **more):
-        return refuse() if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else opened(path, flags, *words, **more)
+        return (
+            refuse()
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            else opened(path, flags, *words, **more)
+        )
 
     def open_high(path, mode="r", *words, **more):
         return refuse() if set(mode) & set("wax+") else builtin(path, mode, *words, **more)
 
     monkeypatch.setattr(os, "open", open_low)
     monkeypatch.setattr(builtins, "open", open_high)
-    for module, names in ((os, ("rename", "replace", "mkdir", "remove", "utime")), (mmap, ("mmap",))):
+    for module, names in (
+        (os, ("rename", "replace", "mkdir", "remove", "utime")),
+        (mmap, ("mmap",)),
+    ):
         for name in names:
             monkeypatch.setattr(module, name, refuse)
     corpus = Corpus(data.corpus_path())
@@ -81,23 +99,31 @@ def test_read_equals_a_naive_concatenation(split):
     assert any(shard["tokens"] % data.PAGE_TOKENS for shard in shards[:-1])
     assert corpus.tokens == len(tokens) == corpus.token_counts.sum()
     assert corpus.documents == (tokens == EOD).sum()
-    np.testing.assert_array_equal(corpus.token_counts, np.bincount(tokens, minlength=data.VOCAB_SIZE))
+    np.testing.assert_array_equal(
+        corpus.token_counts, np.bincount(tokens, minlength=data.VOCAB_SIZE)
+    )
     anywhere = np.array([0, 63, 64, len(tokens) - 1, len(tokens), -5, 12345678901])
-    for first, length in [(anywhere[:0], 5), *((anywhere, length) for length in (0, 1, 70, 2 * corpus.tokens + 3))]:
+    for first, length in [
+        (anywhere[:0], 5),
+        *((anywhere, length) for length in (0, 1, 70, 2 * corpus.tokens + 3)),
+    ]:
         read_tokens, read_starts = corpus.read(first, length)
         flags = corpus.read_flags(first, length)[1]
         index = (first[:, None] + np.arange(length, dtype=np.int64)) % len(tokens)
         for found, expected in (
-            (read_tokens, tokens[index]), (flags, starts[index]),
+            (read_tokens, tokens[index]),
+            (flags, starts[index]),
             (read_starts, starts[index] & pages.SENTENCE_START != 0),
-        ):  # fmt: skip
+        ):
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
 def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):
     corpus = Corpus(data.corpus_path(), cache_bytes=3 * data.PAGE_TOKENS * 5)
     read, original = [], corpus._shards.read
-    monkeypatch.setattr(corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest))
+    monkeypatch.setattr(
+        corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest)
+    )
     corpus.read(np.array([0, 0, 1, 64]), 64)
     assert read == [(0, 0), (0, 1)]
     corpus.read(np.array([10]), 100)
@@ -106,7 +132,9 @@ def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):
     assert read == [(0, page) for page in range(5)] and len(corpus._pages) == 3
     monkeypatch.setattr("xlnet_jax.data.corpus.shards._OPEN_SHARDS", 1)
     corpus = Corpus(data.corpus_path())
-    np.testing.assert_array_equal(corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0])
+    np.testing.assert_array_equal(
+        corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0]
+    )
     assert len(corpus._shards._open) == 1
 
 
@@ -127,11 +155,15 @@ def test_tfds_reads_it_without_tensorflow():
     corpus = Corpus(data.corpus_path())
     source = tfds.builder_from_directory(data.corpus_path()).as_data_source("train")
     shards = corpus.manifest["splits"]["train"]["shards"]
-    assert len(source) == sum(shard["pages"] for shard in shards) and "tensorflow" not in sys.modules
+    assert (
+        len(source) == sum(shard["pages"] for shard in shards) and "tensorflow" not in sys.modules
+    )
     last = (shards[-1]["tokens"] - 1) % data.PAGE_TOKENS + 1
     page, (tokens, starts) = source[len(source) - 1], corpus.read_flags(np.array([-last]), last)
     padding = (0, data.PAGE_TOKENS - last)
-    np.testing.assert_array_equal(page["tokens"], np.pad(tokens[0], padding, constant_values=PAD), strict=True)
+    np.testing.assert_array_equal(
+        page["tokens"], np.pad(tokens[0], padding, constant_values=PAD), strict=True
+    )
     np.testing.assert_array_equal(page["starts"], np.pad(starts[0], padding), strict=True)
 
 
@@ -159,7 +191,13 @@ def test_not_a_corpus(tmp_path):
     _refused(tmp_path, "is not finished", "which resumes or says what to change")
     (tmp_path / MANIFEST).write_text("{")
     _refused(tmp_path, "manifest.json is damaged", "copy the corpus again")
-    _refused(data.corpus_path(), "corpus", "has no split 'dev', only train, heldout", "use one of these", split="dev")
+    _refused(
+        data.corpus_path(),
+        "corpus",
+        "has no split 'dev', only train, heldout",
+        "use one of these",
+        split="dev",
+    )
 
 
 def test_a_page_size_that_is_not_that_of_the_shards(copy, tmp_path):
@@ -175,7 +213,12 @@ def test_a_page_size_that_is_not_that_of_the_shards(copy, tmp_path):
     # Where the numbers of pages happen to be the same, the pages themselves tell.
     data.make_corpus(tmp_path / "short", data.write(tmp_path, short="Bado kilu.\n"), heldout=0.0)
     _edit(tmp_path / "short", lambda manifest: manifest.update(page_tokens=65))
-    _refused(tmp_path / "short", "page 0: a record of", "is not a page of 65 tokens", "copy the corpus again")
+    _refused(
+        tmp_path / "short",
+        "page 0: a record of",
+        "is not a page of 65 tokens",
+        "copy the corpus again",
+    )
 
 
 def test_missing_cut_and_damaged_shards(copy):
@@ -188,14 +231,18 @@ def test_missing_cut_and_damaged_shards(copy):
     shard.write_bytes(bytes(len(whole)))
     _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
     damaged = bytearray(whole)
-    place = next(index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0)
+    place = next(
+        index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0
+    )
     damaged[place] ^= 255
     shard.write_bytes(damaged)
     _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
 
 
 def test_pages_of_another_vocabulary(copy):
-    """Right in themselves, and as many, and of the same size: what they hold is checked all the same."""
+    """Right in themselves, and as many, and of the same size: what they hold is checked all the
+    same.
+    """
     entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
     writer = pages.PageWriter(str(copy / entry["file"]), data.PAGE_TOKENS)
     tokens = np.full(entry["tokens"], 9, np.int32)
@@ -217,7 +264,11 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     counts = copy / "token_counts-train.npy"
     whole = counts.read_bytes()
     counts.write_bytes(b"junk")
-    _refused(copy, "token_counts-train.npy does not match its hash in the manifest", "copy the corpus again")
+    _refused(
+        copy,
+        "token_counts-train.npy does not match its hash in the manifest",
+        "copy the corpus again",
+    )
     counts.unlink()
     _refused(copy, "token_counts-train.npy is missing")
 
@@ -226,7 +277,13 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
         digest = hashlib.sha256(content).hexdigest()
         _edit(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest))
 
-    for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
+    for content in (
+        b"",
+        b"junk",
+        whole[:-1],
+        whole.replace(b"<i8", b"<u8"),
+        pickle.dumps([1] * 400),
+    ):
         hashed(content)
         _refused(copy, "token_counts-train.npy is damaged (not an int64 array of 200 numbers)")
     hashed(whole[:-1] + b"\x01")

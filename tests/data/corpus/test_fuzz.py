@@ -1,7 +1,7 @@
 """Whatever the bytes of a corpus are, reading it succeeds or says in one line what is wrong.
 
-Three readers: of pages, of shards, of the manifest. Every case follows from its number, which is printed where one
-fails: `python tests/data/corpus/test_fuzz.py shards 17 1` does number 17 alone.
+Three readers: of pages, of shards, of the manifest. Every case follows from its number, which is
+printed where one fails: `python tests/data/corpus/test_fuzz.py shards 17 1` does number 17 alone.
 """
 
 import copy
@@ -26,7 +26,8 @@ from xlnet_jax.data.corpus.manifest import MANIFEST, parse, read_manifest
 from xlnet_jax.errors import BadInput
 
 CORPUS = pathlib.Path(corpus_path())
-MEMORY = 3_000_000_000  # of the process that reads shards: a damaged length must not make it ask for more
+# Of the process that reads shards: a damaged length must not make it ask for more.
+MEMORY = 3_000_000_000
 
 
 def mutated(data, draw):
@@ -44,7 +45,10 @@ def mutated(data, draw):
             data[place:place] = data[other : other + length]
         elif kind == 6:
             low, high = sorted((place, other))
-            data[low : low + length], data[high : high + length] = data[high : high + length], data[low : low + length]
+            data[low : low + length], data[high : high + length] = (
+                data[high : high + length],
+                data[low : low + length],
+            )
         elif kind == 7 and draw.randrange(4) == 0:
             del data[place:]
     return bytes(data)
@@ -63,14 +67,20 @@ def fuzz_page(number):
     size = draw.choice((0, 1, len(record), draw.randrange(2 * len(record))))
     # The first bytes of a record say what it is; random bytes never get past them.
     head = draw.choice((0, 0, 6, 20))
-    case = draw.choice((record[:head] + draw.randbytes(max(0, size - head)), mutated(record, draw), record))
+    case = draw.choice(
+        (record[:head] + draw.randbytes(max(0, size - head)), mutated(record, draw), record)
+    )
     try:
         found, starts = pages.decode(case, page_tokens, VOCAB_SIZE)
     except BadInput as error:
         one_line(error)
         assert case != record
         return False
-    assert found.shape == starts.shape == (page_tokens,) and found.dtype == np.int32 and starts.dtype == np.uint8
+    assert (
+        found.shape == starts.shape == (page_tokens,)
+        and found.dtype == np.int32
+        and starts.dtype == np.uint8
+    )
     assert found.min() >= 0 and found.max() < VOCAB_SIZE and starts.max() < 8
     assert len(case) == len(record)
     return True
@@ -91,7 +101,9 @@ def fuzz_shard(number, path):
     if part == 0:
         case = mutated(data, draw)
     elif part == 1:
-        case = data[: draw.randrange(len(data))] + draw.choice((b"", draw.randbytes(draw.randrange(5000))))
+        case = data[: draw.randrange(len(data))] + draw.choice(
+            (b"", draw.randbytes(draw.randrange(5000)))
+        )
     elif part <= 3:
         case = mutated(data[:end], draw).ljust(65536, b"\0") + data[65536:]
     else:  # the index behind the pages
@@ -143,7 +155,10 @@ def fuzz_manifest(number, folder):
     for split in found["splits"].values():
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"]) < 2**63
         for shard in split["shards"]:
-            assert "/" not in shard["file"] and shard["pages"] * found["page_tokens"] >= shard["tokens"]
+            assert (
+                "/" not in shard["file"]
+                and shard["pages"] * found["page_tokens"] >= shard["tokens"]
+            )
     if number % 10:  # this takes a while
         return True
     (folder / MANIFEST).write_bytes(case)
@@ -160,7 +175,9 @@ def fuzz_manifest(number, folder):
 def change(manifest, draw):
     """Changes a value, a name or the length of something at a place of its own choice."""
     below, place = manifest, manifest
-    while isinstance(below, dict | list) and len(below) and (below is manifest or draw.randrange(4)):
+    while (
+        isinstance(below, dict | list) and len(below) and (below is manifest or draw.randrange(4))
+    ):
         place = below
         key = draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
         below = place[key]
@@ -176,7 +193,9 @@ def change(manifest, draw):
     elif kind == 4:
         del place[key]
     elif isinstance(place, dict):
-        place[draw.choice((str(key) + "x", "train", "heldout", "tokens", "", "\n"))] = copy.deepcopy(below)
+        place[draw.choice((str(key) + "x", "train", "heldout", "tokens", "", "\n"))] = (
+            copy.deepcopy(below)
+        )
     else:
         place.append(copy.deepcopy(below))
 
@@ -190,7 +209,8 @@ for source in WHOLE["sources"]:
 def fuzz(what, first, count, tell=False):
     """Does cases; returns how many of them were read without complaint.
 
-    An error names its case. Where the process may die, `tell` prints the number of each before it is done.
+    An error names its case. Where the process may die, `tell` prints the number of each before it
+    is done.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -225,7 +245,9 @@ def fuzz(what, first, count, tell=False):
 )
 def test_fuzz(what, first, count):
     good = fuzz_shards_apart(first, count) if what == "shards" else fuzz(what, first, count)
-    assert count // 50 < good < count * 9 // 10, "cases that are all refused, or none, would test little"
+    assert count // 50 < good < count * 9 // 10, (
+        "cases that are all refused, or none, would test little"
+    )
 
 
 def fuzz_shards_apart(first, count):
@@ -233,7 +255,9 @@ def fuzz_shards_apart(first, count):
     command = [sys.executable, __file__, "shards", str(first), str(count)]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    assert done.returncode == 0, f"case {lines[-1:]} of shards: exit code {done.returncode}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"case {lines[-1:]} of shards: exit code {done.returncode}\n{done.stderr[-3000:]}"
+    )
     return int(lines[-1])
 
 

@@ -35,7 +35,9 @@ def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
     read = features.deserialize_example_np(record)
     np.testing.assert_array_equal(read["tokens"], tokens)
     np.testing.assert_array_equal(read["starts"], starts)
-    for wanted, found in zip((tokens, starts), pages.decode(record, page_tokens, VOCAB_SIZE), strict=True):
+    for wanted, found in zip(
+        (tokens, starts), pages.decode(record, page_tokens, VOCAB_SIZE), strict=True
+    ):
         np.testing.assert_array_equal(found, wanted)
         assert found.dtype == wanted.dtype
 
@@ -56,11 +58,16 @@ def test_other_records():
     refused(record, "not a page of 32 tokens", page_tokens=32)
     refused(record.replace(b"tokens", b"tokenz"), "not a tf.Example")
     refused(b"\x00" * len(record), "not a tf.Example")
-    wide = tfds.features.FeaturesDict({"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")})
+    wide = tfds.features.FeaturesDict(
+        {"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")}
+    )
     refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "not a page of 64 tokens")
     for bad in (VOCAB_SIZE, -1, -(2**31), 2**31 - 1):
         tokens[7] = bad
-        refused(pages.encode(tokens, starts), f"token 7 is {bad}, outside the vocabulary of {VOCAB_SIZE} pieces")
+        refused(
+            pages.encode(tokens, starts),
+            f"token 7 is {bad}, outside the vocabulary of {VOCAB_SIZE} pieces",
+        )
     tokens[7], starts[9] = VOCAB_SIZE - 1, 8
     refused(pages.encode(tokens, starts), "flags of token 9 are 8")
 
@@ -93,7 +100,9 @@ def test_scan(tmp_path):
         ("content", "0" * 64, "tokens or starts do not match their hash"),
     ):
         shard_refused(path, entry | {name: value}, words)
-    shard_refused(path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but the rest is not padding")
+    shard_refused(
+        path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but the rest is not padding"
+    )
     shard_refused(path, entry, "page 0: token . is", vocab_size=100)
     shard_refused(path, entry, "page 0: a record of .* not a page of 32 tokens", page_tokens=32)
     shard_refused(tmp_path / "none", entry, "No such file")
@@ -104,7 +113,8 @@ def test_the_damaged_page_is_named(tmp_path):
     tokens, starts = page(1000)
     entry = write(path, tokens, starts)
     whole = path.read_bytes()
-    used = len(whole[:65536].rstrip(b"\0"))  # behind the pages come the index, zeros, and where the index is
+    # Behind the pages come the index, zeros, and where the index is.
+    used = len(whole[:65536].rstrip(b"\0"))
     seen = set()
     for place in range(used // 32, used * 9 // 10, used // 16):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])

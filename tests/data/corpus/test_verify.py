@@ -36,13 +36,25 @@ def test_info_and_verify(capsys):
     code, out, err = command(capsys, "info", data.corpus_path(), "--json")
     found = json.loads(out)
     assert (code, err) == (0, [])
-    manifest, splits = read_manifest(data.corpus_path()), [Corpus(data.corpus_path(), s) for s in ("train", "heldout")]
+    manifest, splits = (
+        read_manifest(data.corpus_path()),
+        [Corpus(data.corpus_path(), s) for s in ("train", "heldout")],
+    )
     assert found["documents"] == sum(corpus.documents for corpus in splits)
     assert found["tokens"] == sum(corpus.tokens for corpus in splits)
-    assert found["shards"] == sum(len(split["shards"]) for split in manifest["splits"].values()) == 8
+    assert (
+        found["shards"] == sum(len(split["shards"]) for split in manifest["splits"].values()) == 8
+    )
     assert (found["vocabulary"], found["sha256"]) == (data.VOCAB_SIZE, manifest["sha256"])
-    assert (found["format_version"], found["page_tokens"], found["sources"]) == (2, data.PAGE_TOKENS, 5)
-    assert found["documents"] <= found["paragraphs"] <= found["sentences"] and found["options"] == manifest["options"]
+    assert (found["format_version"], found["page_tokens"], found["sources"]) == (
+        2,
+        data.PAGE_TOKENS,
+        5,
+    )
+    assert (
+        found["documents"] <= found["paragraphs"] <= found["sentences"]
+        and found["options"] == manifest["options"]
+    )
     assert found["splits"]["heldout"]["tokens"] == splits[1].tokens
     code, out, _ = command(capsys, "info", data.corpus_path())
     lines = dict(line.split(maxsplit=1) for line in out.splitlines())
@@ -58,7 +70,10 @@ def test_info_and_verify(capsys):
 
 def test_a_corpus_of_another_format_is_refused(copy, capsys):
     (copy / MANIFEST).write_text(json.dumps(read_manifest(str(copy)) | {"format_version": 1}))
-    told = "has format 1, this version reads 2; run `xlnet-jax prepare` again, or use the version that wrote it"
+    told = (
+        "has format 1, this version reads 2; run `xlnet-jax prepare` again, "
+        "or use the version that wrote it"
+    )
     assert command(capsys, "info", copy) == (2, "", [f"xlnet-jax corpus: {copy / MANIFEST} {told}"])
 
 
@@ -74,7 +89,9 @@ def test_verify_tells_all_problems(copy, capsys):
     (copy / "token_counts-heldout.npy").write_bytes(b"x")
     code, out, err = command(capsys, "verify", copy, "--json")
     assert code == 2 and json.loads(out)["exit_code"] == 2 and len(err) == 7
-    assert err[-1] == f"xlnet-jax corpus: {copy} is not what was prepared (problems: 6); copy it again"
+    assert (
+        err[-1] == f"xlnet-jax corpus: {copy} is not what was prepared (problems: 6); copy it again"
+    )
     wanted = (
         "spiece.model: not a SentencePiece model",
         "features.json is missing",
@@ -99,8 +116,13 @@ def edited(copy, change):
 def test_counts_of_the_manifest(copy, counted):
     train = read_manifest(str(copy))["splits"]["train"]
     change = -1 if counted == "documents" else 1
-    (problem,) = edited(copy, lambda manifest: manifest["splits"]["train"].update({counted: train[counted] + change}))
-    assert problem == f"{copy}: train has {train[counted]} {counted}, the manifest says {train[counted] + change}"
+    (problem,) = edited(
+        copy,
+        lambda manifest: manifest["splits"]["train"].update({counted: train[counted] + change}),
+    )
+    assert problem == (
+        f"{copy}: train has {train[counted]} {counted}, the manifest says {train[counted] + change}"
+    )
 
 
 def test_counts_of_tokens(copy):
@@ -109,15 +131,19 @@ def test_counts_of_tokens(copy):
     data_ = files.array_bytes(counts)
     (copy / "token_counts-train.npy").write_bytes(data_)
     digest = hashlib.sha256(data_).hexdigest()
-    (problem,) = edited(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest))
+    (problem,) = edited(
+        copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest)
+    )
     assert "token_counts-train.npy: piece 9 occurs" in problem
 
 
 @pytest.mark.parametrize(
     ("array", "offset", "value", "words"),
     [
-        ("starts", -1, 7, "flags do not match the ends of its documents"),  # a document that starts amid one
-        ("starts", 1, pages.DOCUMENT_START, "flags do not match the ends of its documents"),  # and no sentence
+        # A document that starts amid one.
+        ("starts", -1, 7, "flags do not match the ends of its documents"),
+        # And no sentence.
+        ("starts", 1, pages.DOCUMENT_START, "flags do not match the ends of its documents"),
         ("starts", 0, pages.SENTENCE_START, "flags do not match the ends of its documents"),
         ("tokens", None, 9, "its last document has no end"),
     ],
@@ -125,7 +151,9 @@ def test_counts_of_tokens(copy):
 def test_flags_that_make_no_sense(copy, array, offset, value, words):
     entry = read_manifest(str(copy))["splits"]["train"]["shards"][0]
     parts = list(pages.scan(str(copy / entry["file"]), entry, data.PAGE_TOKENS, data.VOCAB_SIZE))
-    arrays = dict(zip(("tokens", "starts"), map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    arrays = dict(
+        zip(("tokens", "starts"), map(np.concatenate, zip(*parts, strict=True)), strict=True)
+    )
     ends = np.flatnonzero(arrays["tokens"] == EOD)
     arrays[array][-1 if offset is None else ends[0] + offset] = value
     os.remove(copy / entry["file"])
@@ -137,7 +165,14 @@ def test_flags_that_make_no_sense(copy, array, offset, value, words):
 
 
 def test_sample(capsys):
-    words = ("sample", data.corpus_path(), "--split=heldout", "--count=7", "--length=60", "--seed=3")
+    words = (
+        "sample",
+        data.corpus_path(),
+        "--split=heldout",
+        "--count=7",
+        "--length=60",
+        "--seed=3",
+    )
     code, out, err = command(capsys, *words, "--json")
     found = json.loads(out)["samples"]
     assert (code, err, len(found)) == (0, [], 7)
@@ -146,7 +181,11 @@ def test_sample(capsys):
     corpus = Corpus(data.corpus_path(), "heldout")
     for each in found:
         tokens, flags = (array[0] for array in corpus.read_flags(np.array([each["start"]]), 60))
-        for bit, sign in ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|")):
+        for bit, sign in (
+            (pages.DOCUMENT_START, "§"),
+            (pages.PARAGRAPH_START, "¶"),
+            (pages.SENTENCE_START, "|"),
+        ):
             assert each["text"].count(sign) == np.count_nonzero(flags & bit)
         assert each["text"].startswith("…") == (flags[0] == 0)
         plain = re.sub("[§¶|… ]", "", each["text"])
@@ -154,7 +193,9 @@ def test_sample(capsys):
     code, out, _ = command(capsys, *words)
     assert code == 0 and out.count("heldout, token ") == 7 and found[0]["text"] in out
     (whole,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)["samples"]
-    assert (whole["start"], whole["tokens"]) == (0, corpus.tokens) and whole["text"].startswith("§ ¶ | ")
+    assert (whole["start"], whole["tokens"]) == (0, corpus.tokens) and whole["text"].startswith(
+        "§ ¶ | "
+    )
     assert whole["text"].count("§") == corpus.documents
     amid = verify._text(corpus, tokens[:5], np.zeros(5, np.uint8))
     assert amid.startswith("…") and "|" not in amid
@@ -162,7 +203,9 @@ def test_sample(capsys):
 
 def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "verify", tmp_path)[0] == 2
-    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("otherwise make a corpus with `xlnet-jax prepare`")
+    assert command(capsys, "info", tmp_path / "none")[2][0].endswith(
+        "otherwise make a corpus with `xlnet-jax prepare`"
+    )
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]

@@ -1,4 +1,6 @@
-"""`prepare` killed at any moment, or left without room: what was complete stays, nothing else does, and it goes on."""
+"""`prepare` killed at any moment, or left without room: what was complete stays, nothing else does,
+and it goes on.
+"""
 
 import functools
 import os
@@ -18,7 +20,14 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(tiny.ROOT)}
 
 
 def command(inputs, output, *options):
-    words = [sys.executable, "-m", "xlnet_jax", "prepare", f"--input={inputs}", f"--output={output}"]
+    words = [
+        sys.executable,
+        "-m",
+        "xlnet_jax",
+        "prepare",
+        f"--input={inputs}",
+        f"--output={output}",
+    ]
     return [*words, f"--vocab_size={data.VOCAB_SIZE}", "--heldout=0.1", *options]
 
 
@@ -34,12 +43,18 @@ def text() -> str:
 
 
 def start(words):
-    return subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
 
 
-@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)]
+)
 def test_killed_at_random(tmp_path, kills):
-    """The process group, again and again; whenever an attempt ends, it is compared with an undisturbed run."""
+    """The process group, again and again; whenever an attempt ends, it is compared with an
+    undisturbed run.
+    """
     options = ("--workers=2", "--shard_bytes=125000")
     began = time.monotonic()
     with start(command(text(), tmp_path / "undisturbed", *options)) as process:
@@ -69,11 +84,15 @@ def test_killed_at_random(tmp_path, kills):
 
 
 def _children(pid):
-    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [
+        int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
 
 
 def _wait(condition, process):
-    """However long a busy machine takes: a signal must come neither before the moment meant nor after the end."""
+    """However long a busy machine takes: a signal must come neither before the moment meant nor
+    after the end.
+    """
     until = time.monotonic() + 120
     while not condition():
         assert process.poll() is None and time.monotonic() < until, "it ended, or hangs"
@@ -97,7 +116,9 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path):
 
 
 def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_path):
-    """Ctrl-C while workers start, and SIGTERM twice, as a machine that shuts down sends it, while they work."""
+    """Ctrl-C while workers start, and SIGTERM twice, as a machine that shuts down sends it, while
+    they work.
+    """
     # So many units that it is far from its end when it has made three.
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     # A shell starts what runs in its background without Ctrl-C.
@@ -106,34 +127,52 @@ def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_pat
         with start(words) as process:
             before = len(list(tmp_path.glob("c/units/*.json")))
             if number == signal.SIGTERM:
-                _wait(lambda enough=before + 2: len(list(tmp_path.glob("c/units/*.json"))) > enough, process)
+                _wait(
+                    lambda enough=before + 2: len(list(tmp_path.glob("c/units/*.json"))) > enough,
+                    process,
+                )
             else:
                 _wait(lambda pid=process.pid: len(_children(pid)) > 2, process)
             for _ in range(1 + (number == signal.SIGTERM)):
                 os.killpg(process.pid, number)
             said = process.communicate()[1]
         assert process.returncode == 42 and "Traceback" not in said, said
-        assert said.splitlines()[-1] == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
+        assert (
+            said.splitlines()[-1]
+            == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
+        )
 
 
 def test_disk_full(tmp_path):
-    """A limit on the size of files does what a full disk does: the first large shard cannot be written."""
+    """A limit on the size of files does what a full disk does: the first large shard cannot be
+    written.
+    """
     small, large = tmp_path / "text" / "a.txt", tmp_path / "text" / "b.txt"
     small.parent.mkdir()
     small.write_text(data.synthetic_text(0, 50))
     large.write_text(data.synthetic_text(1, 4000))
     options = (f"--tokenizer={data.tokenizer_path()}", "--heldout=0", "--shard_bytes=600000")
     words = command(small.parent, tmp_path / "c", *options)
-    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+    limit = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+    )
     limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
     run = functools.partial(subprocess.run, env=ENVIRONMENT, capture_output=True, text=True)
     for workers in ("--workers=1", "--workers=2"):
         failed = run([*limited, workers])
         assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
         (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
-        assert "/c/units/0000" in said and "File too large" in said and "rerun the same command" in said
-        assert not (tmp_path / "c" / "manifest.json").exists() and list((tmp_path / "c" / "units").glob("*.json"))
+        assert (
+            "/c/units/0000" in said
+            and "File too large" in said
+            and "rerun the same command" in said
+        )
+        assert not (tmp_path / "c" / "manifest.json").exists() and list(
+            (tmp_path / "c" / "units").glob("*.json")
+        )
         assert not list((tmp_path / "c").rglob("*.tmp"))
     assert "going on" in failed.stderr and run(words).returncode == 0
-    data.make_corpus(tmp_path / "d", [str(small.parent)], heldout=0.0, shard_bytes=600_000, page_tokens=4096)
+    data.make_corpus(
+        tmp_path / "d", [str(small.parent)], heldout=0.0, shard_bytes=600_000, page_tokens=4096
+    )
     assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")

@@ -24,7 +24,10 @@ from xlnet_jax.errors import BadInput
 def _texts(path, split="train"):
     corpus = Corpus(str(path), split)
     tokens = corpus.read(np.array([0]), corpus.tokens)[0][0]
-    return [corpus.tokenizer.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]]
+    return [
+        corpus.tokenizer.decode(part)
+        for part in np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]
+    ]
 
 
 def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
@@ -44,12 +47,22 @@ def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
 
 @pytest.mark.parametrize(
     ("document", "documents", "paragraphs"),
-    [("file", [0, 5], [0, 3, 5, 6]), ("blank_line", [0, 3, 5, 6], [0, 3, 5, 6]), ("line", [0, 2, 3, 4, 5, 6], None)],
+    [
+        ("file", [0, 5], [0, 3, 5, 6]),
+        ("blank_line", [0, 3, 5, 6], [0, 3, 5, 6]),
+        ("line", [0, 2, 3, 4, 5, 6], None),
+    ],
 )
 def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
-    """By the number of their first sentence. A zero-width space is text to Python, and nothing to SentencePiece."""
-    inputs = data.write(tmp_path, a="Bado. Kilu.\nMeno.\n\n\u200b\n\n\u200b Rasi.\nTuve.", b="Meno.\n\nRasi.")
-    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0, document=document, sentences="punctuation")
+    """By the number of their first sentence. A zero-width space is text to Python, and nothing to
+    SentencePiece.
+    """
+    inputs = data.write(
+        tmp_path, a="Bado. Kilu.\nMeno.\n\n\u200b\n\n\u200b Rasi.\nTuve.", b="Meno.\n\nRasi."
+    )
+    manifest = data.make_corpus(
+        tmp_path / "c", inputs, heldout=0.0, document=document, sentences="punctuation"
+    )
     corpus = Corpus(str(tmp_path / "c"))
     flags = corpus.read_flags(np.array([0]), corpus.tokens)[1][0]
     flags = flags[(flags & pages.SENTENCE_START) > 0]
@@ -57,7 +70,11 @@ def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
     assert np.flatnonzero(flags & pages.PARAGRAPH_START).tolist() == (paragraphs or documents)
     train = manifest["splits"]["train"]
     counts = (len(flags), len(documents), len(paragraphs or documents))
-    assert tuple(train[name] for name in ("sentences", "documents", "paragraphs")) == counts == (7, *counts[1:])
+    assert (
+        tuple(train[name] for name in ("sentences", "documents", "paragraphs"))
+        == counts
+        == (7, *counts[1:])
+    )
     assert manifest["empty"] == (document != "file")
 
 
@@ -92,7 +109,9 @@ def test_no_thread_parses_python(tmp_path, monkeypatch):
     data.make_corpus(tmp_path / "c")
 
 
-@pytest.mark.parametrize("place", ["first unit", "third unit", "inside a unit", "after the renames"])
+@pytest.mark.parametrize(
+    "place", ["first unit", "third unit", "inside a unit", "after the renames"]
+)
 def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
     calls = []
 
@@ -109,7 +128,9 @@ def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
         if place == "inside a unit":
             patch.setattr(pages.PageWriter, "write", stop_at(4, pages.PageWriter.write))
         elif place == "after the renames":
-            patch.setattr(manifests, "write_tfds_metadata", stop_at(1, manifests.write_tfds_metadata))
+            patch.setattr(
+                manifests, "write_tfds_metadata", stop_at(1, manifests.write_tfds_metadata)
+            )
         else:
             number = 1 if place == "first unit" else 3
             patch.setattr(work_unit, "prepare_unit", stop_at(number, work_unit.prepare_unit))
@@ -129,7 +150,9 @@ def test_bytes_that_are_not_utf8(tmp_path):
         data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50)
     assert any(name.endswith(".json") for name in os.listdir(tmp_path / "c" / "units"))
     # The advice works in the same folder, and gives what it gives in a new one.
-    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50, errors="replace")
+    manifest = data.make_corpus(
+        tmp_path / "c", inputs, heldout=0.0, shard_bytes=50, errors="replace"
+    )
     fresh = data.make_corpus(tmp_path / "d", inputs, heldout=0.0, shard_bytes=50, errors="replace")
     assert manifest["replaced"] == 1 and manifest == fresh
     assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")
@@ -151,7 +174,9 @@ def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_pa
         data.make_corpus(tmp_path / name, tokenizer=None, **{"sample_bytes": 5000, **changes})
     assert samples[0] == samples[1] != samples[2]
     assert 5000 <= sum(map(len, samples[0])) < 6000
-    request = Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
+    request = Request(
+        "blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS
+    )
     kept = [each for each in data.documents_of(data.text_folder()) if not request.held_out([each])]
     assert sorted(samples[3]) == sorted(sentence for document in kept for sentence in document)
 
@@ -161,11 +186,16 @@ def test_no_text_in_a_split(tmp_path, caplog):
     for tokenizer in (None, data.tokenizer_path()):
         with pytest.raises(BadInput, match="the inputs hold no text"):
             data.make_corpus(tmp_path / f"c{tokenizer is None}", nothing, tokenizer=tokenizer)
-    all_held_out = r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
+    all_held_out = (
+        r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
+    )
     with pytest.raises(BadInput, match=all_held_out):
         data.make_corpus(tmp_path / "d", data.write(tmp_path, a="Bado kilu"), heldout=1 - 1e-9)
     # The other way round training is possible, but its loss will have nothing to be compared with.
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         data.make_corpus(tmp_path / "e", data.write(tmp_path, a="Bado kilu"), heldout=1e-9)
-    assert "none of the documents, of 11 tokens, fell to the held-out split; prepare it with" in caplog.text
+    assert (
+        "none of the documents, of 11 tokens, fell to the held-out split; prepare it with"
+        in caplog.text
+    )
     assert "such as --heldout=0.2" in caplog.text

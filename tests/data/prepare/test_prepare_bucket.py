@@ -35,7 +35,9 @@ def bucket(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     with fake_gcs.serve() as server:
         for path in sorted(pathlib.Path(data.text_folder()).rglob("*.txt")):
-            server.objects[f"bucket/text/{path.relative_to(data.text_folder())}"] = path.read_bytes()
+            server.objects[f"bucket/text/{path.relative_to(data.text_folder())}"] = (
+                path.read_bytes()
+            )
         yield server
 
 
@@ -43,7 +45,11 @@ _prepare = functools.partial(data.make_corpus, "gs://bucket/c")
 
 
 def _objects(bucket, folder="bucket/c/"):
-    return {key.removeprefix(folder): value for key, value in bucket.objects.items() if key.startswith(folder)}
+    return {
+        key.removeprefix(folder): value
+        for key, value in bucket.objects.items()
+        if key.startswith(folder)
+    }
 
 
 def test_to_a_bucket(bucket, tmp_path, caplog):
@@ -57,12 +63,17 @@ def test_to_a_bucket(bucket, tmp_path, caplog):
     with pytest.raises(BadInput, match="gs://bucket/c was begun with heldout=0.2, not 0.3"):
         _prepare(heldout=0.3)
     del bucket.objects["bucket/c/corpus-train.array_record-00000-of-00004"]
-    with pytest.raises(BadInput, match="gs://bucket/c/corpus-train.array_record-00000-of-00004 is missing"):
+    with pytest.raises(
+        BadInput, match="gs://bucket/c/corpus-train.array_record-00000-of-00004 is missing"
+    ):
         _prepare()
 
 
 def test_from_a_bucket(bucket):
-    found = [_prepare(["gs://bucket/text"]), json.loads(pathlib.Path(data.corpus_path(), "manifest.json").read_text())]
+    found = [
+        _prepare(["gs://bucket/text"]),
+        json.loads(pathlib.Path(data.corpus_path(), "manifest.json").read_text()),
+    ]
     for manifest in found:
         for source in manifest["sources"]:
             source["path"] = source["path"].partition("/text/")[2]
@@ -112,10 +123,21 @@ def test_a_run_reads_its_corpus_there_in_threads_and_in_processes(bucket, tmp_pa
     _prepare()
     losses = []
     for workers in (0, 2):
-        words = [sys.executable, "-m", "xlnet_jax", "train", f"--config={ROOT}/tests/tiny_config.py",
-                 f"--workdir={tmp_path}/{workers}", f"--config.data.workers={workers}", "--config.train.steps=6",
-                 "--config.data.corpus=gs://bucket/c", f"--config.model.vocab_size={data.VOCAB_SIZE}"]  # fmt: skip
-        subprocess.run(words, env=os.environ | bucket.environment() | {"PYTHONPATH": ROOT}, check=True)
+        words = [
+            sys.executable,
+            "-m",
+            "xlnet_jax",
+            "train",
+            f"--config={ROOT}/tests/tiny_config.py",
+            f"--workdir={tmp_path}/{workers}",
+            f"--config.data.workers={workers}",
+            "--config.train.steps=6",
+            "--config.data.corpus=gs://bucket/c",
+            f"--config.model.vocab_size={data.VOCAB_SIZE}",
+        ]
+        subprocess.run(
+            words, env=os.environ | bucket.environment() | {"PYTHONPATH": ROOT}, check=True
+        )
         lines = (tmp_path / str(workers) / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     assert losses[0] == losses[1] and len(losses[0]) == 6
@@ -123,15 +145,23 @@ def test_a_run_reads_its_corpus_there_in_threads_and_in_processes(bucket, tmp_pa
 
 @pytest.mark.slow
 def test_killed(bucket, tmp_path):
-    options = ["--tokenizer=" + data.tokenizer_path(), "--heldout=0.2", "--shard_bytes=8000", "--workers=2"]
+    options = [
+        "--tokenizer=" + data.tokenizer_path(),
+        "--heldout=0.2",
+        "--shard_bytes=8000",
+        "--workers=2",
+    ]
     words = [sys.executable, "-m", "xlnet_jax", "prepare", "--input=gs://bucket/text", *options]
     environment = os.environ | bucket.environment() | {"PYTHONPATH": ROOT}
 
     def start(folder):
         return subprocess.Popen(
             [*words, f"--output=gs://bucket/{folder}"],
-            env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment,
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     with start("undisturbed") as process:
         assert process.wait() == 0, process.stderr.read()

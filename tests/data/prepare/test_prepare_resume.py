@@ -1,4 +1,6 @@
-"""Whose a folder is: begun by the same request or another, finished and whole or not, or somebody else's."""
+"""Whose a folder is: begun by the same request or another, finished and whole or not, or somebody
+else's.
+"""
 
 import json
 import logging
@@ -19,12 +21,16 @@ from xlnet_jax.storage import files
 
 def test_finished_is_left_alone(tmp_path, caplog):
     shutil.copytree(data.corpus_path(), tmp_path / "c")
-    before = {name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")}
+    before = {
+        name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")
+    }
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         manifest = data.make_corpus(tmp_path / "c", workers=2)
     assert "is finished already" in caplog.text
     assert manifest == json.loads((tmp_path / "c" / "manifest.json").read_text())
-    assert before == {name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")}
+    assert before == {
+        name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")
+    }
 
 
 @pytest.mark.parametrize("name", ["corpus-train", "token_counts-heldout", "spiece", "manifest"])
@@ -44,18 +50,26 @@ def test_a_finished_folder_that_is_not_whole(tmp_path, name, damage):
         assert data.contents(path) == data.contents(data.corpus_path())
         return
     message = (
-        "is missing|: No such file" if damage == "missing" else "has .* bytes, not|does not match|: not a |is damaged"
+        "is missing|: No such file"
+        if damage == "missing"
+        else "has .* bytes, not|does not match|: not a |is damaged"
     )
-    with pytest.raises(BadInput, match=f"{victim.name}.?({message}).*, or remove .*c and prepare again"):
+    with pytest.raises(
+        BadInput, match=f"{victim.name}.?({message}).*, or remove .*c and prepare again"
+    ):
         data.make_corpus(path)
     assert data.contents(path) == before
 
 
-@pytest.mark.parametrize("damage", [b"", b"[1]", b'{"options": 1}', b"\xff", b'{"options": {}, "sources": [3]}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"[1]", b'{"options": 1}', b"\xff", b'{"options": {}, "sources": [3]}']
+)
 def test_a_broken_request(tmp_path, damage):
     shutil.copytree(data.corpus_path(), tmp_path / "c")
     (tmp_path / "c" / "prepare.json").write_bytes(damage)
-    with pytest.raises(BadInput, match="prepare.json is damaged .*; put it back, or choose another folder"):
+    with pytest.raises(
+        BadInput, match="prepare.json is damaged .*; put it back, or choose another folder"
+    ):
         data.make_corpus(tmp_path / "c")
 
 
@@ -63,7 +77,9 @@ def _begun(tmp_path, monkeypatch):
     """A folder with some units done, and what is not."""
     with monkeypatch.context() as patch:
         patch.setattr(manifests, "write_tfds_metadata", lambda *_: os.listdir(tmp_path / "nowhere"))
-        with pytest.raises(BadInput, match="nowhere: No such file or directory; fix this and rerun the same"):
+        with pytest.raises(
+            BadInput, match="nowhere: No such file or directory; fix this and rerun the same"
+        ):
             data.make_corpus(tmp_path / "c")
     return tmp_path / "c"
 
@@ -84,13 +100,23 @@ def test_what_killed_processes_leave_is_cleared_away(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("corpus-train.array_record-00001-of-00004", None, "units/.*.train has gone; rerun the same command, which"),
+        (
+            "corpus-train.array_record-00001-of-00004",
+            None,
+            "units/.*.train has gone; rerun the same command, which",
+        ),
         ("units/00002.json", b"{", "00002.json is damaged"),
         ("units/00002.json", b"{}", "00002.json is damaged .*no sources"),
-        ("units/00002.train.npy", b"junk", r"is damaged \(not an int64 array .*; remove .*00002.json and rerun"),
+        (
+            "units/00002.train.npy",
+            b"junk",
+            r"is damaged \(not an int64 array .*; remove .*00002.json and rerun",
+        ),
     ],
 )
-def test_what_is_damaged_in_a_begun_folder_is_told_and_made_anew(tmp_path, monkeypatch, name, damage, message):
+def test_what_is_damaged_in_a_begun_folder_is_told_and_made_anew(
+    tmp_path, monkeypatch, name, damage, message
+):
     folder = _begun(tmp_path, monkeypatch)
     (folder / name).unlink()
     if damage is not None:
@@ -141,11 +167,17 @@ def test_a_failed_start_may_be_given_other_options(tmp_path):
     with pytest.raises(BadInput, match="--vocab_size=30000: .*Please set it to a value <= "):
         data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=30_000)
     manifest = data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=data.VOCAB_SIZE)
-    assert manifest["tokenizer"]["vocab_size"] == Corpus(str(tmp_path / "c")).tokenizer.vocab_size == data.VOCAB_SIZE
+    assert (
+        manifest["tokenizer"]["vocab_size"]
+        == Corpus(str(tmp_path / "c")).tokenizer.vocab_size
+        == data.VOCAB_SIZE
+    )
 
 
 @pytest.mark.parametrize("vocabulary", ["sentencepiece", "bytebpe"])
-def test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives(vocabulary, tmp_path, caplog, monkeypatch):
+def test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives(
+    vocabulary, tmp_path, caplog, monkeypatch
+):
     monkeypatch.setattr(module, "_PIECES", (30_000, 270, 260))
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         manifest = data.make_corpus(tmp_path / "c", tokenizer=None, vocabulary=vocabulary)
@@ -163,17 +195,25 @@ def test_another_tokenizer_in_the_same_place(tmp_path):
     shutil.rmtree(tmp_path / "c")
     second = data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=data.VOCAB_SIZE)
     fresh = data.make_corpus(tmp_path / "d", tokenizer=None, vocab_size=data.VOCAB_SIZE)
-    assert second == fresh and second["splits"]["train"]["tokens"] != first["splits"]["train"]["tokens"]
+    assert (
+        second == fresh
+        and second["splits"]["train"]["tokens"] != first["splits"]["train"]["tokens"]
+    )
 
 
 def test_two_at_once(tmp_path):
     os.makedirs(tmp_path / "c")
-    with files.locked(str(tmp_path / "c"), "the test"), pytest.raises(BadInput, match="another `prepare` writes here"):
+    with (
+        files.locked(str(tmp_path / "c"), "the test"),
+        pytest.raises(BadInput, match="another `prepare` writes here"),
+    ):
         data.make_corpus(tmp_path / "c")
     data.make_corpus(tmp_path / "c")
 
 
-@pytest.mark.parametrize("swap", ["given tokenizer", "units made with another", "units of other text"])
+@pytest.mark.parametrize(
+    "swap", ["given tokenizer", "units made with another", "units of other text"]
+)
 def test_a_corpus_is_never_put_together_from_two_tokenizers_or_texts(tmp_path, monkeypatch, swap):
     with monkeypatch.context() as patch:
         patch.setattr(module, "_assemble", interrupt)
@@ -181,7 +221,9 @@ def test_a_corpus_is_never_put_together_from_two_tokenizers_or_texts(tmp_path, m
             data.make_corpus(tmp_path / "c")
     if swap == "given tokenizer":
         other = str(tmp_path / "other.model")
-        train_tokenizer(data.synthetic_text(5, 300).split("\n"), other, data.VOCAB_SIZE, seed=0, threads=2)
+        train_tokenizer(
+            data.synthetic_text(5, 300).split("\n"), other, data.VOCAB_SIZE, seed=0, threads=2
+        )
         shutil.copy(other, tmp_path / "c" / "spiece.model")
         message = "spiece.model is not .*, though begun with it"
     else:

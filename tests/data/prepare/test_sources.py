@@ -1,4 +1,6 @@
-"""Which files, how they are cut, and the raw lines and records in them; every format, on disk and in a bucket."""
+"""Which files, how they are cut, and the raw lines and records in them; every format, on disk and
+in a bucket.
+"""
 
 import functools
 import gzip
@@ -32,7 +34,9 @@ def _write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = kind_of(str(path))
     if kind.format == "parquet":
-        table = pyarrow.table({"id": list(range(len(content))), "text": pyarrow.array(content, pyarrow.string())})
+        table = pyarrow.table(
+            {"id": list(range(len(content))), "text": pyarrow.array(content, pyarrow.string())}
+        )
         parquet.write_table(table, path, row_group_size=7, write_page_checksum=True)
         return str(path)
     if kind.format == "json":
@@ -58,7 +62,18 @@ RECORDS = [f"Record {number}.\n\nIts é text,\nin lines.\n" for number in range(
 RECORD_DOCUMENTS = [[[f"Record {number}."], ["Its e text,", "in lines."]] for number in range(40)]
 TEXT = data.synthetic_text(3, 60)
 TEXT_DOCUMENTS = [[document.split("\n")] for document in TEXT.strip().split("\n\n")]
-FORMATS = ["txt", "txt.gz", "txt.zst", "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "ndjson", "json", "JSONL.GZ"]
+FORMATS = [
+    "txt",
+    "txt.gz",
+    "txt.zst",
+    "jsonl",
+    "jsonl.gz",
+    "jsonl.zst",
+    "parquet",
+    "ndjson",
+    "json",
+    "JSONL.GZ",
+]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -68,18 +83,32 @@ def test_every_format_on_disk_and_in_a_bucket(tmp_path, suffix):
     on_disk, reader = _reader(), _reader()
     assert _documents(path, on_disk) == expected
     # Compression changes no hash.
-    assert not suffix.startswith("txt") or on_disk.hashes == [hashlib.sha256(TEXT.encode()).hexdigest()]
+    assert not suffix.startswith("txt") or on_disk.hashes == [
+        hashlib.sha256(TEXT.encode()).hexdigest()
+    ]
     with fake_gcs.serve() as server:
         server.objects[f"bucket/below/a.{suffix}"] = pathlib.Path(path).read_bytes()
         address = f"gs://bucket/below/a.{suffix}"
         assert _documents(address, reader) == expected and reader.hashes == on_disk.hashes
         (source,) = find_sources([address])
-        assert (source.path, source.bytes) == (address, os.path.getsize(path)) and source.mtime_ns > 1.5e18
+        assert (source.path, source.bytes) == (
+            address,
+            os.path.getsize(path),
+        ) and source.mtime_ns > 1.5e18
         assert _documents(address, unit_bytes=1000) == expected
 
 
 def test_find_sources(tmp_path, caplog):
-    names = ["a.txt", "b.txt.gz", "c.txt.zst", "d.jsonl", "e.jsonl.gz", "f.jsonl.zst", "g.parquet", "sub/h.txt"]
+    names = [
+        "a.txt",
+        "b.txt.gz",
+        "c.txt.zst",
+        "d.jsonl",
+        "e.jsonl.gz",
+        "f.jsonl.zst",
+        "g.parquet",
+        "sub/h.txt",
+    ]
     for name in [*names, "x.json", "y.gz", "z.parquet.gz", "w.csv", "txt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
@@ -101,7 +130,9 @@ def test_find_sources(tmp_path, caplog):
                 with pytest.raises(BadInput, match="no such file, folder or pattern"):
                     find_sources([f"{folder.rstrip('/')}/{bad}"])
         for empty in (f"{tmp_path}/other", "gs://bucket/other"):
-            with pytest.raises(BadInput, match=r": this folder holds no \*\.txt, .*\*\.parquet file"):
+            with pytest.raises(
+                BadInput, match=r": this folder holds no \*\.txt, .*\*\.parquet file"
+            ):
                 find_sources([empty])
     path = f"{tmp_path}/a.txt"
     assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]
@@ -133,7 +164,9 @@ def test_plan_of_records(tmp_path):
     units = plan(find_sources([str(tmp_path)]), 1, "file")
     # Lines, whole files, and row groups of seven rows.
     assert [len(unit) for unit in units] == [1] * (40 + 1 + 6)
-    assert units[40] == (Part(str(tmp_path / "b.jsonl.gz"), 0, os.path.getsize(tmp_path / "b.jsonl.gz")),)
+    assert units[40] == (
+        Part(str(tmp_path / "b.jsonl.gz"), 0, os.path.getsize(tmp_path / "b.jsonl.gz")),
+    )
     # Row groups are gathered while they fit.
     size = parquet.ParquetFile(tmp_path / "c.parquet").metadata.row_group(0).total_byte_size
     (source,) = find_sources([str(tmp_path / "c.parquet")])
@@ -149,7 +182,10 @@ def test_links_are_followed_once_and_must_lead_somewhere(tmp_path):
     (folder / "below" / "B.TXT").write_text("b")
     (folder / "below" / "up").symlink_to(folder)
     (folder / "z.txt").symlink_to(folder / "a.txt")
-    assert [os.path.basename(each.path) for each in find_sources([str(folder)])] == ["a.txt", "B.TXT"]
+    assert [os.path.basename(each.path) for each in find_sources([str(folder)])] == [
+        "a.txt",
+        "B.TXT",
+    ]
     (folder / "gone.txt").symlink_to(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="input .*text: No such file"):
         find_sources([str(folder)])
@@ -160,20 +196,45 @@ def test_plan_of_empty_files(tmp_path):
     _write(tmp_path / "b.parquet", [])
     (tmp_path / "c.jsonl").touch()
     found = find_sources([str(tmp_path)])
-    assert [[part.path for part in unit] for unit in plan(found, 100, "line")] == [[str(tmp_path / "b.parquet")]]
+    assert [[part.path for part in unit] for unit in plan(found, 100, "line")] == [
+        [str(tmp_path / "b.parquet")]
+    ]
     assert Part(str(tmp_path / "a.txt"), 0, 0) in plan(found, 100, "file")[0]
-    assert [each for unit in plan(found, 100, "line") for part in unit for each in _reader().documents(part)] == []
+    assert [
+        each
+        for unit in plan(found, 100, "line")
+        for part in unit
+        for each in _reader().documents(part)
+    ] == []
 
 
 # Lines and records of awkward kinds; a record may not be empty in these tests.
 _PIECES = st.sampled_from(
-    ["a", "B. C", "é", " ", "\r\n", "\n", "\n\n", "\n \n", "\r", "한국", "x" * 30, "``q''", ".", "\u2028"]
+    [
+        "a",
+        "B. C",
+        "é",
+        " ",
+        "\r\n",
+        "\n",
+        "\n\n",
+        "\n \n",
+        "\r",
+        "한국",
+        "x" * 30,
+        "``q''",
+        ".",
+        "\u2028",
+    ]
 )
 _TEXTS = st.lists(_PIECES, max_size=40).map("".join)
 
 
 @hypothesis.settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 @hypothesis.given(
     texts=st.lists(_TEXTS, min_size=1, max_size=12),
@@ -182,10 +243,15 @@ _TEXTS = st.lists(_PIECES, max_size=40).map("".join)
     unit_bytes=st.integers(1, 300),
     block=st.sampled_from([1, 7, 1 << 20]),
 )
-def test_any_cut_gives_the_same_documents(tmp_path_factory, texts, suffix, document, unit_bytes, block):
+def test_any_cut_gives_the_same_documents(
+    tmp_path_factory, texts, suffix, document, unit_bytes, block
+):
     path = tmp_path_factory.mktemp("cut") / f"a.{suffix}"
     _write(path, "".join(texts) if suffix.startswith("txt") else texts)
-    whole_reader, reader = _reader(document, "replace", "punctuation"), _reader(document, "replace", "punctuation")
+    whole_reader, reader = (
+        _reader(document, "replace", "punctuation"),
+        _reader(document, "replace", "punctuation"),
+    )
     whole = _documents(str(path), whole_reader, 10**9, document)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "_BLOCK", block)
@@ -211,7 +277,8 @@ def test_damaged_compression(tmp_path, suffix):
         path.write_bytes(content)
         for read in (lambda: list(reader.documents(part)), lambda: reader.digest(part)):
             with pytest.raises(
-                BadInput, match=rf"a.{suffix}, byte \d+ of the decompressed text: damaged or cut short"
+                BadInput,
+                match=rf"a.{suffix}, byte \d+ of the decompressed text: damaged or cut short",
             ) as error:
                 read()
             assert "\n" not in str(error.value)
@@ -243,7 +310,9 @@ def test_damaged_parquet(tmp_path):
 
 
 def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp_path):
-    """Fails if a row group may have fewer rows than the file says, and if a name that is not UTF-8 is a traceback."""
+    """Fails if a row group may have fewer rows than the file says, and if a name that is not UTF-8
+    is a traceback.
+    """
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": [f"line {number}" for number in range(300)]})
     parquet.write_table(table, path, row_group_size=100, use_dictionary=False, store_schema=False)
@@ -255,7 +324,9 @@ def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp
         damaged[place] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         try:
-            values = list(records.parquet_texts(str(path), 0, len(records.row_group_bytes(str(path))), "text"))
+            values = list(
+                records.parquet_texts(str(path), 0, len(records.row_group_bytes(str(path))), "text")
+            )
         except BadInput as error:
             assert "a.parquet:" in str(error)
             refused += 1
@@ -266,9 +337,14 @@ def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp
 
 @pytest.mark.parametrize(
     "kind",
-    [pyarrow.large_string(), pyarrow.string_view(), pyarrow.binary(), pyarrow.large_binary(),
-     pyarrow.dictionary(pyarrow.int32(), pyarrow.string())],
-)  # fmt: skip
+    [
+        pyarrow.large_string(),
+        pyarrow.string_view(),
+        pyarrow.binary(),
+        pyarrow.large_binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    ],
+)
 def test_parquet_strings(tmp_path, kind):
     table = pyarrow.table({"text": pyarrow.array(["eins é", "zwei"], pyarrow.string()).cast(kind)})
     parquet.write_table(table, tmp_path / "a.parquet")
@@ -278,7 +354,10 @@ def test_parquet_strings(tmp_path, kind):
 
 def test_parquet_fields(tmp_path):
     path = _write(tmp_path / "a.parquet", RECORDS)
-    for field, message in (("id", "field 'id' is int64, not a string"), ("body", "no field 'body', but 'id', 'text'")):
+    for field, message in (
+        ("id", "field 'id' is int64, not a string"),
+        ("body", "no field 'body', but 'id', 'text'"),
+    ):
         with pytest.raises(BadInput, match=f"{message}; choose (another|one) with --field"):
             _documents(path, _reader("line", field=field))
 
@@ -287,19 +366,28 @@ def test_parquet_rows_are_numbered_in_the_file(tmp_path):
     path = _write(tmp_path / "a.parquet", [*RECORDS[:17], "", *RECORDS[:3], None, "x"])
     parts = [part for unit in plan(find_sources([path]), 1, "line") for part in unit]
     for part, row in ((parts[2], 17), (parts[3], 21)):
-        with pytest.raises(BadInput, match=rf"a.parquet, row {row}: an empty document; .*--errors=replace"):
+        with pytest.raises(
+            BadInput, match=rf"a.parquet, row {row}: an empty document; .*--errors=replace"
+        ):
             list(_reader().documents(part))
     reader = _reader(errors="replace")
     assert len(_documents(path, reader)) == 21 and reader.empty == 2
 
 
 def test_parquet_that_is_not_utf8(tmp_path):
-    parquet.write_table(pyarrow.table({"text": [b"good", b"b\xffd", b"nul\0"]}), tmp_path / "a.parquet")
+    parquet.write_table(
+        pyarrow.table({"text": [b"good", b"b\xffd", b"nul\0"]}), tmp_path / "a.parquet"
+    )
     path = str(tmp_path / "a.parquet")
-    with pytest.raises(BadInput, match="a.parquet, row 1: not UTF-8; continue with --errors=replace"):
+    with pytest.raises(
+        BadInput, match="a.parquet, row 1: not UTF-8; continue with --errors=replace"
+    ):
         _documents(path)
     reader = _reader(errors="replace")
-    assert _documents(path, reader) == [[["good"]], [["b\ufffdd"]], [["nul\ufffd"]]] and reader.replaced == 2
+    assert (
+        _documents(path, reader) == [[["good"]], [["b\ufffdd"]], [["nul\ufffd"]]]
+        and reader.replaced == 2
+    )
 
 
 def test_long_lines(tmp_path, monkeypatch):
@@ -307,10 +395,17 @@ def test_long_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_BLOCK", 1)
     monkeypatch.setattr(sources, "_SMALL_BLOCK", 1)
     for suffix in ("txt", "txt.gz", "txt.zst"):
-        assert len(_documents(_write(tmp_path / f"a.{suffix}", "abcdefghij\nb\n" * 3), document="line")) == 6
+        assert (
+            len(
+                _documents(_write(tmp_path / f"a.{suffix}", "abcdefghij\nb\n" * 3), document="line")
+            )
+            == 6
+        )
         for content in ("a\nabcdefghijklm\n", "a\nabcdefghijklmnopqrstuvwxyz"):
             path = _write(tmp_path / f"a.{suffix}", content)
-            with pytest.raises(BadInput, match=f"a.{suffix}, byte 2.*: a line of more than 10 bytes; break it up"):
+            with pytest.raises(
+                BadInput, match=f"a.{suffix}, byte 2.*: a line of more than 10 bytes; break it up"
+            ):
                 list(_reader("line").documents(Part(path, 0, os.path.getsize(path))))
     path = _write(tmp_path / "a.txt", "a\n" * 10 + "abcdefghijklmnopqrstuvwxyz\n" * 10)
     with pytest.raises(BadInput, match=r"a.txt, byte \d+: a line of more than 10 bytes"):

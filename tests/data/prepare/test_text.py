@@ -20,7 +20,15 @@ def _reader(document, sentences, normalization, errors, field="text"):
     return TextReader(Request(document, sentences, normalization, 0.0, errors, 64, field))
 
 
-def _documents(tmp_path, content, document="blank_line", sentences="line", errors="strict", suffix="txt", **changes):
+def _documents(
+    tmp_path,
+    content,
+    document="blank_line",
+    sentences="line",
+    errors="strict",
+    suffix="txt",
+    **changes,
+):
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     reader = _reader(document, sentences, Normalization(**changes), errors)
@@ -29,7 +37,9 @@ def _documents(tmp_path, content, document="blank_line", sentences="line", error
 
 def test_old_mac_lines_and_byte_order_mark(tmp_path):
     assert _documents(tmp_path, b"\xef\xbb\xbfa\rb\r\rc")[0] == [[["a", "b"]], [["c"]]]
-    assert _documents(tmp_path, b'\xef\xbb\xbf{"text": "a\\rb\\r\\rc"}\r\n', suffix="jsonl")[0] == [[["a", "b"], ["c"]]]
+    assert _documents(tmp_path, b'\xef\xbb\xbf{"text": "a\\rb\\r\\rc"}\r\n', suffix="jsonl")[0] == [
+        [["a", "b"], ["c"]]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,41 +74,100 @@ def test_sentences_by_punctuation(line, sentences):
         ("長さは３．１４である．次に", ["長さは３．１４である．", "次に"]),
         ("ខ្ញុំ។ ទៅ", ["ខ្ញុំ។", " ទៅ"]),
     ],
-    ids=["hindi", "danda", "urdu", "arabic", "armenian", "ethiopic", "burmese", "halfwidth", "fullwidth", "khmer"],
+    ids=[
+        "hindi",
+        "danda",
+        "urdu",
+        "arabic",
+        "armenian",
+        "ethiopic",
+        "burmese",
+        "halfwidth",
+        "fullwidth",
+        "khmer",
+    ],
 )
 def test_sentences_end_as_unicode_says(line, sentences):
     assert list(text.split_sentences(line)) == sentences
 
 
 def test_wrapped_lines_are_told_from_paragraphs_on_one_line():
-    whole = [sentence.strip() for sentence in text.split_sentences("One and two. “Three?” Four (and 5). Heading")]
+    whole = [
+        sentence.strip()
+        for sentence in text.split_sentences("One and two. “Three?” Four (and 5). Heading")
+    ]
     assert len(whole) == 4 and text.wrapped(whole) is None
     assert text.wrapped(["「はい。」", "One", "सच है।", "two"]) is None
     line = text.wrapped(["One", "and two.", "Three", "and four", "“or"])
-    assert line and line.startswith("only 20% of the sentences end with punctuation") and "--unwrap" in line
+    assert (
+        line
+        and line.startswith("only 20% of the sentences end with punctuation")
+        and "--unwrap" in line
+    )
 
 
 def test_wrapped_lines_of_many_files_are_joined(tmp_path):
-    rules = Request("blank_line", "punctuation", Normalization(keep_accents=True), 0.0, "strict", 64, unwrap=True)
-    content = "One and\n  two. Three\r\nfour.\n\n今日は\n雨だ。「ﾊﾚ」\nと言う\n\nKlein-\nstadt 1\nund 2\n"
+    rules = Request(
+        "blank_line",
+        "punctuation",
+        Normalization(keep_accents=True),
+        0.0,
+        "strict",
+        64,
+        unwrap=True,
+    )
+    content = (
+        "One and\n  two. Three\r\nfour.\n\n今日は\n雨だ。「ﾊﾚ」\nと言う\n\nKlein-\nstadt 1\nund 2\n"
+    )
     (tmp_path / "a.txt").write_bytes(content.encode())
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": content}) + "\n")
-    sentences = [["One and two.", "Three four."], ["今日は雨だ。", "「ﾊﾚ」と言う"], ["Klein- stadt 1 und 2"]]
+    sentences = [
+        ["One and two.", "Three four."],
+        ["今日は雨だ。", "「ﾊﾚ」と言う"],
+        ["Klein- stadt 1 und 2"],
+    ]
     for name, documents in (("a.txt", [[each] for each in sentences]), ("b.jsonl", [sentences])):
         size = (tmp_path / name).stat().st_size
         assert list(TextReader(rules).documents(Part(str(tmp_path / name), 0, size))) == documents
     options = ["--document=line"], ["--dataset=text8"]
     for words in options:
-        assert main(["prepare", f"--input={tmp_path}", f"--output={tmp_path}/c", "--unwrap", *words]) == 2
-    assert main(["prepare", f"--input={tmp_path / 'a.txt'}", f"--output={tmp_path}/c", "--unwrap", "--heldout=0",
-                 "--vocabulary=words", "--workers=1"]) == 0  # fmt: skip
-    assert json.loads((tmp_path / "c" / "manifest.json").read_text())["splits"]["train"]["sentences"] == 3
+        assert (
+            main(["prepare", f"--input={tmp_path}", f"--output={tmp_path}/c", "--unwrap", *words])
+            == 2
+        )
+    assert (
+        main(
+            [
+                "prepare",
+                f"--input={tmp_path / 'a.txt'}",
+                f"--output={tmp_path}/c",
+                "--unwrap",
+                "--heldout=0",
+                "--vocabulary=words",
+                "--workers=1",
+            ]
+        )
+        == 0
+    )
+    assert (
+        json.loads((tmp_path / "c" / "manifest.json").read_text())["splits"]["train"]["sentences"]
+        == 3
+    )
 
 
 def test_sentences_take_linear_time():
     # In each of these a slower rule looks at everything again and again.
-    for line in ("." * 300_000, ".'" * 150_000, "A. " * 100_000, ". " * 100_000 + "a", "A." + " " * 300_000,
-                 "।" * 300_000, "।\"" * 150_000, "。」" * 150_000, "॥!" * 150_000):  # fmt: skip
+    for line in (
+        "." * 300_000,
+        ".'" * 150_000,
+        "A. " * 100_000,
+        ". " * 100_000 + "a",
+        "A." + " " * 300_000,
+        "।" * 300_000,
+        '।"' * 150_000,
+        "。」" * 150_000,
+        "॥!" * 150_000,
+    ):
         assert sum(map(len, text.split_sentences(line))) > 0
 
 
@@ -115,7 +184,9 @@ def _stated(content, document, sentences, normalization):
             if line[end.start()] in "。！？" or not rest.islower():
                 ends.append(end.end())
         pieces = [line[start:end] for start, end in zip(ends, [*ends[1:], len(line)], strict=True)]
-        paragraphs[-1] += [normal for piece in pieces if piece.strip() and (normal := normalization(piece))]
+        paragraphs[-1] += [
+            normal for piece in pieces if piece.strip() and (normal := normalization(piece))
+        ]
         begun = begun or bool(line.strip())
         if document == "line" or not line.strip():
             paragraphs.append([])
@@ -126,9 +197,23 @@ def _stated(content, document, sentences, normalization):
 
 
 _PIECES = st.sampled_from(
-    [*"aBé.!?…。'\" \t\n\r`)", "\n\n", "\r\n", ". ", "? B", "''", "``", "\u0301", "\xa0", "\u2028", "\x1c", "ΑΣ", "한",
-     "\ufffd"]
-)  # fmt: skip
+    [
+        *"aBé.!?…。'\" \t\n\r`)",
+        "\n\n",
+        "\r\n",
+        ". ",
+        "? B",
+        "''",
+        "``",
+        "\u0301",
+        "\xa0",
+        "\u2028",
+        "\x1c",
+        "ΑΣ",
+        "한",
+        "\ufffd",
+    ]
+)
 
 
 @hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
@@ -136,10 +221,14 @@ _PIECES = st.sampled_from(
     content=st.lists(_PIECES, max_size=30).map("".join),
     document=st.sampled_from(["blank_line", "file", "line"]),
     sentences=st.sampled_from(["line", "punctuation"]),
-    normalization=st.builds(Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()),
+    normalization=st.builds(
+        Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()
+    ),
     block=st.sampled_from([1, 3, 1 << 20]),
 )
-def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sentences, normalization, block):
+def test_the_rules_as_they_are_stated(
+    tmp_path_factory, content, document, sentences, normalization, block
+):
     path = tmp_path_factory.getbasetemp() / "stated.txt"
     path.write_bytes(content.encode())
     reader = _reader(document, sentences, normalization, "replace")
@@ -153,12 +242,17 @@ def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sente
 
 
 def test_bytes_that_are_not_utf8(tmp_path):
-    for content, place in ((b"ab\ncd\xffe\n", 5), (b"\xef\xbb\xbfab\xff\n", 5), (b"ok\n\xe2\x82", 3)):
+    for content, place in (
+        (b"ab\ncd\xffe\n", 5),
+        (b"\xef\xbb\xbfab\xff\n", 5),
+        (b"ok\n\xe2\x82", 3),
+    ):
         with pytest.raises(BadInput, match=f"a.txt, byte {place}: not UTF-8; .*--errors=replace"):
             _documents(tmp_path, content)
     with pytest.raises(BadInput, match="a.jsonl, byte 24: not UTF-8; .*--errors=replace"):
         _documents(tmp_path, b'{"text": "a"}\n{"text": "\xff"}', suffix="jsonl")
-    content = b"good\n\n" * 10 + b"bad\xff\n"  # bytes are counted from the start of the file, not of the part
+    # Bytes are counted from the start of the file, not of the part.
+    content = b"good\n\n" * 10 + b"bad\xff\n"
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(BadInput, match="a.txt, byte 63: not UTF-8"):
         list(
@@ -173,7 +267,9 @@ def test_bytes_that_are_not_utf8(tmp_path):
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_binary_file(tmp_path, errors):
     for suffix in ("txt", "jsonl"):
-        with pytest.raises(BadInput, match=f"a.{suffix}, byte 4: a NUL byte, so it is not UTF-8") as error:
+        with pytest.raises(
+            BadInput, match=f"a.{suffix}, byte 4: a NUL byte, so it is not UTF-8"
+        ) as error:
             _documents(tmp_path, b"\n\n\nc\0d", errors=errors, suffix=suffix)
         assert error.value.exit_code == 2
 
@@ -182,8 +278,14 @@ def test_document_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_DOCUMENT", 10)
     assert len(_documents(tmp_path, "abcdef\n\nabcdef\n")[0]) == 2
     record = '{"text": "a"}\n{"text": "abcdefghijklmn"}'
-    for rule, content in (("blank_line", "abcdef\nabcdef"), ("file", "abcdef\n\nabcdef"), ("line", record)):
-        with pytest.raises(BadInput, match=r"byte (7|8|14): a document of more than 10 characters; use"):
+    for rule, content in (
+        ("blank_line", "abcdef\nabcdef"),
+        ("file", "abcdef\n\nabcdef"),
+        ("line", record),
+    ):
+        with pytest.raises(
+            BadInput, match=r"byte (7|8|14): a document of more than 10 characters; use"
+        ):
             _documents(tmp_path, content, rule, suffix="jsonl" if rule == "line" else "txt")
 
 
@@ -201,7 +303,10 @@ def test_document_that_is_too_long(tmp_path, monkeypatch):
 @pytest.mark.parametrize("block", [1, 1 << 20])
 def test_empty_documents(tmp_path, monkeypatch, document, content, place, documents, block):
     monkeypatch.setattr(sources, "_BLOCK", block)
-    with pytest.raises(BadInput, match=f"a.txt, byte {place}: an empty document; leave .* out with --errors=replace"):
+    with pytest.raises(
+        BadInput,
+        match=f"a.txt, byte {place}: an empty document; leave .* out with --errors=replace",
+    ):
         _documents(tmp_path, content, document)
     found, reader = _documents(tmp_path, content, document, errors="replace")
     assert (len(found), reader.empty) == (documents, 1)
@@ -211,16 +316,34 @@ def test_empty_documents(tmp_path, monkeypatch, document, content, place, docume
     ("line", "message"),
     [
         ("[1, 2]", "a JSON list; every line must be one JSON object"),
-        ("plain text", "not JSON (Expecting value: line 1 column 1 (char 0)); every line must be one JSON object"),
+        (
+            "plain text",
+            (
+                "not JSON (Expecting value: line 1 column 1 (char 0)); "
+                "every line must be one JSON object"
+            ),
+        ),
         ("[" * 100_000, "not JSON ("),
         ('{"body": "x", "id": 3}', "no field 'text', but 'body', 'id'; choose one with --field"),
         ("{}", "no field 'text', but none at all; choose one with --field"),
-        (json.dumps({f"field\n{number}" + "x" * 9999: 1 for number in range(99)}), "no field 'text', but 'field\\n0xx"),
+        (
+            json.dumps({f"field\n{number}" + "x" * 9999: 1 for number in range(99)}),
+            "no field 'text', but 'field\\n0xx",
+        ),
         ('{"text": ["x"]}', "field 'text' is list, not a string; choose another with --field"),
         ('{"text": null}', "an empty document; leave such documents out with --errors=replace"),
-        ('{"text": " \\n\\n "}', "an empty document; leave such documents out with --errors=replace"),
-        ('{"text": "a\\u0000b"}', "a NUL or half a surrogate pair in the text; continue with --errors=replace"),
-        ('{"text": "\\ud800"}', "a NUL or half a surrogate pair in the text; continue with --errors=replace"),
+        (
+            '{"text": " \\n\\n "}',
+            "an empty document; leave such documents out with --errors=replace",
+        ),
+        (
+            '{"text": "a\\u0000b"}',
+            "a NUL or half a surrogate pair in the text; continue with --errors=replace",
+        ),
+        (
+            '{"text": "\\ud800"}',
+            "a NUL or half a surrogate pair in the text; continue with --errors=replace",
+        ),
     ],
 )
 def test_bad_json(tmp_path, line, message):
@@ -231,7 +354,13 @@ def test_bad_json(tmp_path, line, message):
 
 
 def test_json_goes_on_with_replace(tmp_path):
-    lines = ['{"text": ""}', '{"text": "a\\u0000b"}', "", '{"text": "\\ud800x"}', '{"text": "\\ud83d\\ude00"}']
+    lines = [
+        '{"text": ""}',
+        '{"text": "a\\u0000b"}',
+        "",
+        '{"text": "\\ud800x"}',
+        '{"text": "\\ud83d\\ude00"}',
+    ]
     documents, reader = _documents(tmp_path, "\n".join(lines), errors="replace", suffix="jsonl")
     assert documents == [[["a\ufffdb"]], [["\ufffdx"]], [["\U0001f600"]]]
     assert (reader.replaced, reader.empty) == (2, 1)

@@ -28,7 +28,11 @@ def _text(number):
 
 
 def _document(number):
-    return [[f"Title {number}"], [f"First line of {number}.", "Second line."], ["Last paragraph e."]]
+    return [
+        [f"Title {number}"],
+        [f"First line of {number}.", "Second line."],
+        ["Last paragraph e."],
+    ]
 
 
 class XlnetArticles(tfds.core.GeneratorBasedBuilder):
@@ -44,7 +48,10 @@ class XlnetArticles(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(0, COUNT), "validation": self._generate_examples(COUNT, COUNT + 3)}
+        return {
+            "train": self._generate_examples(0, COUNT),
+            "validation": self._generate_examples(COUNT, COUNT + 3),
+        }
 
     def _generate_examples(self, start, end):
         for number in range(start, end):
@@ -55,7 +62,9 @@ class XlnetArticles(tfds.core.GeneratorBasedBuilder):
 def data_dir(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("tfds"))
     shards = tfds.download.DownloadConfig(num_shards=3)
-    XlnetArticles(data_dir=folder, file_format="array_record").download_and_prepare(download_config=shards)
+    XlnetArticles(data_dir=folder, file_format="array_record").download_and_prepare(
+        download_config=shards
+    )
     return folder
 
 
@@ -96,10 +105,14 @@ def test_by_name(data_dir, name, numbers):
 
 def test_fields(data_dir):
     ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
-    with pytest.raises(BadInput, match=r"example 0: no field 'body', but 'number', 'text', 'words'; .*--field"):
+    with pytest.raises(
+        BadInput, match=r"example 0: no field 'body', but 'number', 'text', 'words'; .*--field"
+    ):
         next(_reader("body").documents(part))
     for field in ("number", "words"):
-        with pytest.raises(BadInput, match=f"example 0: field '{field}' is not one text; .*--field"):
+        with pytest.raises(
+            BadInput, match=f"example 0: field '{field}' is not one text; .*--field"
+        ):
             next(_reader(field).documents(part))
 
 
@@ -108,7 +121,9 @@ def test_configs_and_versions(data_dir, tmp_path):
         _copy(data_dir, tmp_path / "plain" / place)
     (source,) = find_sources(["tfds:plain:validation"], str(tmp_path))
     assert source.path == f"tfds:{tmp_path}/plain/10.0.0:validation"
-    with pytest.raises(BadInput, match=r"version 2.0.0 is not built in .*/plain, only 1.0.0, 9.0.0, 10.0.0"):
+    with pytest.raises(
+        BadInput, match=r"version 2.0.0 is not built in .*/plain, only 1.0.0, 9.0.0, 10.0.0"
+    ):
         find_sources(["tfds:plain:2.0.0"], str(tmp_path))
     _copy(data_dir, tmp_path / "wiki" / "20230601.en" / "1.0.0")
     (source,) = find_sources(["tfds:wiki/20230601.en"], str(tmp_path))
@@ -138,13 +153,18 @@ def test_other_formats_are_refused(data_dir, tmp_path, other):
     folder = _copy(data_dir, tmp_path / "old" / "1.0.0")
     info = json.loads((folder / "dataset_info.json").read_text())
     (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": other}))
-    with pytest.raises(BadInput, match=rf"{folder} is written as {other}; .* `tfds build --file_format=array_record`"):
+    with pytest.raises(
+        BadInput,
+        match=rf"{folder} is written as {other}; .* `tfds build --file_format=array_record`",
+    ):
         find_sources(["tfds:old"], str(tmp_path))
     # What a conversion leaves: both formats, side by side.
     both = {"fileFormat": other, "alternativeFileFormats": ["array_record"]}
     (folder / "dataset_info.json").write_text(json.dumps(info | both))
     ((part,),) = plan(find_sources(["tfds:old:validation"], str(tmp_path)), 10**9, "line")
-    assert list(_reader().documents(part)) == [_document(number) for number in range(COUNT, COUNT + 3)]
+    assert list(_reader().documents(part)) == [
+        _document(number) for number in range(COUNT, COUNT + 3)
+    ]
 
 
 def test_damaged_data_sets(data_dir, tmp_path):
@@ -170,8 +190,16 @@ def test_damaged_data_sets(data_dir, tmp_path):
 
 
 def test_the_options_of_the_command_line(data_dir, tmp_path):
-    words = ["prepare", "--tfds=xlnet_articles:validation", f"--data_dir={data_dir}", f"--output={tmp_path}/c",
-             "--field=text", "--workers=1", "--heldout=0", f"--tokenizer={data.tokenizer_path()}"]  # fmt: skip
+    words = [
+        "prepare",
+        "--tfds=xlnet_articles:validation",
+        f"--data_dir={data_dir}",
+        f"--output={tmp_path}/c",
+        "--field=text",
+        "--workers=1",
+        "--heldout=0",
+        f"--tokenizer={data.tokenizer_path()}",
+    ]
     assert main(words) == 0
     assert Corpus(f"{tmp_path}/c").manifest["splits"]["train"]["documents"] == 3
 

@@ -2,9 +2,10 @@
 
     python tests/launch/reference/make.py [gcloud kubectl xpk sbatch gcluster docker]
 
-Without names: every program on PATH. A table is PROGRAM_COMMAND.txt: its line `words LEAST-MOST` stays, its flags
-become those of the help. For a new command make a file with that line first. Versions and dates are in SOURCES.md
-alone; a program older than there is refused, and nothing is written.
+Without names: every program on PATH. A table is PROGRAM_COMMAND.txt: its line `words LEAST-MOST`
+stays, its flags become those of the help. For a new command make a file with that line first.
+Versions and dates are in SOURCES.md alone; a program older than there is refused, and nothing is
+written.
 """
 
 import datetime
@@ -18,14 +19,21 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = {
-    "gcloud": "gcloud version", "kubectl": "kubectl version --client", "xpk": "xpk version",
-    "sbatch": "sbatch --version", "gcluster": "gcluster --version", "docker": "docker buildx version",
-}  # fmt: skip
-ROW = r"(?m)^\| {} \| (\S+) \| (\S+) \|"  # of the table in SOURCES.md; a version of - is older than all
+    "gcloud": "gcloud version",
+    "kubectl": "kubectl version --client",
+    "xpk": "xpk version",
+    "sbatch": "sbatch --version",
+    "gcluster": "gcluster --version",
+    "docker": "docker buildx version",
+}
+# Of the table in SOURCES.md; a version of - is older than all.
+ROW = r"(?m)^\| {} \| (\S+) \| (\S+) \|"
 
 
 def flags_of(text: str) -> list[str]:
-    """The flags in the help of gcloud (markdown), kubectl, cobra, argparse or sbatch: `--flag=` takes a value."""
+    """The flags in the help of gcloud (markdown), kubectl, cobra, argparse or sbatch: `--flag=`
+    takes a value.
+    """
     found = set()
     specs = re.findall(r"^\*(-.*?):{2,}$", text, re.MULTILINE)
     specs = [re.sub(r"[*]|\[no-\]|; default=.*", "", spec) for spec in specs]
@@ -33,19 +41,26 @@ def flags_of(text: str) -> list[str]:
     for spec in specs:
         names = re.findall(r"(?:^|, )(--?[A-Za-z][\w-]*)", spec)
         rest = re.sub(r"(?:^|, )--?[A-Za-z][\w-]*", "", spec).strip()
-        value = bool(rest) and rest not in ("=true", "=false")  # kubectl prints the default of a switch
+        # kubectl prints the default of a switch.
+        value = bool(rest) and rest not in ("=true", "=false")
         found |= {name + "=" * value for name in names}
         found |= {name for name in names if rest.startswith("[=")}  # an optional value
     return sorted(found - {"--help", "-h"})
 
 
 def run(command: str) -> str:
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as slurm:  # sbatch prints no help without one
+    # sbatch prints no help without one.
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as slurm:
         slurm.write("ClusterName=none\nSlurmctldHost=localhost\n")
         slurm.flush()
         environment = os.environ | {"SLURM_CONF": slurm.name, "COLUMNS": "200"}
         done = subprocess.run(
-            command.split(), env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            command.split(),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         sys.exit(f"make.py: {command} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
@@ -55,7 +70,11 @@ def run(command: str) -> str:
 def help_of(command: str) -> str:
     if command == "kubectl":
         return run("kubectl options")
-    return run(f"{command} --document=style=markdown" if command.startswith("gcloud") else f"{command} --help")
+    return run(
+        f"{command} --document=style=markdown"
+        if command.startswith("gcloud")
+        else f"{command} --help"
+    )
 
 
 def numbers(version: str) -> list[int]:
@@ -64,7 +83,9 @@ def numbers(version: str) -> list[int]:
 
 def main(programs: list[str]) -> None:
     if unknown := set(programs) - set(VERSION):
-        sys.exit(f"make.py: no tables of {', '.join(sorted(unknown))}; there are {', '.join(VERSION)}")
+        sys.exit(
+            f"make.py: no tables of {', '.join(sorted(unknown))}; there are {', '.join(VERSION)}"
+        )
     programs = programs or [program for program in VERSION if shutil.which(program)]
     if missing := [program for program in programs if not shutil.which(program)]:
         sys.exit(f"make.py: {', '.join(missing)} not on PATH")
@@ -75,7 +96,10 @@ def main(programs: list[str]) -> None:
         if not version or not row:
             sys.exit(f"make.py: no version of {program}, or no row in SOURCES.md")
         if numbers(version[0]) < numbers(row[1]):
-            sys.exit(f"make.py: {program} {version[0]} is older than the tables, which are of {row[1]} ({row[2]})")
+            sys.exit(
+                f"make.py: {program} {version[0]} is older than the tables, "
+                f"which are of {row[1]} ({row[2]})"
+            )
         row = f"| {program} | {version[0]} | {datetime.date.today()} |"
         sources = re.sub(ROW.format(program), row, sources)
         for table in sorted(HERE.glob(f"{program}*.txt")):

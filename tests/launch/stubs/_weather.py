@@ -1,8 +1,9 @@
 """A cloud that remembers what exists and fails at random, drawn from the seed in `weather.json`.
 
-It runs out of capacity, answers UNAVAILABLE before and after it has done what was asked, breaks connections, preempts
-machines while they train and between, and makes machines with a host that never answers. What a command to a host draws
-does not depend on the commands to other hosts at the same time.
+It runs out of capacity, answers UNAVAILABLE before and after it has done what was asked, breaks
+connections, preempts machines while they train and between, and makes machines with a host that
+never answers. What a command to a host draws does not depend on the commands to other hosts at the
+same time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ import _stub
 
 PATH = _stub.HERE / "weather.json"
 READY = {"tpu-vm": "READY", "queued-resources": "ACTIVE", "managed": "RUNNING"}
-COMING = {"tpu-vm": ["CREATING"], "queued-resources": ["WAITING_FOR_RESOURCES"], "managed": ["CREATING"]}
-GONE = {"tpu-vm": ["PREEMPTED"], "queued-resources": ["SUSPENDING", "SUSPENDED"], "managed": ["STOPPING", "EMPTY"]}
+COMING = {
+    "tpu-vm": ["CREATING"],
+    "queued-resources": ["WAITING_FOR_RESOURCES"],
+    "managed": ["CREATING"],
+}
+GONE = {
+    "tpu-vm": ["PREEMPTED"],
+    "queued-resources": ["SUSPENDING", "SUSPENDED"],
+    "managed": ["STOPPING", "EMPTY"],
+}
 # A request or a group may also end without machines.
 FAILED = {"queued-resources": "FAILED", "managed": "FAILED HOST_STOCKOUT"}
 
@@ -30,7 +39,13 @@ FAILED = {"queued-resources": "FAILED", "managed": "FAILED HOST_STOCKOUT"}
 def cloud() -> Iterator[dict[str, Any]]:
     with open(PATH, "r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = {"calls": 0, "states": ["absent"], "parts": [], "mute": False, "hosts": 1} | json.load(file)
+        found = {
+            "calls": 0,
+            "states": ["absent"],
+            "parts": [],
+            "mute": False,
+            "hosts": 1,
+        } | json.load(file)
         try:
             yield found
         finally:
@@ -50,7 +65,9 @@ def wipe() -> None:
 
 
 def before(group: str, verb: str, name: str) -> str:
-    """What a command changes; returns the state. `instance-templates` and `resource-policies` are parts of a launch."""
+    """What a command changes; returns the state. `instance-templates` and `resource-policies` are
+    parts of a launch.
+    """
     kind = "managed" if group == "compute" else group  # ssh to a host of a group
     with cloud() as now:
         if verb in ("scp", "ssh"):
@@ -117,7 +134,9 @@ def delete(now: dict[str, Any], draw: random.Random, group: str) -> None:
 
 
 def after(group: str, verb: str, name: str, command: str, code: int) -> int:
-    """The end of a command over ssh: the machine was preempted, or the connection broke, or its own code."""
+    """The end of a command over ssh: the machine was preempted, or the connection broke, or its own
+    code.
+    """
     if verb != "ssh" or "xlnet_startup" not in command:
         return code
     with cloud() as now:

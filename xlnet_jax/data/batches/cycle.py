@@ -12,18 +12,21 @@ import numpy as np
 from xlnet_jax.data.batches import spans
 
 RESOLUTION = 10_000
-"""Places of a cycle, before division by the common divisor: weights are exact to one part in ten thousand."""
+"""Places of a cycle, before division by the common divisor: weights are exact to one part in ten
+thousand.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
+    """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers
+    allow.
 
         number n  ->  place p = n mod L of round n // L
                   ->  corpus c = order[p], its block (n // L) k_c + before[p]
 
-    Nothing is random: after any n blocks every corpus has had its share of them, within one or two blocks. `counts[c]`
-    is k_c, the number of places of corpus c, at least one; L is their sum.
+    Nothing is random: after any n blocks every corpus has had its share of them, within one or two
+    blocks. `counts[c]` is k_c, the number of places of corpus c, at least one; L is their sum.
     """
 
     counts: tuple[int, ...]
@@ -40,18 +43,23 @@ class Cycle:
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The corpus of each place, and the number of earlier places of this corpus, int64 [L] each; `counts`."""
+        """The corpus of each place, and the number of earlier places of this corpus, int64 [L]
+        each; `counts`.
+        """
         counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
         order, before = np.zeros((2, self.length), np.int64)
         for place in range(self.length):
-            # The corpus that is most behind its share, times L to stay in whole numbers; the first one at a tie.
+            # The corpus that is most behind its share, times L to stay in whole numbers; the first
+            # one at a tie.
             corpus = np.argmax(counts * (place + 1) - dealt * self.length)
             order[place], before[place] = corpus, dealt[corpus]
             dealt[corpus] += 1
         return order, before, counts
 
     def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each block number, and its block number within that corpus; int64 [B] each."""
+        """The corpus of each block number, and its block number within that corpus; int64 [B]
+        each.
+        """
         order, before, counts = self._tables
         round_B, place_B = np.divmod(numbers_B, self.length)
         corpus_B = order[place_B]
@@ -60,10 +68,14 @@ class Cycle:
     def dealt(self, number: int) -> np.ndarray:
         """Of each corpus how many block numbers are before `number`, int64 [C]."""
         order, _, counts = self._tables
-        return number // self.length * counts + np.bincount(order[: number % self.length], minlength=len(counts))
+        return number // self.length * counts + np.bincount(
+            order[: number % self.length], minlength=len(counts)
+        )
 
     def most(self, count: int) -> list[int]:
-        """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
+        """For each corpus the maximal number of blocks it gets among any `count` consecutive
+        numbers.
+        """
         rounds, rest = divmod(count, self.length)
         order, _, counts = self._tables
         earlier = spans.before(np.tile(order == np.arange(len(self.counts))[:, None], 2))
@@ -81,6 +93,8 @@ def from_weights(weights: Sequence[float]) -> Cycle:
     exact = shares / shares.sum() * RESOLUTION
     counts = np.maximum(1, np.floor(exact)).astype(int)
     # The remaining places go to the largest remainders.
-    for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:
+    for corpus in np.argsort(counts - exact, kind="stable")[
+        : max(0, RESOLUTION - int(counts.sum()))
+    ]:
         counts[corpus] += 1
     return Cycle(tuple((counts // math.gcd(*counts.tolist())).tolist()))

@@ -12,10 +12,11 @@
     mdm  [ R = T tokens ]                              any number of them is masked
          [CLS][ R = T - 2 tokens ][SEP]                bert, albert, roberta
 
-In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
-factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network A and B are the window
-itself. The objectives differ only in the ranks of the positions and in the tokens fed at the targets: the model gets
-the same Batch type. All rows of a batch are built together, in numpy.
+In `plm` A starts right after the reuse window. The window and the rest have separate targets and
+separate factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network
+A and B are the window itself. The objectives differ only in the ranks of the positions and in the
+tokens fed at the targets: the model gets the same Batch type. All rows of a batch are built
+together, in numpy.
 """
 
 from __future__ import annotations
@@ -36,24 +37,33 @@ from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
 
 FURTHER = 0.5
-"""Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple Targets")."""
+"""Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple
+Targets").
+"""
 
 
 def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
     """Of `plm`: divides the targets between the two parts in proportion to their lengths."""
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
-    return SegmentLayout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
+    return SegmentLayout(
+        data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second
+    )
 
 
 def check(text: Corpus, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for an example; see `Objective.shortest`."""
     pairs = config.model.member.positions_at_input and config.objective.masks and config.data.pairs
     if pairs == "next" and text.documents < 2:
-        raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
+        raise BadInput(
+            f"{name} is one document, but data.pairs=next needs another "
+            "one for B; use order or none"
+        )
     need, what = config.objective.shortest(config)
     if text.tokens < need:
-        raise BadInput(f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter "
-                       "data.segment_len")  # fmt: skip
+        raise BadInput(
+            f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; "
+            "use more text or a shorter data.segment_len"
+        )
 
 
 class ExampleBuilder(NamedTuple):
@@ -65,9 +75,12 @@ class ExampleBuilder(NamedTuple):
     name: str
     step: int
 
-    def draws(self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0) -> list[np.ndarray]:
-        """Uniform draws per row: as many as each of `needs`, and `fresh` ones, which an example that comes again has
-        not again."""
+    def draws(
+        self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0
+    ) -> list[np.ndarray]:
+        """Uniform draws per row: as many as each of `needs`, and `fresh` ones, which an example
+        that comes again has not again.
+        """
         seed, fixed = self.config.seeds.data, sum(needs)
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
         if (again_B := compat.repeated(self.config.compat, where)) is not None:
@@ -76,20 +89,31 @@ class ExampleBuilder(NamedTuple):
 
     def draws_needed(self, length: int) -> int:
         """Number of draws that `targets` takes for `length` positions."""
-        return spans.draws_needed(length, self.config.data.mask_group_size, self.config.data.masks_per_group)
+        return spans.draws_needed(
+            length, self.config.data.mask_group_size, self.config.data.masks_per_group
+        )
 
-    def targets(self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray) -> np.ndarray:
+    def targets(
+        self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray
+    ) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
         data = self.config.data
-        # Words exist in the text's own order only: reversed rows are flipped to find spans, and flipped back after.
+        # Words exist in the text's own order only: reversed rows are flipped to find spans, and
+        # flipped back after.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
         text_only = _is_text(natural, self.tokenizer.special)
         covered, kind = compat.spans(self.config.compat, text_only, data.spans)
         mask = spans.sample(
-            self.tokenizer.word_start[natural], covered, goal, draws_BX,
-            max_span=data.max_span, alpha=data.mask_group_size, beta=data.masks_per_group, kind=kind,
-        )  # fmt: skip
+            self.tokenizer.word_start[natural],
+            covered,
+            goal,
+            draws_BX,
+            max_span=data.max_span,
+            alpha=data.mask_group_size,
+            beta=data.masks_per_group,
+            kind=kind,
+        )
         mask &= text_only
         return np.where(turned_B1, mask[:, ::-1], mask)
 
@@ -100,15 +124,25 @@ def _is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
 
 
 def ranks(
-    tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT: np.ndarray, special: SpecialIds
+    tokens_BT: np.ndarray,
+    target_BT: np.ndarray,
+    reuse_len: int,
+    draws_BT: np.ndarray,
+    special: SpecialIds,
 ) -> np.ndarray:
-    """The factorisation order, int32 [B, T]: context -1; targets and SEP/CLS a random place in their half.
+    """The factorisation order, int32 [B, T]: context -1; targets and SEP/CLS a random place in
+    their half.
 
-    The ranks of the second half are R + 1 higher: all of it sees all of the first half, and the first half sees none
-    of it (`_local_perm` of the original with perm_size = the length of a half).
+    The ranks of the second half are R + 1 higher: all of it sees all of the first half, and the
+    first half sees none of it (`_local_perm` of the original with perm_size = the length of a
+    half).
     """
     order_BT = np.concatenate(
-        [np.argsort(np.argsort(half, axis=1), axis=1) for half in np.split(draws_BT, [reuse_len], axis=1)], axis=1
+        [
+            np.argsort(np.argsort(half, axis=1), axis=1)
+            for half in np.split(draws_BT, [reuse_len], axis=1)
+        ],
+        axis=1,
     )
     rank_BT = np.where(target_BT | ~_is_text(tokens_BT, special), order_BT, -1)
     rank_BT[:, reuse_len:] += reuse_len + 1
@@ -116,10 +150,21 @@ def ranks(
 
 
 def build(
-    text: Corpus, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    text: Corpus,
+    tokenizer: Tokenizer,
+    config: Config,
+    where: Windows,
+    *,
+    name: str,
+    step: int,
+    rows: np.ndarray,
 ) -> Batch:
-    """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the key of the draws."""
-    return BUILDERS[config.objective.examples](ExampleBuilder(text, tokenizer, config, name, step), where, rows)
+    """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the
+    key of the draws.
+    """
+    return BUILDERS[config.objective.examples](
+        ExampleBuilder(text, tokenizer, config, name, step), where, rows
+    )
 
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -133,41 +178,66 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
     )
 
-    tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
-    pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
-                         data.positive_pair_rate, data.pairs)  # fmt: skip
+    tokens_BX, starts_BX = read_in_order(
+        builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2
+    )
+    pairs = choose_pairs(
+        builder.text,
+        where,
+        tokens_BX[:, R:],
+        starts_BX[:, R:],
+        shape,
+        pair_draws,
+        data.positive_pair_rate,
+        data.pairs,
+    )
     joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
     cls_B1 = np.full((len(rows), 1), builder.tokenizer.special.cls)
     tokens_BT = np.concatenate([tokens_BX[:, :R], joined_BY, cls_B1], axis=1)
-    segments_BT = np.concatenate([np.zeros((len(rows), R), int), segments_BY, np.full_like(cls_B1, 2)], axis=1)
+    segments_BT = np.concatenate(
+        [np.zeros((len(rows), R), int), segments_BY, np.full_like(cls_B1, 2)], axis=1
+    )
     target_BT = np.concatenate(
-        [builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
-         builder.targets(tokens_BT[:, R:], where.direction_B, shape.second_goal, second_draws)], axis=1
-    )  # fmt: skip
+        [
+            builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
+            builder.targets(tokens_BT[:, R:], where.direction_B, shape.second_goal, second_draws),
+        ],
+        axis=1,
+    )
     rank_BT = ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special)
     return _batch(where, tokens_BT, segments_BT, rank_BT, target_BT, data.num_predict, T - 1, pairs)
 
 
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
+    """Text that is ranked as a whole. All of it enters the memory, and none of it is text of
+    another step.
+    """
     data = builder.config.data
     T, law = data.segment_len, orders.LAWS[data.factorization_order]
     rank_BT = law.ranks(*builder.draws(where, rows, fresh=1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
-    return _batch(where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1)
+    return _batch(
+        where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1
+    )
 
 
 def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Masked diffusion: the law `uniform`, without an order. n of the R tokens are MASK, n uniform from 1 to R."""
+    """Masked diffusion: the law `uniform`, without an order. n of the R tokens are MASK, n uniform
+    from 1 to R.
+    """
     data, special = builder.config.data, builder.tokenizer.special
     text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
-    target_BR = orders.LAWS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len)) >= 0
+    target_BR = (
+        orders.LAWS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len)) >= 0
+    )
     # What is around the text is no target.
     around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))
     tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
     target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
     batch = _batch(where, tokens_BT, none_BT, none_BT, target_BT, data.num_predict, 0)
-    return dataclasses.replace(batch, tokens=np.where(target_BT, special.mask, tokens_BT).astype(np.int32))
+    return dataclasses.replace(
+        batch, tokens=np.where(target_BT, special.mask, tokens_BT).astype(np.int32)
+    )
 
 
 def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -177,29 +247,45 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     data, T, B = config.data, config.data.segment_len, len(rows)
     shape = SegmentLayout(T, 0, config.model.memory_len, 0, data.num_predict)
     tot = shape.budget
-    pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, 4, builder.draws_needed(T), 2 * T)
+    pair_draws, target_draws, corrupt_draws, _ = builder.draws(
+        where, rows, 4, builder.draws_needed(T), 2 * T
+    )
     # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
     pairs = choose_pairs(
-        builder.text, where, text_BX, starts_BX, shape, pair_draws, data.positive_pair_rate, data.pairs
+        builder.text,
+        where,
+        text_BX,
+        starts_BX,
+        shape,
+        pair_draws,
+        data.positive_pair_rate,
+        data.pairs,
     )
     joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
     tokens_BT = np.concatenate([np.full((B, 1), builder.tokenizer.special.cls), joined_BY], axis=1)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
     segments_BT = np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1)
-    batch = _batch(where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs)
+    batch = _batch(
+        where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs
+    )
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the whole window."""
+    """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the
+    whole window.
+    """
     data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
     T, R = data.segment_len, data.reuse_len
     of_pair = 0 if data.pairs == "none" else whole_sentences.draws_needed(R)
     pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, of_pair, 2 * T, 2 * T)
     if data.pairs == "none":
         whole_B, none_B = np.full(B, R), np.zeros(B, bool)
-        pairs, length_B = Pairs(whole_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B), whole_B
+        pairs, length_B = (
+            Pairs(whole_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B),
+            whole_B,
+        )
     else:
         pairs, length_B = whole_sentences.choose(builder.text, where, R, pair_draws, data)
     column, first_sep_B1 = np.arange(T)[None, :], 1 + pairs.a_len_B[:, None]
@@ -218,7 +304,16 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     starts_BT |= data.spans == "random"
     most = 1 if data.spans == "random" else data.max_span
     target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
-    batch = _batch(where, tokens_BT, of_b_BT, np.where(used_BT, 0, NEVER), target_BT, data.num_predict, 0, pairs)
+    batch = _batch(
+        where,
+        tokens_BT,
+        of_b_BT,
+        np.where(used_BT, 0, NEVER),
+        target_BT,
+        data.num_predict,
+        0,
+        pairs,
+    )
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
@@ -228,7 +323,9 @@ def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     tokens_BN = tokens_BN.astype(np.int32)
-    text = forward_text(tokens_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT, tokens_BN[:, 1 : T + 1])
+    text = forward_text(
+        tokens_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT, tokens_BN[:, 1 : T + 1]
+    )
     return dataclasses.replace(
         text,
         direction=where.direction_B,
@@ -239,21 +336,33 @@ def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     )
 
 
-def _auxiliary(builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndarray) -> Auxiliary | None:
-    """Training's losses of lower layers and further targets, as data: so they are functions of the step.
+def _auxiliary(
+    builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndarray
+) -> Auxiliary | None:
+    """Training's losses of lower layers and further targets, as data: so they are functions of the
+    step.
 
-    Layer l of n stops after l / (2n) of the training: the lowest first, all but the last after half of it.
+    Layer l of n stops after l / (2n) of the training: the lowest first, all but the last after half
+    of it.
     """
     model, data, steps = builder.config.model, builder.config.data, builder.config.train.steps
     if builder.name != "train" or not (model.layer_losses or data.multi_token_prediction > 1):
         return None
     n, T = model.layers, data.segment_len
-    trains_L = builder.step * 2 * n < steps * np.arange(1, n + 1) if model.layer_losses else np.zeros(n, bool)
+    trains_L = (
+        builder.step * 2 * n < steps * np.arange(1, n + 1)
+        if model.layer_losses
+        else np.zeros(n, bool)
+    )
     trains_L[-1] = True
-    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.multi_token_prediction - 1)]).astype(np.float32)
+    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.multi_token_prediction - 1)]).astype(
+        np.float32
+    )
     further = [tokens_BN[:, k : k + T] for k in range(2, data.multi_token_prediction + 1)]
     return Auxiliary(
-        tokens=np.stack(further, axis=1).astype(np.int32) if further else np.zeros((len(tokens_BN), 0, T), np.int32),
+        tokens=np.stack(further, axis=1).astype(np.int32)
+        if further
+        else np.zeros((len(tokens_BN), 0, T), np.int32),
         weights=weights_LA * exists_B.astype(np.float32)[:, None, None],
     )
 
@@ -267,23 +376,42 @@ def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
     return np.where((column == first_sep) | (column == budget + 1), sep, tokens), of_b.astype(int)
 
 
-def _corrupted(batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray) -> Batch:
-    """Replaces the targets: most by MASK, some by a random piece; the others stay as they are (BERT, section 3.1)."""
+def _corrupted(
+    batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
+) -> Batch:
+    """Replaces the targets: most by MASK, some by a random piece; the others stay as they are
+    (BERT, section 3.1).
+    """
     data, tokenizer = builder.config.data, builder.tokenizer
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
-    random_V = tokenizer.text_ids if data.random_pieces == "text" else np.arange(len(tokenizer.word_start))
+    random_V = (
+        tokenizer.text_ids if data.random_pieces == "text" else np.arange(len(tokenizer.word_start))
+    )
     any_BT = random_V[(piece_BT * len(random_V)).astype(int)]
     changed = data.mask_share + data.random_share
-    fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask,
-                      np.where(kind_BT < changed, any_BT, batch.tokens))  # fmt: skip
-    return dataclasses.replace(batch, tokens=np.where(target_BT, fed_BT, batch.tokens).astype(np.int32))
+    fed_BT = np.where(
+        kind_BT < data.mask_share,
+        tokenizer.special.mask,
+        np.where(kind_BT < changed, any_BT, batch.tokens),
+    )
+    return dataclasses.replace(
+        batch, tokens=np.where(target_BT, fed_BT, batch.tokens).astype(np.int32)
+    )
 
 
 def _batch(
-    where: Windows, tokens_BT: np.ndarray, segments_BT: np.ndarray, rank_BT: np.ndarray, target_BT: np.ndarray,
-    slots: int, summary: int, pairs: Pairs | None = None,
-) -> Batch:  # fmt: skip
-    """The Batch that predicts the tokens at the targets, up to `slots` of them; without pairs no label has a weight."""
+    where: Windows,
+    tokens_BT: np.ndarray,
+    segments_BT: np.ndarray,
+    rank_BT: np.ndarray,
+    target_BT: np.ndarray,
+    slots: int,
+    summary: int,
+    pairs: Pairs | None = None,
+) -> Batch:
+    """The Batch that predicts the tokens at the targets, up to `slots` of them; without pairs no
+    label has a weight.
+    """
     # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
     used_BP = np.arange(slots)[None, :] < target_BT.sum(axis=1, keepdims=True)

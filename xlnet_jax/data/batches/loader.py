@@ -1,8 +1,9 @@
-"""Grain reads, builds and prefetches batches; the content of a batch is a function of the step alone.
+"""Grain reads, builds and prefetches batches; the content of a batch is a function of the step
+alone.
 
-A loader is a random-access Grain dataset whose element i is one whole dispatch (K stacked batches). It has no state to
-save: a resumed run opens it at the step it has reached. Threads, worker processes and prefetch depth change when a
-batch is built, never its content.
+A loader is a random-access Grain dataset whose element i is one whole dispatch (K stacked batches).
+It has no state to save: a resumed run opens it at the step it has reached. Threads, worker
+processes and prefetch depth change when a batch is built, never its content.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class TrainingData(Protocol):
         """Which windows of which part the rows of a step read."""
         ...
 
-    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Any:
+    def build(
+        self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    ) -> Any:
         """The batch that `where` describes: a pytree of numpy arrays with rows first."""
         ...
 
@@ -78,7 +81,8 @@ class Dispatches(Protocol):
 class TrainDispatches:
     """Dispatch number i of a run: the batches of up to K consecutive steps, cut at multiples of K.
 
-    `rows` of the global batch are those that this host feeds; `stop` is the first step that is not built.
+    `rows` of the global batch are those that this host feeds; `stop` is the first step that is not
+    built.
     """
 
     data: TrainingData
@@ -115,10 +119,12 @@ class TrainDispatches:
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutDispatches:
-    """Dispatch number i of an evaluation: windows of `batch_size` rows; every draw is keyed by (window, block).
+    """Dispatch number i of an evaluation: windows of `batch_size` rows; every draw is keyed by
+    (window, block).
 
-    It has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to the next dispatch. The rows
-    of a group end before the next group starts. `rows` of each group are those that this host feeds.
+    It has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to the
+    next dispatch. The rows of a group end before the next group starts. `rows` of each group are
+    those that this host feeds.
     """
 
     mixture: Mixture
@@ -133,7 +139,9 @@ class HeldoutDispatches:
         lengths = self.reading.rows_S3[:, 2]
         groups = range(0, len(lengths), self.batch_size)
         longest = {group: int(lengths[group : group + self.batch_size].max()) for group in groups}
-        return [(group, first) for group in groups for first in range(0, longest[group], self.windows)]
+        return [
+            (group, first) for group in groups for first in range(0, longest[group], self.windows)
+        ]
 
     @property
     def windows(self) -> int:
@@ -155,7 +163,9 @@ class HeldoutDispatches:
         batches = []
         for window in range(first, first + self.windows):
             where = self.reading.locate(group + self.rows, window)
-            batch = self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B)
+            batch = self.mixture.build(
+                self.config, where, name="heldout", step=window, rows=where.block_B
+            )
             if self.config.objective.causal:
                 # The text is a circle: the last segment reads past its end, to its start.
                 targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B
@@ -166,7 +176,9 @@ class HeldoutDispatches:
 
 
 def start_worker(*_: int) -> None:
-    """Ignores signals to the whole process group: the trainer needs its workers until it has saved."""
+    """Ignores signals to the whole process group: the trainer needs its workers until it has
+    saved.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
@@ -181,7 +193,8 @@ def kill_workers() -> None:
 def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, None]:
     """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
-    Raises BadInput: a shard is damaged, or the shared memory for batches is full. RestartMe: a worker was killed.
+    Raises BadInput: a shard is damaged, or the shared memory for batches is full. RestartMe: a
+    worker was killed.
     """
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
@@ -189,26 +202,41 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
         workers = 0  # starting processes for every evaluation takes longer than they save
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
     if not workers:
-        options = grain.ReadOptions(num_threads=data.read_threads, prefetch_buffer_size=data.prefetch)
+        options = grain.ReadOptions(
+            num_threads=data.read_threads, prefetch_buffer_size=data.prefetch
+        )
         yield from dataset.to_iter_dataset(options)
         return
     if not flags.FLAGS.is_parsed():
-        # Grain's workers read an absl flag, but this program does not parse its command line with absl.
+        # Grain's workers read an absl flag, but this program does not parse its command line with
+        # absl.
         flags.FLAGS.mark_as_parsed()
     atexit.register(kill_workers)
-    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
+    options = grain.MultiprocessingOptions(
+        num_workers=workers, per_worker_buffer_size=data.prefetch
+    )
     try:
-        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options, start_worker)
+        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(
+            options, start_worker
+        )
     except (RuntimeError, OSError) as error:
-        # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets SIGBUS.
-        refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
+        # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets
+        # SIGBUS.
+        refused = isinstance(error, OSError) and error.errno in (
+            errno.ENOSPC,
+            errno.EROFS,
+            errno.ENOSYS,
+        )
         if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
             raise BadInput(
-                f"/dev/shm, through which data workers pass batches, is full or cannot be written ({summary(error)}); "
-                "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory), or set a smaller "
+                "/dev/shm, through which data workers pass batches, is full or cannot be written "
+                f"({summary(error)}); give it more room (docker: --shm-size; Kubernetes: an "
+                "emptyDir of medium Memory), or set a smaller "
                 f"data.prefetch={data.prefetch}, or data.workers=0"
             ) from error
         if "terminated unexpectedly" not in str(error):
             raise
-        raise RestartMe(f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
-                        f"resume, with fewer than data.workers={workers} if memory is short") from error  # fmt: skip
+        raise RestartMe(
+            f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command "
+            f"to resume, with fewer than data.workers={workers} if memory is short"
+        ) from error

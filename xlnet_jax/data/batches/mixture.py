@@ -1,4 +1,6 @@
-"""The corpora of a run: one, or several with weights, each of which gives its rows of every batch."""
+"""The corpora of a run: one, or several with weights, each of which gives its rows of every
+batch.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PAGE_CACHE_BYTES = 256_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one corpus."""
+    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one
+    corpus.
+    """
 
     corpora: tuple[Corpus, ...]
     names: tuple[str, ...] = ("",)
@@ -45,7 +49,11 @@ class Mixture:
     def sha256(self) -> str:
         """The corpus's own hash, or for several corpora the hash of their hashes in order."""
         hashes = [corpus.sha256 for corpus in self.corpora]
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+        return (
+            hashes[0]
+            if len(hashes) == 1
+            else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+        )
 
     @property
     def path(self) -> str:
@@ -70,22 +78,34 @@ class Mixture:
         """The training stream."""
         data = config.data
         static, rows_per_block = compat.blocks(config.compat)
-        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static, data.shuffle_len, self.first_window
+        shape = (
+            data.reuse_len,
+            data.windows_per_block,
+            config.seeds.data,
+            static,
+            data.shuffle_len,
+            self.first_window,
+        )
         blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
         return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
-        """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each corpus in `streams`
-        rows, by default at most as many as in training."""
+        """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each
+        corpus in `streams` rows, by default at most as many as in training.
+        """
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
         if not config.objective.causal:
             return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
-        return SinglePass.of_streams(tokens, data.segment_len, streams, reach, config.train.batch_size, windows)
+        return SinglePass.of_streams(
+            tokens, data.segment_len, streams, reach, config.train.batch_size, windows
+        )
 
-    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
+    def build(
+        self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    ) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
         order, parts = [], []
         for number, corpus in enumerate(self.corpora):
@@ -93,53 +113,71 @@ class Mixture:
             if own_rows.size:
                 order.append(own_rows)
                 key = {"name": name, "step": step, "rows": rows[own_rows]}
-                parts.append(examples.build(corpus, self.tokenizer, config, where.take(own_rows), **key))
+                parts.append(
+                    examples.build(corpus, self.tokenizer, config, where.take(own_rows), **key)
+                )
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
 
 
-def open_mixture(config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None) -> Mixture:
+def open_mixture(
+    config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None
+) -> Mixture:
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: whether to use `data.weights`; False where they have no effect: a run may be evaluated on other corpora.
+      weighted: whether to use `data.weights`; False where they have no effect: a run may be
+        evaluated on other corpora.
       opened: the other split of the same corpora, if it is open; see `Corpus`.
 
-    Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
-    RestartMe: a bucket does not answer.
+    Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights
+    or each other. RestartMe: a bucket does not answer.
     """
     data = config.data
     paths = data.folders()
     if not paths:
-        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
+        raise BadInput(
+            "data.corpus is empty; give the folder that `xlnet-jax prepare` "
+            "wrote: --config.data.corpus=DIR"
+        )
     if len(set(paths)) < len(paths) or "" in paths:
-        raise BadInput(f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different "
-                       "folders by commas")  # fmt: skip
+        raise BadInput(
+            f"data.corpus={data.corpus} names a folder twice or has an empty name; separate "
+            "different folders by commas"
+        )
     others = opened.corpora if opened else [None] * len(paths)
     corpora = tuple(
-        Corpus(path, split, PAGE_CACHE_BYTES // len(paths), other) for path, other in zip(paths, others, strict=True)
+        Corpus(path, split, PAGE_CACHE_BYTES // len(paths), other)
+        for path, other in zip(paths, others, strict=True)
     )
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.pieces:
             raise BadInput(
-                f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}; "
-                f"set --config.model.vocab_size={corpus.tokenizer.vocab_size + config.model.spare_rows}"
+                f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of "
+                f"{corpus.path}; set --config.model.vocab_size="
+                f"{corpus.tokenizer.vocab_size + config.model.spare_rows}"
             )
         check_pieces(corpus.tokenizer, config, corpus.path)
         if opened is None:
             warn_of_unknown(corpus.manifest, corpus.path)
-        mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
+        mine, first = (
+            (c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0])
+        )
         if mine != first:
-            raise BadInput(f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare "
-                           f"one again with the options of the other and with its {corpus.tokenizer.file_name} as "
-                           "--tokenizer")  # fmt: skip
+            raise BadInput(
+                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; "
+                "prepare one again with the options of the other and with its "
+                f"{corpus.tokenizer.file_name} as --tokenizer"
+            )
     weights = data.weight_list() if weighted else [1] * len(corpora)
     parts = [part.data for part in config.parts]
     for part in parts * weighted:
         if part.weights and len(part.weight_list()) != len(corpora):
-            raise BadInput(f"data.weights={part.weights} has {quantity(len(part.weight_list()), 'number')} for "
-                           f"{len(corpora)} corpora; give one each")  # fmt: skip
+            raise BadInput(
+                f"data.weights={part.weights} has {quantity(len(part.weight_list()), 'number')} "
+                f"for {len(corpora)} corpora; give one each"
+            )
     lengths = {part.reuse_len * part.windows_per_block for part in parts}
     cycle = from_weights(weights or [corpus.tokens for corpus in corpora])
     return Mixture(corpora, _names(paths), cycle, parts[0].reuse_len if len(lengths) == 1 else 0)
@@ -148,4 +186,6 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
 def _names(paths: list[str]) -> tuple[str, ...]:
     """The base names of the folders; the full path where two base names are equal."""
     names = [os.path.basename(path.rstrip("/")) for path in paths]
-    return tuple(name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True))
+    return tuple(
+        name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True)
+    )

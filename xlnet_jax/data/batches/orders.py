@@ -1,16 +1,21 @@
-"""Order laws: which positions of a row are unknown, and in which order they are predicted (`data.factorization_order`).
+"""Order laws: which positions of a row are unknown, and in which order they are predicted
+(`data.factorization_order`).
 
-    spans         XLNet's own: short spans of an example of two halves, A and B, in a random order of each half
-    uniform       the unknown positions in a random order: any-order models are asked for every split of a text
-    left_within   in reading order: a random set with one order of its own (Shih et al. 2022, arXiv 2205.13554)
+    spans         XLNet's own: short spans of an example of two halves, A and B, in a random order
+                  of each half
+    uniform       the unknown positions in a random order: any-order models are asked for every
+                  split of a text
+    left_within   in reading order: a random set with one order of its own (Shih et al. 2022, arXiv
+                  2205.13554)
 
-`spans` has its targets in the module `spans` and its ranks in `examples.ranks`. With the others a row is one block,
-ranked as a whole. Of its T positions n are unknown: n is uniform from 1 to T, and the places are random. The others are
-context, of rank -1, which sees context only; unknown positions have the ranks 0 to n - 1.
+`spans` has its targets in the module `spans` and its ranks in `examples.ranks`. With the others a
+row is one block, ranked as a whole. Of its T positions n are unknown: n is uniform from 1 to T, and
+the places are random. The others are context, of rank -1, which sees context only; unknown
+positions have the ranks 0 to n - 1.
 
-Reading order in a reversed row is from the end of its text to the start. Distances are those of the text in both
-directions, so inside a segment such a row is a forward text whose unknown positions come from right to left; what
-follows the text is in its memory.
+Reading order in a reversed row is from the end of its text to the start. Distances are those of the
+text in both directions, so inside a segment such a row is a forward text whose unknown positions
+come from right to left; what follows the text is in its memory.
 """
 
 from __future__ import annotations
@@ -23,16 +28,20 @@ import numpy as np
 from xlnet_jax.config import DataConfig
 
 Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[str]]
-"""From the settings of a training, which positions of each segment are known, bool [N], and the order of the others, a
-name or positions: in words, what of this question the training has not taught."""
+"""From the settings of a training, which positions of each segment are known, bool [N], and the
+order of the others, a name or positions: in words, what of this question the training has not
+taught.
+"""
 
 
 class OrderLaw(NamedTuple):
-    """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its examples.
+    """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its
+    examples.
 
     Attributes:
-      order: the ranks of the unknown positions, int [B, T], from their places in a random order of all positions, int
-        [B, T], and which are unknown, bool [B, T]. None: an example is not ranked as a whole (`spans`).
+      order: the ranks of the unknown positions, int [B, T], from their places in a random order of
+        all positions, int [B, T], and which are unknown, bool [B, T]. None: an example is not
+        ranked as a whole (`spans`).
       beyond: when to warn.
     """
 
@@ -49,7 +58,9 @@ class OrderLaw(NamedTuple):
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
     def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
-        """The ranks of rows ranked as a whole, int32 [B, T]: -1 if known; from X = 1 + T draws, uniform in [0, 1)."""
+        """The ranks of rows ranked as a whole, int32 [B, T]: -1 if known; from X = 1 + T draws,
+        uniform in [0, 1).
+        """
         assert self.order is not None
         T = draws_BX.shape[1] - 1
         unknown_B1 = 1 + (draws_BX[:, :1] * T).astype(int)
@@ -59,31 +70,54 @@ class OrderLaw(NamedTuple):
         return np.where(unknown_BT, self.order(place_BT, unknown_BT), -1).astype(np.int32)
 
 
-def _beyond_spans(data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]) -> list[str]:
-    """Far more unknown positions than targets in training, or known text farther right of an unknown position than half
-    a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is right, but
-    its memory is there too; here it is on the left.)"""
-    share, trained = max((1 - np.mean(known_N) for known_N in known), default=0.0), data.num_predict / data.segment_len
-    right, most = max(map(_right, known), default=0), max(data.reuse_len, data.segment_len - data.reuse_len)
+def _beyond_spans(
+    data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
+) -> list[str]:
+    """Far more unknown positions than targets in training, or known text farther right of an
+    unknown position than half a segment: a target of the first half sees nothing of the second. (A
+    reversed row sees more of what is right, but its memory is there too; here it is on the left.)
+    """
+    share, trained = (
+        max((1 - np.mean(known_N) for known_N in known), default=0.0),
+        data.num_predict / data.segment_len,
+    )
+    right, most = (
+        max(map(_right, known), default=0),
+        max(data.reuse_len, data.segment_len - data.reuse_len),
+    )
     beyond = []
     if share > 1.5 * trained:
-        beyond.append(f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)")
+        beyond.append(
+            f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)"
+        )
     if right > most:
-        beyond.append(f"known text is up to {right} tokens right of what is unknown (in training {most})")
+        beyond.append(
+            f"known text is up to {right} tokens right of what is unknown (in training {most})"
+        )
     return beyond
 
 
 def _right(known_N: np.ndarray) -> int:
-    """The largest distance from an unknown position to a known one on its right; 0 if there is none."""
+    """The largest distance from an unknown position to a known one on its right; 0 if there is
+    none.
+    """
     known_U = np.flatnonzero(known_N)
     return 0 if known_N.all() else max(0, int(known_U.max(initial=0)) - int(np.argmin(known_N)))
 
 
-def _beyond_left_within(data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]) -> list[str]:
+def _beyond_left_within(
+    data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
+) -> list[str]:
     """Another order than that of training. Reversed rows have the other one."""
     name, both = order if isinstance(order, str) else "given", data.bidirectional
     if not isinstance(order, str):
-        order = "left" if list(order) == sorted(order) else "reversed" if list(order) == sorted(order)[::-1] else name
+        order = (
+            "left"
+            if list(order) == sorted(order)
+            else "reversed"
+            if list(order) == sorted(order)[::-1]
+            else name
+        )
     taught = order in ("left", "reversed") if both else order == "left"
     return [] if taught else [f"order={name} (in training left{' or reversed' * both})"]
 
@@ -91,6 +125,8 @@ def _beyond_left_within(data: DataConfig, known: Sequence[np.ndarray], order: st
 LAWS = {
     "spans": OrderLaw(None, _beyond_spans),
     "uniform": OrderLaw(lambda place_BT, unknown_BT: place_BT, lambda *question: []),
-    "left_within": OrderLaw(lambda place_BT, unknown_BT: np.cumsum(unknown_BT, axis=1) - 1, _beyond_left_within),
+    "left_within": OrderLaw(
+        lambda place_BT, unknown_BT: np.cumsum(unknown_BT, axis=1) - 1, _beyond_left_within
+    ),
 }
 """By the value of `data.factorization_order`."""

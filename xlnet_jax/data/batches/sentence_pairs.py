@@ -1,9 +1,11 @@
 """Segments A and B of an example: their start, their end, and the choice of B.
 
-A starts at the row's position in the text. B is the text that follows A (label 1), or, depending on `data.pairs`,
+A starts at the row's position in the text. B is the text that follows A (label 1), or, depending on
+`data.pairs`,
 
-    next     text from elsewhere in the corpus that does not overlap this row's own window, look-ahead and memory
-             (`_split_a_and_b` of the original, which drew it from the same range of text, with overlaps): label 0
+    next     text from elsewhere in the corpus that does not overlap this row's own window,
+             look-ahead and memory (`_split_a_and_b` of the original, which drew it from the same
+             range of text, with overlaps): label 0
     order    the text that follows, with A and B swapped: label 0 (ALBERT's sentence order)
 
 Both end at the end of a sentence, and are cut to the budget of the example.
@@ -37,7 +39,9 @@ class SegmentLayout(NamedTuple):
 
     @property
     def own(self) -> int:
-        """Number of tokens around the row that a random B must not overlap: memory, window, look-ahead."""
+        """Number of tokens around the row that a random B must not overlap: memory, window,
+        look-ahead.
+        """
         return self.memory_len + self.reuse_len + self.budget
 
 
@@ -53,13 +57,18 @@ class Pairs(NamedTuple):
     """bool: whether there was a choice, so that the label means something."""
 
 
-def read_in_order(text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int) -> tuple:
+def read_in_order(
+    text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int
+) -> tuple:
     """Text from each cursor on in reading order, and the sentence starts in that order.
 
-    In reversed text a sentence starts with its last token, the one before the start of the next sentence.
+    In reversed text a sentence starts with its last token, the one before the start of the next
+    sentence.
     """
     reversed_B1 = direction_B[:, None] < 0
-    tokens_BN, starts_BN = text.read(np.where(direction_B < 0, cursor_B - length + 1, cursor_B), length + 1)
+    tokens_BN, starts_BN = text.read(
+        np.where(direction_B < 0, cursor_B - length + 1, cursor_B), length + 1
+    )
     return (
         np.where(reversed_B1, tokens_BN[:, length - 1 :: -1], tokens_BN[:, :length]),
         np.where(reversed_B1, starts_BN[:, :0:-1], starts_BN[:, :length]),
@@ -67,14 +76,21 @@ def read_in_order(text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, l
 
 
 def choose_pairs(
-    text: Corpus, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: SegmentLayout,
-    draws_B4: np.ndarray, positive_pair_rate: float, kind: str = "next",
-) -> Pairs:  # fmt: skip
+    text: Corpus,
+    where: Windows,
+    ahead_BX: np.ndarray,
+    starts_BX: np.ndarray,
+    shape: SegmentLayout,
+    draws_B4: np.ndarray,
+    positive_pair_rate: float,
+    kind: str = "next",
+) -> Pairs:
     """Chooses A and B; `kind` is `data.pairs`.
 
     Args:
-      ahead_BX: tokens from the start of A on in reading order, at least the budget. With budget + budget // 2 of them B
-        ends at the end of a sentence: a B longer than that would be cut to the same length.
+      ahead_BX: tokens from the start of A on in reading order, at least the budget. With
+        budget + budget // 2 of them B ends at the end of a sentence: a B longer than that would be
+        cut to the same length.
       starts_BX: bool, the sentence starts among them.
     """
     tot, (B, X) = shape.budget, ahead_BX.shape
@@ -94,7 +110,8 @@ def choose_pairs(
     source_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
     random_rows = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
     if random_rows.size:
-        # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does not overlap the row.
+        # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does
+        # not overlap the row.
         room = text.tokens - shape.own
         wanted = np.maximum(1, tot - a_end_B[random_rows])
         distance = tot + (draws_B4[random_rows, 2] * (room - 2 * tot + 1)).astype(np.int64)
@@ -104,7 +121,8 @@ def choose_pairs(
             text, begin + direction * (distance - tot), where.direction_B[random_rows], 3 * tot
         )
         columns = np.arange(3 * tot)
-        # Move left to the start of the sentence, but not into the row's own text and not further than the budget.
+        # Move left to the start of the sentence, but not into the row's own text and not further
+        # than the budget.
         lowest = np.maximum(0, 2 * tot - distance)[:, None]
         is_begin = (starts | (columns == lowest)) & (columns >= lowest) & (columns <= tot)
         b_begin_B[random_rows] = tot - is_begin[:, tot::-1].argmax(axis=1)
@@ -120,7 +138,9 @@ def choose_pairs(
     if kind == "order":
         # Text without a sentence start within the budget is all A, in either order.
         swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
-        following = np.where(swapped_B1, spans.at(following, (place_BY + a_len_B[:, None]) % tot), following)
+        following = np.where(
+            swapped_B1, spans.at(following, (place_BY + a_len_B[:, None]) % tot), following
+        )
         a_len_B = np.where(swapped_B1[:, 0], tot - a_len_B, a_len_B)
         return Pairs(a_len_B, following, ~swapped_B1[:, 0], cuts_B > 0)
     elsewhere = spans.at(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1))

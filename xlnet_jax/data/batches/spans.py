@@ -1,10 +1,11 @@
-"""Partial prediction: chooses the targets, short spans with alpha / beta times their length of context around each.
+"""Partial prediction: chooses the targets, short spans with alpha / beta times their length of
+context around each.
 
-Along the text: draw a span length n with P(n) proportional to 1/n, reserve alpha / beta times its pieces of context,
-put the span at a uniform position in it (moved right to the next word start), and continue after the context. If the
-text ends before the goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole
-words, and count as n words of mean length; the 2019 code takes n pieces from a word start, by an oversight that its
-authors kept.
+Along the text: draw a span length n with P(n) proportional to 1/n, reserve alpha / beta times its
+pieces of context, put the span at a uniform position in it (moved right to the next word start),
+and continue after the context. If the text ends before the goal is met, single positions fill the
+rest (`_sample_mask` of the original). Spans are n whole words, and count as n words of mean length;
+the 2019 code takes n pieces from a word start, by an oversight that its authors kept.
 
 `in_random_order` is the law of BERT's code and, with spans of several words, of ALBERT's.
 
@@ -52,8 +53,8 @@ def sample(
     first_BW, before_BN = _words(word_start_BN, max_span)
     eligible_before_BN = before(eligible_BN)
 
-    # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its goal early and the
-    # end of the text would have too few targets.
+    # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its
+    # goal early and the end of the text would have too few targets.
     unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
@@ -71,16 +72,20 @@ def sample(
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)
         if kind == "words":
-            # The longest run of at most n words that does not exceed the goal; a single word that does is skipped.
+            # The longest run of at most n words that does not exceed the goal; a single word that
+            # does is skipped.
             ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
             fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
             words_B1 = fits_BS.sum(axis=1, keepdims=True)
-            end_B1 = np.where(words_B1 > 0, at(ends_BS, np.maximum(words_B1 - 1, 0)), ends_BS[:, :1])
+            end_B1 = np.where(
+                words_B1 > 0, at(ends_BS, np.maximum(words_B1 - 1, 0)), ends_BS[:, :1]
+            )
         else:
             words_B1 = n_B1
             end_B1 = begin_B1 + n_B1
-        # A span that touches the end of the text may be cut off there: it is not taken, and the scan ends.
+        # A span that touches the end of the text may be cut off there: it is not taken, and the
+        # scan ends.
         going_B1 &= end_B1 < N
         taken_B1 = going_B1 & (words_B1 > 0)
         chosen_BN |= taken_B1 & (columns >= begin_B1) & (columns < end_B1) & eligible_BN
@@ -94,7 +99,11 @@ def sample(
 
 
 def in_random_order(
-    word_start_BN: np.ndarray, eligible_BN: np.ndarray, goal_B1: np.ndarray, draws_BX: np.ndarray, max_span: int
+    word_start_BN: np.ndarray,
+    eligible_BN: np.ndarray,
+    goal_B1: np.ndarray,
+    draws_BX: np.ndarray,
+    max_span: int,
 ) -> np.ndarray:
     """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` of each row.
 
@@ -106,7 +115,8 @@ def in_random_order(
     behind SEP.
 
     Args:
-      word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is none.
+      word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is
+        none.
       draws_BX: float [B, 2 N], uniform in [0, 1).
     """
     B, N = word_start_BN.shape
@@ -152,12 +162,15 @@ def first_true(flags_BN: np.ndarray, none: int) -> np.ndarray:
 def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
     """Span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
     cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
-    return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right").clip(max=max_span - 1)
+    return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right").clip(
+        max=max_span - 1
+    )
 
 
 def _words(word_start_BN: np.ndarray, max_span: int) -> tuple[np.ndarray, np.ndarray]:
-    """The start of word w, N past the last word, int [B, N + max_span + 1]; and how many words start before each of the
-    positions from 0 to N."""
+    """The start of word w, N past the last word, int [B, N + max_span + 1]; and how many words
+    start before each of the positions from 0 to N.
+    """
     N = word_start_BN.shape[1]
     first_BW = np.sort(np.where(word_start_BN, np.arange(N), N), axis=1)
     first_BW = np.pad(first_BW, ((0, 0), (0, max_span + 1)), constant_values=N)

@@ -1,15 +1,17 @@
 """Data as a function of the step: the text that each row of each step reads, and every random draw.
 
-A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
+A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B
+rows, the row reads
 
     number = first + ((step - start) // W) * B + row
     epoch  = number // N
     window = (step - start) % W
 
-where N blocks are an epoch and (start, first, B) is the newest entry of the *data plan* at or before the step. The plan
-is a list because the batch size may change; it is saved in the checkpoint. With several corpora a `Cycle` assigns the
-numbers to them; each has its own blocks and epochs. Nothing here depends on processes, devices or time, so any host
-computes any row, and a resumed run reads the same text as a run that never stopped.
+where N blocks are an epoch and (start, first, B) is the newest entry of the *data plan* at or
+before the step. The plan is a list because the batch size may change; it is saved in the
+checkpoint. With several corpora a `Cycle` assigns the numbers to them; each has its own blocks and
+epochs. Nothing here depends on processes, devices or time, so any host computes any row, and a
+resumed run reads the same text as a run that never stopped.
 """
 
 from __future__ import annotations
@@ -33,19 +35,23 @@ SHUFFLE_ROUNDS = 4
 GOLDEN_SECTION = (5**0.5 - 1) / 2
 
 FULL_LENGTHS = 10
-"""By default a held-out stream is at least this many times as long as memory and segment: less than a tenth of its
-tokens are predicted with a memory that is not full yet."""
+"""By default a held-out stream is at least this many times as long as memory and segment: less than
+a tenth of its tokens are predicted with a memory that is not full yet.
+"""
 
 
 class PlanEntry(NamedTuple):
-    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a list."""
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a
+    list.
+    """
 
     step: int
     block: int
     batch_size: int
     read: tuple[int, ...] = ()
-    """Of each corpus the tokens read in earlier phases, from which on the numbers count: whole epochs of all its tokens
-    and, in the last one, those of whole blocks."""
+    """Of each corpus the tokens read in earlier phases, from which on the numbers count: whole
+    epochs of all its tokens and, in the last one, those of whole blocks.
+    """
 
 
 Plan = tuple[PlanEntry, ...]
@@ -61,11 +67,14 @@ def from_json(plan: Sequence[Sequence[Any]]) -> Plan:
     return tuple(PlanEntry(*entry[:3], *map(tuple, entry[3:])) for entry in plan)
 
 
-def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1) -> Plan:
+def extend_plan(
+    plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1
+) -> Plan:
     """The plan of a run that resumes at `step` with `batch_size`; unchanged if the batch size is.
 
-    At a multiple of W after the entry's start nothing is lost; elsewhere each row drops the rest of its block, at most
-    W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if each block is read in both directions at once.
+    At a multiple of W after the entry's start nothing is lost; elsewhere each row drops the rest of
+    its block, at most W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if each block
+    is read in both directions at once.
     """
     if not plan:
         return (PlanEntry(step, 0, batch_size),)
@@ -73,14 +82,20 @@ def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, 
     if last.batch_size == batch_size:
         return plan
     begun = -(-(step - last.step) // windows_per_block)
-    return (*plan, PlanEntry(step, last.block + begun * last.batch_size // rows_per_block, batch_size, last.read))
+    return (
+        *plan,
+        PlanEntry(
+            step, last.block + begun * last.batch_size // rows_per_block, batch_size, last.read
+        ),
+    )
 
 
 def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: Stream) -> Plan:
-    """The plan of a run whose batches are of the stream `after` from `step` on; unchanged if both read the same.
+    """The plan of a run whose batches are of the stream `after` from `step` on; unchanged if both
+    read the same.
 
-    A row leaves the rest of its block, and the next one starts at the end of what has been begun: no text of an epoch
-    is read twice, and at most one block is left out in a row.
+    A row leaves the rest of its block, and the next one starts at the end of what has been begun:
+    no text of an epoch is read twice, and at most one block is left out in a row.
     """
     if before == after and batch_size == plan[-1].batch_size:
         return plan
@@ -95,23 +110,29 @@ def current(plan: Plan, step: int) -> PlanEntry:
 def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
     """`count` uniform draws in [0, 1) for each row, float64 [B, count].
 
-    Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do not depend on which
-    other rows are drawn, by whom, or when.
+    Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do
+    not depend on which other rows are drawn, by whom, or when.
     """
     stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return np.stack(
         [
-            np.random.Generator(np.random.Philox(counter=[0, 0, int(row), step], key=[seed, stream])).random(count)
+            np.random.Generator(
+                np.random.Philox(counter=[0, 0, int(row), step], key=[seed, stream])
+            ).random(count)
             for row in rows
         ]
     )
 
 
 class Windows(NamedTuple):
-    """The positions that the B rows of one step read, in tokens of the split of the row's corpus."""
+    """The positions that the B rows of one step read, in tokens of the split of the row's
+    corpus.
+    """
 
     cursor_B: np.ndarray
-    """int64: first token of the reuse window in reading order; a reversed row reads downwards from it."""
+    """int64: first token of the reuse window in reading order; a reversed row reads downwards from
+    it.
+    """
     direction_B: np.ndarray
     """int32: +1 or -1."""
     continues_B: np.ndarray
@@ -129,16 +150,21 @@ class Windows(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Windows:
         """The same for a subset of the rows."""
-        return self._replace(**{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")})
+        return self._replace(
+            **{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")}
+        )
 
 
 @functools.lru_cache(1 << 16)
 def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
     """The number at `index` of a permutation of `range(size)`, another one each epoch.
 
-    Cached, because Grain draws until a number is in the range: if that is a few blocks, one call takes milliseconds.
+    Cached, because Grain draws until a number is in the range: if that is a few blocks, one call
+    takes milliseconds.
     """
-    of_epoch = int.from_bytes(hashlib.sha256(f"{seed} epoch {epoch}".encode()).digest()[:4], "little")
+    of_epoch = int.from_bytes(
+        hashlib.sha256(f"{seed} epoch {epoch}".encode()).digest()[:4], "little"
+    )
     return grain.experimental.index_shuffle(index, size - 1, of_epoch, SHUFFLE_ROUNDS)
 
 
@@ -155,7 +181,9 @@ class ShuffledBlocks(NamedTuple):
     shuffle_len: int = 0
     """Number of tokens, of whole blocks, that stay together; 0 = a block."""
     first_window: int = 0
-    """The window of the first phase: blocks of the same length are then the same in every phase; 0 = this one."""
+    """The window of the first phase: blocks of the same length are then the same in every phase;
+    0 = this one.
+    """
 
     @property
     def block_len(self) -> int:
@@ -177,9 +205,12 @@ class ShuffledBlocks(NamedTuple):
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
 
         group_B, place_B = np.divmod(index_B, self.together)
-        shuffled_B = np.vectorize(_shuffled, [np.int64])(self.seed, epoch_B, group_B, self.blocks // self.together)
+        shuffled_B = np.vectorize(_shuffled, [np.int64])(
+            self.seed, epoch_B, group_B, self.blocks // self.together
+        )
         block_B = shuffled_B * self.together + place_B
-        # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
+        # The tokens that do not fill a block are left out; the offset changes which ones with the
+        # epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
         if self.shuffle_len:  # of all windows the same, and spread evenly whatever is left out
@@ -193,8 +224,10 @@ class Stream:
 
     Attributes:
       corpora: the blocks of each corpus, all of the same shape and seed.
-      bidirectional: every second block is read from its end to its start, alternating with the epoch.
-      rows_per_block: that read the same block at the same time; 2: instead, rows r and r + B/2, the second reversed.
+      bidirectional: every second block is read from its end to its start, alternating with the
+        epoch.
+      rows_per_block: that read the same block at the same time; 2: instead, rows r and r + B/2, the
+        second reversed.
     """
 
     corpora: tuple[ShuffledBlocks, ...]
@@ -207,12 +240,15 @@ class Stream:
         most = self.cycle.most(batch_size // self.rows_per_block)
         for name, epochs, needed in zip(names, self.corpora, most, strict=True):
             if epochs.tokens < epochs.shuffle_len:
-                raise BadInput(f"{name} has {epochs.tokens:,} tokens for training, fewer than data.shuffle_len="
-                               f"{epochs.shuffle_len}; use shorter blocks, or more text")  # fmt: skip
+                raise BadInput(
+                    f"{name} has {epochs.tokens:,} tokens for training, fewer than "
+                    f"data.shuffle_len={epochs.shuffle_len}; use shorter blocks, or more text"
+                )
             if epochs.blocks < needed:
                 raise BadInput(
-                    f"{name} has {epochs.tokens:,} tokens for training: {quantity(epochs.blocks, 'block')} of "
-                    f"{epochs.block_len:,}, too few for train.batch_size={batch_size}; use a smaller batch, "
+                    f"{name} has {epochs.tokens:,} tokens for training: "
+                    f"{quantity(epochs.blocks, 'block')} of {epochs.block_len:,}, too few for "
+                    f"train.batch_size={batch_size}; use a smaller batch, "
                     "data.windows_per_block or more text"
                 )
 
@@ -221,38 +257,56 @@ class Stream:
         return current(plan, step).batch_size // self.rows_per_block
 
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus that `rows` (of the global batch) read at `step`, and its block number, counted over epochs."""
+        """The corpus that `rows` (of the global batch) read at `step`, and its block number,
+        counted over epochs.
+        """
         entry, width = current(plan, step), self._width(step, plan)
         round_ = (step - entry.step) // self.corpora[0].windows_per_block
-        corpus_B, number_B = self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+        corpus_B, number_B = self.cycle.deal(
+            entry.block + round_ * width + rows.astype(np.int64) % width
+        )
         return corpus_B, number_B + self._before(entry)[corpus_B]
 
     def _before(self, entry: PlanEntry) -> np.ndarray:
-        """Of each corpus the number of the first block that no earlier phase has begun, int64 [C]."""
+        """Of each corpus the number of the first block that no earlier phase has begun, int64
+        [C].
+        """
         numbers = np.zeros(len(self.corpora), np.int64)
         for corpus, tokens in enumerate(entry.read):
             blocks = self.corpora[corpus]
             epoch, rest = divmod(tokens, blocks.tokens)
-            numbers[corpus] = epoch * blocks.blocks + min(-(-rest // blocks.block_len), blocks.blocks)
+            numbers[corpus] = epoch * blocks.blocks + min(
+                -(-rest // blocks.block_len), blocks.blocks
+            )
         return numbers
 
     def read(self, step: int, plan: Plan) -> tuple[int, ...]:
-        """Of each corpus the tokens read before `step`, for `PlanEntry.read`: a block that has begun counts whole."""
+        """Of each corpus the tokens read before `step`, for `PlanEntry.read`: a block that has
+        begun counts whole.
+        """
         entry = current(plan, step)
         rounds = -(-(step - entry.step) // self.corpora[0].windows_per_block)
-        numbers = self._before(entry) + self.cycle.dealt(entry.block + rounds * self._width(step, plan))
+        numbers = self._before(entry) + self.cycle.dealt(
+            entry.block + rounds * self._width(step, plan)
+        )
         parts = zip(self.corpora, numbers.tolist(), strict=True)
-        return tuple(n // each.blocks * each.tokens + n % each.blocks * each.block_len for each, n in parts)
+        return tuple(
+            n // each.blocks * each.tokens + n % each.blocks * each.block_len for each, n in parts
+        )
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do not exist."""
+        """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do
+        not exist.
+        """
         corpus_B, number_B = self.deal(step, rows, plan)
         blocks = self.corpora[0]
         window = (step - current(plan, step).step) % blocks.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, len(rows)), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
-            epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
+            epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(
+                number_B[of_corpus]
+            )
         reversed_B = self.bidirectional & ((block_B + epoch_B) % 2 == 1)
         if self.rows_per_block > 1:
             reversed_B = rows >= self._width(step, plan)
@@ -271,7 +325,10 @@ class Stream:
     def epochs(self, step: int, plan: Plan) -> list[float]:
         """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
-        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.corpora[0].windows_per_block
+        blocks = (
+            entry.block
+            + (step - entry.step) * self._width(step, plan) / self.corpora[0].windows_per_block
+        )
         parts = zip(self.cycle.shares, self.corpora, self._before(entry).tolist(), strict=True)
         return [(before + blocks * share) / epochs.blocks for share, epochs, before in parts]
 
@@ -279,8 +336,8 @@ class Stream:
 class SinglePass(NamedTuple):
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
-    With a limit it has some of the rows of the whole, evenly spread: those that hold at least so many windows of each
-    split.
+    With a limit it has some of the rows of the whole, evenly spread: those that hold at least so
+    many windows of each split.
 
     Attributes:
       tokens, window: those in the split of each corpus, and the fresh tokens R of an example.
@@ -294,16 +351,33 @@ class SinglePass(NamedTuple):
     number_S: np.ndarray
 
     @classmethod
-    def of_blocks(cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0) -> SinglePass:
-        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read."""
-        return cls._cut(tokens, window, [-(-each // window) for each in tokens], lambda _: windows_per_block, limit)
+    def of_blocks(
+        cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0
+    ) -> SinglePass:
+        """A row is a block, whatever the batch size. The last window wraps around, so that every
+        token is read.
+        """
+        return cls._cut(
+            tokens,
+            window,
+            [-(-each // window) for each in tokens],
+            lambda _: windows_per_block,
+            limit,
+        )
 
     @classmethod
     def of_streams(
-        cls, tokens: tuple[int, ...], segment: int, streams: int, reach: int, most: int, limit: int = 0
+        cls,
+        tokens: tuple[int, ...],
+        segment: int,
+        streams: int,
+        reach: int,
+        most: int,
+        limit: int = 0,
     ) -> SinglePass:
-        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens. Every token but the
-        first of a split is predicted once. Only the last segment of a split may be shorter.
+        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens.
+        Every token but the first of a split is predicted once. Only the last segment of a split may
+        be shorter.
 
         Args:
           streams: of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
@@ -314,11 +388,18 @@ class SinglePass(NamedTuple):
             whole = segments * segment // (FULL_LENGTHS * reach)
             return -(-segments // (streams or max(1, min(most, whole))))
 
-        return cls._cut(tokens, segment, [-(-(each - 1) // segment) for each in tokens], length, limit)
+        return cls._cut(
+            tokens, segment, [-(-(each - 1) // segment) for each in tokens], length, limit
+        )
 
     @classmethod
     def _cut(
-        cls, tokens: tuple[int, ...], window: int, windows: list[int], length: Callable[[int], int], limit: int
+        cls,
+        tokens: tuple[int, ...],
+        window: int,
+        windows: list[int],
+        length: Callable[[int], int],
+        limit: int,
     ) -> SinglePass:
         rows, numbers = [], []
         for corpus, count in enumerate(windows):

@@ -1,18 +1,22 @@
-"""Segments A and B of whole sentences of one document, for examples that are padded: `data.pairs` of bert and albert.
+"""Segments A and B of whole sentences of one document, for examples that are padded: `data.pairs`
+of bert and albert.
 
     next     B is the text after A (label 1), or text of another document (label 0)
-    order    B is the text after A (label 1), or A and B are swapped (label 0; ALBERT's sentence order)
+    order    B is the text after A (label 1), or A and B are swapped (label 0; ALBERT's sentence
+             order)
 
-As in Google's `create_instances_from_document`: sentences up to the end of the one that reaches the target length, or
-of the document, are cut into A and B at the end of one of them. The target is all that fits, or with probability
-`data.short_rate` uniform from 2 up. Text of one sentence has a B from elsewhere, or with `order` neither B nor label.
-What does not fit is lost by the longer one, piece by piece at its front or its end.
+As in Google's `create_instances_from_document`: sentences up to the end of the one that reaches the
+target length, or of the document, are cut into A and B at the end of one of them. The target is all
+that fits, or with probability `data.short_rate` uniform from 2 up. Text of one sentence has a B
+from elsewhere, or with `order` neither B nor label. What does not fit is lost by the longer one,
+piece by piece at its front or its end.
 
-Google's code walks through each document and makes examples of all of it. Here a row has a window of the corpus: one of
-the documents in it, with a probability in proportion to its part, gives the text from its first sentence in the window
-on. So the text may go on behind the window, and of short documents an epoch has some. B from elsewhere starts at a
-uniform position of the text, where Google's is uniform over documents, and what would have followed A comes in another
-epoch, where Google's comes in the next example.
+Google's code walks through each document and makes examples of all of it. Here a row has a window
+of the corpus: one of the documents in it, with a probability in proportion to its part, gives the
+text from its first sentence in the window on. So the text may go on behind the window, and of short
+documents an epoch has some. B from elsewhere starts at a uniform position of the text, where
+Google's is uniform over documents, and what would have followed A comes in another epoch, where
+Google's comes in the next example.
 """
 
 from __future__ import annotations
@@ -27,38 +31,52 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.pages import DOCUMENT_START, SENTENCE_START
 
 REACH = 16
-"""Windows on both sides in which the ends of a row's own document are looked for: if it is longer than these, another
-part of it counts as another document."""
+"""Windows on both sides in which the ends of a row's own document are looked for: if it is longer
+than these, another part of it counts as another document.
+"""
 
 _CHOICES = 6
 
 
 def draws_needed(budget: int) -> int:
-    """Number of draws that `choose` takes for each row: A and B have up to six budgets before they are cut to one."""
+    """Number of draws that `choose` takes for each row: A and B have up to six budgets before they
+    are cut to one.
+    """
     return _CHOICES + 5 * budget
 
 
 def choose(
     text: Corpus, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig
 ) -> tuple[Pairs, np.ndarray]:
-    """A and B, whose tokens are the first of `tokens_BY`, int [B, budget], and |A| + |B|, int [B]."""
+    """A and B, whose tokens are the first of `tokens_BY`, int [B, budget], and |A| + |B|, int
+    [B].
+    """
     short_B, length_B, part_B, cut_B, choice_B, elsewhere_B = draws_BX[:, :_CHOICES].T
-    target_B = np.where(short_B < data.short_rate, 2 + (length_B * (budget - 1)).astype(int), budget)
+    target_B = np.where(
+        short_B < data.short_rate, 2 + (length_B * (budget - 1)).astype(int), budget
+    )
     tokens_BX, flags_BX = text.read_flags(where.cursor_B, 3 * budget)
     first_B = _first(flags_BX[:, :budget], part_B)
     end_B = _end(flags_BX, first_B, target_B)
     columns = np.arange(tokens_BX.shape[1])
-    cuts_BX = (flags_BX & SENTENCE_START > 0) & (columns > first_B[:, None]) & (columns < end_B[:, None])
+    cuts_BX = (
+        (flags_BX & SENTENCE_START > 0) & (columns > first_B[:, None]) & (columns < end_B[:, None])
+    )
     cuts_B = cuts_BX.sum(axis=1)
     nth_B = 1 + (cut_B * cuts_B).astype(int)
-    middle_B = np.where(cuts_B > 0, (cuts_BX & (np.cumsum(cuts_BX, axis=1) == nth_B[:, None])).argmax(axis=1), end_B)
+    middle_B = np.where(
+        cuts_B > 0, (cuts_BX & (np.cumsum(cuts_BX, axis=1) == nth_B[:, None])).argmax(axis=1), end_B
+    )
 
     follows_B, labelled_B = choice_B < data.positive_pair_rate, np.ones(len(cuts_B), bool)
     begin_2B, end_2B = np.stack([first_B, middle_B]), np.stack([middle_B, end_B])
     if data.pairs == "order":
         labelled_B = cuts_B > 0
         follows_B |= ~labelled_B
-        begin_2B, end_2B = np.where(follows_B, begin_2B, begin_2B[::-1]), np.where(follows_B, end_2B, end_2B[::-1])
+        begin_2B, end_2B = (
+            np.where(follows_B, begin_2B, begin_2B[::-1]),
+            np.where(follows_B, end_2B, end_2B[::-1]),
+        )
     else:
         follows_B &= cuts_B > 0
         rows = np.flatnonzero(~follows_B)
@@ -78,7 +96,9 @@ def choose(
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
     lost_2B = length_2B - [a_len_B, b_len_B]
     at_front_BX = spans.before(draws_BX[:, _CHOICES:] < 0.5)
-    of_a_B, of_both_B = (spans.at(at_front_BX, lost[:, None])[:, 0] for lost in (lost_2B[0], lost_2B.sum(axis=0)))
+    of_a_B, of_both_B = (
+        spans.at(at_front_BX, lost[:, None])[:, 0] for lost in (lost_2B[0], lost_2B.sum(axis=0))
+    )
     a_B, b_B = begin_2B[0] + of_a_B, begin_2B[1] + of_both_B - of_a_B
     place_BY, a_len_B1 = np.arange(budget)[None, :], a_len_B[:, None]
     from_BY = place_BY + np.where(place_BY < a_len_B1, a_B[:, None], b_B[:, None] - a_len_B1)
@@ -87,16 +107,24 @@ def choose(
 
 
 def _first(flags_BR: np.ndarray, part_B: np.ndarray) -> np.ndarray:
-    """Where a row's text begins: at the first sentence that the document of a random place has in the window."""
+    """Where a row's text begins: at the first sentence that the document of a random place has in
+    the window.
+    """
     columns = np.arange(flags_BR.shape[1])
-    document_BR = (flags_BR & DOCUMENT_START > 0) & (columns <= (part_B * len(columns)).astype(int)[:, None])
+    document_BR = (flags_BR & DOCUMENT_START > 0) & (
+        columns <= (part_B * len(columns)).astype(int)[:, None]
+    )
     before_B = len(columns) - 1 - document_BR[:, ::-1].argmax(axis=1)
     # A sentence longer than the window is cut at it.
-    return np.where(document_BR.any(axis=1), before_B, (flags_BR & SENTENCE_START > 0).argmax(axis=1))
+    return np.where(
+        document_BR.any(axis=1), before_B, (flags_BR & SENTENCE_START > 0).argmax(axis=1)
+    )
 
 
 def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-    """The first end of a sentence that leaves at least `wanted` tokens, or of the document; X if neither is there."""
+    """The first end of a sentence that leaves at least `wanted` tokens, or of the document; X if
+    neither is there.
+    """
     columns, begin_B1 = np.arange(flags_BX.shape[1]), begin_B[:, None]
     end_BX = (flags_BX & DOCUMENT_START > 0) & (columns > begin_B1)
     end_BX |= (flags_BX & SENTENCE_START > 0) & (columns >= begin_B1 + wanted_B[:, None])
@@ -106,7 +134,9 @@ def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.
 def _elsewhere(
     text: Corpus, at_R: np.ndarray, wanted_R: np.ndarray, draws_R: np.ndarray, budget: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For R positions text of other documents, int [R, 3 budgets], and where in it B begins and ends."""
+    """For R positions text of other documents, int [R, 3 budgets], and where in it B begins and
+    ends.
+    """
     reach = REACH * budget
     starts = text.read_flags(at_R - reach, 2 * reach)[1] & DOCUMENT_START > 0
     behind, ahead = starts[:, reach::-1], starts[:, reach + 1 :]
@@ -115,8 +145,11 @@ def _elsewhere(
     own_end_R = 1 + spans.first_true(ahead, reach - 1)
     beyond_R = (draws_R * (text.tokens - own_first_R - own_end_R)).astype(np.int64)
     tokens, flags = text.read_flags(at_R + own_end_R + beyond_R - budget, 3 * budget)
-    # Back to the start of the sentence, but neither into the row's own document nor further than a budget.
+    # Back to the start of the sentence, but neither into the row's own document nor further than a
+    # budget.
     columns, lowest_R1 = np.arange(budget + 1), np.maximum(0, budget - beyond_R)[:, None]
-    begins = ((flags[:, : budget + 1] & SENTENCE_START > 0) | (columns == lowest_R1)) & (columns >= lowest_R1)
+    begins = ((flags[:, : budget + 1] & SENTENCE_START > 0) | (columns == lowest_R1)) & (
+        columns >= lowest_R1
+    )
     begin_R = budget - begins[:, ::-1].argmax(axis=1)
     return tokens, begin_R, _end(flags, begin_R, wanted_R)

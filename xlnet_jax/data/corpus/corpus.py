@@ -1,14 +1,16 @@
 """A corpus: tokens on disk in fixed-size pages, read as one long circle.
 
-    <corpus>/manifest.json          the contents and how they were made; written last: its presence means "finished"
+    <corpus>/manifest.json          the contents and how they were made; written last: its presence
+                                    means "finished"
              prepare.json           the arguments of `prepare`
              spiece.model           the tokenizer, or tokenizer.json, or a counted vocabulary.json
              token_counts-SPLIT.npy int64 [V]
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
              dataset_info.json features.json                so that TFDS can open the folder by name
 
-A document is the pieces of its sentences, then one EOD, if the vocabulary has it, that belongs to the last sentence. A
-split is the concatenation of its documents. A shard holds consecutive documents in pages.
+A document is the pieces of its sentences, then one EOD, if the vocabulary has it, that belongs to
+the last sentence. A split is the concatenation of its documents. A shard holds consecutive
+documents in pages.
 """
 
 from __future__ import annotations
@@ -30,34 +32,46 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-# What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may have 100 MB.
+# What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may
+# have 100 MB.
 _PER_PROCESS = ("manifest", "listing", "_shards", "_pages")
 
 
 class Corpus:
-    """One split of a corpus, with random access. Safe to share between threads, and cheap to pickle.
+    """One split of a corpus, with random access. Safe to share between threads, and cheap to
+    pickle.
 
     Attributes:
       tokens, documents: their numbers in the split; at least one token.
       sha256: of the content of the whole corpus, all splits; a resumed run requires the same hash.
       token_counts: int64 [V], how often each piece occurs in the split.
-      manifest, listing: the manifest, and the names in the folder and their bytes; not part of a pickled corpus.
+      manifest, listing: the manifest, and the names in the folder and their bytes; not part of a
+        pickled corpus.
     """
 
-    def __init__(self, path: str, split: str = "train", cache_bytes: int = 256_000_000, opened: Corpus | None = None):
+    def __init__(
+        self,
+        path: str,
+        split: str = "train",
+        cache_bytes: int = 256_000_000,
+        opened: Corpus | None = None,
+    ):
         """Opens a split and checks everything that can be checked without reading the pages.
 
         Args:
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
-          opened: the other split of the same folder, if it is open: its manifest, tokenizer and listing are used.
+          opened: the other split of the same folder, if it is open: its manifest, tokenizer and
+            listing are used.
 
-        Raises BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
-        RestartMe: the bucket does not answer.
+        Raises BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or
+        lacks this split. RestartMe: the bucket does not answer.
         """
         self.path = str(path)
         self.split = split
-        self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
+        self.manifest, self.listing = (
+            (opened.manifest, opened.listing) if opened else open_folder(self.path)
+        )
         if split not in self.manifest["splits"]:
             splits = ", ".join(self.manifest["splits"])
             advice = little_heldout(self.manifest) if split == "heldout" else "use one of these"
@@ -82,7 +96,9 @@ class Corpus:
         self._start()
 
     def _start(self) -> None:
-        self._shards = Shards(self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes)
+        self._shards = Shards(
+            self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes
+        )
         self._pages = Recent[tuple[np.ndarray, np.ndarray]](self._cached_pages)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,10 +109,11 @@ class Corpus:
         self._start()
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are valid.
+        """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are
+        valid.
 
-        Returns tokens int32 [B, length], and bool [B, length]: whether a sentence starts there. Raises BadInput if a
-        shard is damaged, RestartMe if the bucket does not answer.
+        Returns tokens int32 [B, length], and bool [B, length]: whether a sentence starts there.
+        Raises BadInput if a shard is damaged, RestartMe if the bucket does not answer.
         """
         tokens, flags = self.read_flags(starts, length)
         return tokens, (flags & SENTENCE_START).astype(bool)
@@ -128,7 +145,10 @@ class Corpus:
 
     def _read_pages(self, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         shards = [bisect.bisect_right(self._first_page, page) - 1 for page in numbers]
-        places = [(shard, page - self._first_page[shard]) for shard, page in zip(shards, numbers, strict=True)]
+        places = [
+            (shard, page - self._first_page[shard])
+            for shard, page in zip(shards, numbers, strict=True)
+        ]
         return self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
 
 
@@ -140,7 +160,10 @@ def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
     if tokenizer.sha256 != entry["sha256"]:
         raise BadInput(f"{file} is not the tokenizer that this corpus was made with; {ADVICE}")
     if tokenizer.vocab_size != entry["vocab_size"]:
-        raise BadInput(f"{file} has {tokenizer.vocab_size} pieces, the manifest says {entry['vocab_size']}; {ADVICE}")
+        raise BadInput(
+            f"{file} has {tokenizer.vocab_size} pieces, "
+            f"the manifest says {entry['vocab_size']}; {ADVICE}"
+        )
     return tokenizer
 
 
@@ -159,5 +182,7 @@ def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
     except ValueError as error:
         raise BadInput(f"{file} is damaged ({error}); {ADVICE}") from error
     if counts.min() < 0 or counts.sum() != entry["tokens"]:
-        raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {ADVICE}")
+        raise BadInput(
+            f"{file} does not add up to the {entry['tokens']} tokens of {split}; {ADVICE}"
+        )
     return counts

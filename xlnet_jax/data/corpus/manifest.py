@@ -1,12 +1,15 @@
-"""The manifest of a corpus: its contents, how they were made, every hash. Written last: it means "finished".
+"""The manifest of a corpus: its contents, how they were made, every hash. Written last: it means
+"finished".
 
     format_version       2
     sha256               of the content; see `content_hash`
     page_tokens
     tokenizer            file, sha256, vocab_size
     normalization        the fields of `tokenizer.Normalization`
-    splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
-                shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
+    splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file),
+                         token_counts_sha256, and
+                shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of
+                         its tokens and starts)
     options              of `prepare`
     replaced, empty      number of places that were not UTF-8; number of documents without text
     dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
@@ -53,17 +56,33 @@ LARGEST_PAGE = 2**24
 _NUMBER = range(2**62 + 1)  # so that sums and products of a few numbers stay int64
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-# What each value must be: of a type, in a range, a hash, an object of these keys, or a list; null as well in a tuple.
-_SHARD = {"file": str, "tokens": _NUMBER[1:], "pages": _NUMBER[1:], "bytes": _NUMBER[1:], "sha256": _SHA256,
-          "content": _SHA256}  # fmt: skip
-_SPLIT = {"tokens": _NUMBER[1:], "documents": _NUMBER, "sentences": _NUMBER, "paragraphs": _NUMBER,
-          "token_counts": str, "token_counts_sha256": _SHA256, "shards": [_SHARD]}  # fmt: skip
+# What each value must be: of a type, in a range, a hash, an object of these keys, or a list; null
+# as well in a tuple.
+_SHARD = {
+    "file": str,
+    "tokens": _NUMBER[1:],
+    "pages": _NUMBER[1:],
+    "bytes": _NUMBER[1:],
+    "sha256": _SHA256,
+    "content": _SHA256,
+}
+_SPLIT = {
+    "tokens": _NUMBER[1:],
+    "documents": _NUMBER,
+    "sentences": _NUMBER,
+    "paragraphs": _NUMBER,
+    "token_counts": str,
+    "token_counts_sha256": _SHA256,
+    "shards": [_SHARD],
+}
 _MANIFEST = {
     "format_version": int,
     "sha256": _SHA256,
     "page_tokens": range(1, LARGEST_PAGE + 1),
     "tokenizer": {"file": str, "sha256": _SHA256, "vocab_size": range(len(SPECIAL_PIECES), 2**31)},
-    "normalization": dict.fromkeys((field.name for field in dataclasses.fields(Normalization)), bool),
+    "normalization": dict.fromkeys(
+        (field.name for field in dataclasses.fields(Normalization)), bool
+    ),
     "splits": {"train": _SPLIT, "heldout": _SPLIT},
     "options": dict,
     "replaced": _NUMBER,
@@ -86,17 +105,24 @@ def counts_name(split: str) -> str:
 
 
 def content_hash(manifest: Json) -> str:
-    """SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every shard in order.
+    """SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every shard
+    in order.
 
-    It does not depend on the page size, the compression, the location of the corpus, or the version of the format.
+    It does not depend on the page size, the compression, the location of the corpus, or the version
+    of the format.
     """
     content = [manifest["tokenizer"]["sha256"]]
-    content += [[name, [shard["content"] for shard in split["shards"]]] for name, split in manifest["splits"].items()]
+    content += [
+        [name, [shard["content"] for shard in split["shards"]]]
+        for name, split in manifest["splits"].items()
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def write_tfds_metadata(path: str, manifest: Json) -> None:
-    """Writes the files that TFDS needs: `tfds.builder_from_directory(path).as_data_source("train")`."""
+    """Writes the files that TFDS needs:
+    `tfds.builder_from_directory(path).as_data_source("train")`.
+    """
     import tensorflow_datasets as tfds
 
     template = tfds.core.ShardedFileTemplate(
@@ -138,14 +164,19 @@ def open_folder(path: str) -> tuple[Json, dict[str, int]]:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
             advice = (
-                "if it has moved, name its folder (key data.corpus); otherwise make a corpus with `xlnet-jax prepare`"
+                "if it has moved, name its folder (key data.corpus); "
+                "otherwise make a corpus with `xlnet-jax prepare`"
             )
             raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
-                advice = "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                advice = (
+                    "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                )
                 raise BadInput(f"the corpus in {path} is not finished; {advice}")
-            raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
+            raise BadInput(
+                f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`"
+            )
         data = files.read(name)
     except OSError as error:
         raise BadInput(f"{path}: {summary(error)}; name the folder of a corpus") from error
@@ -153,7 +184,9 @@ def open_folder(path: str) -> tuple[Json, dict[str, int]]:
 
 
 def parse(data: bytes, name: str) -> Json:
-    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `open_folder`."""
+    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in
+    `open_folder`.
+    """
     try:
         manifest = json.loads(data)
         _check_value(manifest, "", dict)
@@ -161,7 +194,9 @@ def parse(data: bytes, name: str) -> Json:
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version != FORMAT_VERSION:
             advice = "run `xlnet-jax prepare` again, or use the version that wrote it"
-            raise BadInput(f"{name} has format {version!r:.60}, this version reads {FORMAT_VERSION}; {advice}")
+            raise BadInput(
+                f"{name} has format {version!r:.60}, this version reads {FORMAT_VERSION}; {advice}"
+            )
         _check_manifest(manifest)
     except (ValueError, RecursionError) as error:  # the latter by deep nesting
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
@@ -171,7 +206,9 @@ def parse(data: bytes, name: str) -> Json:
 def _check(good: bool, where: str, value: Any, wanted: str) -> None:
     if not good:
         text = repr(value)
-        raise ValueError(f"{where or 'it'} is {text if len(text) <= 60 else f'{text[:57]}...'}, not {wanted}")
+        raise ValueError(
+            f"{where or 'it'} is {text if len(text) <= 60 else f'{text[:57]}...'}, not {wanted}"
+        )
 
 
 def _check_value(value: Any, where: str, rule: Any) -> None:
@@ -183,7 +220,12 @@ def _check_value(value: Any, where: str, rule: Any) -> None:
             within = type(value) is int and value in rule
             _check(within, where, value, f"a number from {rule.start} to {rule.stop - 1}")
         case re.Pattern():
-            _check(isinstance(value, str) and rule.fullmatch(value) is not None, where, value, "a SHA-256")
+            _check(
+                isinstance(value, str) and rule.fullmatch(value) is not None,
+                where,
+                value,
+                "a SHA-256",
+            )
         case (None, other):
             if value is not None:
                 _check_value(value, where, other)
@@ -229,12 +271,19 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
         reason = f"{pages}, which follows from its tokens and {page_tokens=}"
         _check(shard["pages"] == pages, f"{where}.shards[{index}].pages", shard["pages"], reason)
     tokens, documents = sum(shard["tokens"] for shard in shards), split["documents"]
-    _check(split["tokens"] == tokens, f"{where}.tokens", split["tokens"], f"{tokens}, the sum of its shards")
-    # A document has at least a sentence, and most vocabularies an EOD; a paragraph at least a sentence, a sentence at
-    # least a token.
+    _check(
+        split["tokens"] == tokens,
+        f"{where}.tokens",
+        split["tokens"],
+        f"{tokens}, the sum of its shards",
+    )
+    # A document has at least a sentence, and most vocabularies an EOD; a paragraph at least a
+    # sentence, a sentence at least a token.
     _check_value(documents, f"{where}.documents", range(1, tokens + 1))
     _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
-    _check_value(split["paragraphs"], f"{where}.paragraphs", range(documents, split["sentences"] + 1))
+    _check_value(
+        split["paragraphs"], f"{where}.paragraphs", range(documents, split["sentences"] + 1)
+    )
     file = counts_name(name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
 
@@ -251,7 +300,9 @@ FEW_DOCUMENTS = 20
 
 
 def little_heldout(manifest: Json) -> str | None:
-    """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
+    """What is wrong with a held-out split that is missing or small, and the option that mends it;
+    else None.
+    """
     tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
     heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if heldout >= FEWEST_HELDOUT:
@@ -259,16 +310,26 @@ def little_heldout(manifest: Json) -> str | None:
     what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
     if heldout:
         of_all = f"{heldout:,} of {everything:,} tokens"
-        what = f"the held-out split has {of_all}, and the loss of fewer than {FEWEST_HELDOUT:,} is mostly chance"
+        what = (
+            f"the held-out split has {of_all}, and the loss of fewer than "
+            f"{FEWEST_HELDOUT:,} is mostly chance"
+        )
     if 100 * heldout >= MOST_HELDOUT * everything:
         return f"{what}; prepare more text"
     documents = sum(split["documents"] for split in manifest["splits"].values())
     # Whole documents fall, so few of them may give less than what was asked for: twice that.
     given = manifest["options"].get("heldout", 0)
-    percent = min(math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT)
-    advice = f"prepare it with another --output and a larger share, such as --heldout={percent / 100:g}"
+    percent = min(
+        math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT
+    )
+    advice = (
+        f"prepare it with another --output and a larger share, such as --heldout={percent / 100:g}"
+    )
     if percent <= 100 * given:
         advice = "prepare more text"
     if documents < FEW_DOCUMENTS:
-        advice += f", or as more documents than {documents}, since they fall whole (--document=blank_line)"
+        advice += (
+            f", or as more documents than {documents}, "
+            "since they fall whole (--document=blank_line)"
+        )
     return f"{what}; {advice}"

@@ -1,11 +1,13 @@
 """Pages: the records of a corpus's shards.
 
-A page is a tf.Example of `page_tokens` tokens: `tokens` int32, and `starts` uint8 with bit 0 where a sentence starts,
-bit 1 where a document does and bit 2 where a paragraph does. Only the last page of a shard is padded. Each page is an
-ArrayRecord record of its own (`group_size:1`), so it can be read without its neighbours.
+A page is a tf.Example of `page_tokens` tokens: `tokens` int32, and `starts` uint8 with bit 0 where
+a sentence starts, bit 1 where a document does and bit 2 where a paragraph does. Only the last page
+of a shard is padded. Each page is an ArrayRecord record of its own (`group_size:1`), so it can be
+read without its neighbours.
 
-A tf.Example has many valid serialisations; a page always uses the one that TFDS writes. So every page of a corpus has
-the same bytes around its numbers, whatever the version of protobuf, and to read one is a comparison and two views.
+A tf.Example has many valid serialisations; a page always uses the one that TFDS writes. So every
+page of a corpus has the same bytes around its numbers, whatever the version of protobuf, and to
+read one is a comparison and two views.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def features(page_tokens: int) -> Any:
 
 @functools.lru_cache(8)
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
-    """The bytes before the starts of a page, and those between the starts and the tokens, which come last."""
+    """The bytes before the starts of a page, and those between the starts and the tokens, which
+    come last.
+    """
 
     def field(number: int, data: bytes) -> bytes:
         """A protobuf field that holds bytes or a message."""
@@ -85,10 +89,14 @@ def decode(record: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray
     # Viewed as unsigned, negative numbers are large.
     if tokens.view("<u4").max() >= vocab_size:
         bad = int(np.flatnonzero(tokens.view("<u4") >= vocab_size)[0])
-        raise BadInput(f"token {bad} is {tokens[bad]}, outside the vocabulary of {vocab_size} pieces")
+        raise BadInput(
+            f"token {bad} is {tokens[bad]}, outside the vocabulary of {vocab_size} pieces"
+        )
     if starts.max() > _ALL_STARTS:
         bad = int(np.flatnonzero(starts > _ALL_STARTS)[0])
-        raise BadInput(f"the flags of token {bad} are {starts[bad]}; the largest valid value is {_ALL_STARTS}")
+        raise BadInput(
+            f"the flags of token {bad} are {starts[bad]}; the largest valid value is {_ALL_STARTS}"
+        )
     return tokens, starts
 
 
@@ -107,7 +115,10 @@ class PageWriter:
         """Appends int32 [N] tokens and their uint8 [N] starts."""
         self._tokens += len(tokens)
         _update(self._hashes, tokens, starts)
-        tokens, starts = np.concatenate([self._left[0], tokens]), np.concatenate([self._left[1], starts])
+        tokens, starts = (
+            np.concatenate([self._left[0], tokens]),
+            np.concatenate([self._left[1], starts]),
+        )
         whole = len(tokens) // self._page_tokens * self._page_tokens
         for first in range(0, whole, self._page_tokens):
             page = slice(first, first + self._page_tokens)
@@ -115,16 +126,24 @@ class PageWriter:
         self._left = (tokens[whole:], starts[whole:])
 
     def close(self) -> Json:
-        """Pads the last page, makes the shard durable and visible, and returns its entry for the manifest."""
+        """Pads the last page, makes the shard durable and visible, and returns its entry for the
+        manifest.
+        """
         tokens, starts = self._left
         if len(tokens):
             padding = (0, self._page_tokens - len(tokens))
-            self._writer.write(encode(np.pad(tokens, padding, constant_values=_PADDING), np.pad(starts, padding)))
+            self._writer.write(
+                encode(np.pad(tokens, padding, constant_values=_PADDING), np.pad(starts, padding))
+            )
         self._writer.close()
         written = files.temporary(self._path)
-        entry = {"tokens": self._tokens, "pages": -(-self._tokens // self._page_tokens),
-                 "bytes": os.path.getsize(written), "sha256": file_hash(written),
-                 "content": _content_hash(self._hashes)}  # fmt: skip
+        entry = {
+            "tokens": self._tokens,
+            "pages": -(-self._tokens // self._page_tokens),
+            "bytes": os.path.getsize(written),
+            "sha256": file_hash(written),
+            "content": _content_hash(self._hashes),
+        }
         files.publish(self._path)
         return entry
 
@@ -144,10 +163,14 @@ def file_hash(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The pages of a local shard in order, without the padding, in bounded memory; compared with its manifest entry.
+def scan(
+    path: str, entry: Json, page_tokens: int, vocab_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The pages of a local shard in order, without the padding, in bounded memory; compared with
+    its manifest entry.
 
-    Raises BadInput with the file, and the first bad page if the fault is in one; for the hashes after the last page.
+    Raises BadInput with the file, and the first bad page if the fault is in one; for the hashes
+    after the last page.
     """
     try:
         size = os.path.getsize(path)
@@ -161,19 +184,27 @@ def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[
         tokens, starts = read_page(reader, path, page, page_tokens, vocab_size)
         used = min(page_tokens, entry["tokens"] - page * page_tokens)
         if (tokens[used:] != _PADDING).any() or starts[used:].any():
-            raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
+            raise BadInput(
+                f"{path}, page {page}: it has {used} tokens, but the rest is not padding"
+            )
         _update(hashes, tokens[:used], starts[:used])
         yield tokens[:used], starts[:used]
     if _content_hash(hashes) != entry["content"]:
         raise BadInput(f"{path}: the tokens or starts do not match their hash in the manifest")
     if file_hash(path) != entry["sha256"]:
-        raise BadInput(f"{path}: the pages are correct, but the file does not match its hash in the manifest")
+        raise BadInput(
+            f"{path}: the pages are correct, but the file does not match its hash in the manifest"
+        )
 
 
 def open_shard(path: str, pages: int, file: str | None = None) -> Any:
-    """A reader of a local shard that should have `pages` pages; in messages it is `path`. Raises BadInput."""
+    """A reader of a local shard that should have `pages` pages; in messages it is `path`. Raises
+    BadInput.
+    """
     # No read-ahead, because pages are read at random.
-    reader = array_record_module.ArrayRecordReader(file or path, "readahead_buffer_size:0,max_parallelism:0")
+    reader = array_record_module.ArrayRecordReader(
+        file or path, "readahead_buffer_size:0,max_parallelism:0"
+    )
     if not reader.ok():
         try:
             reader.read([0])
@@ -186,7 +217,9 @@ def open_shard(path: str, pages: int, file: str | None = None) -> Any:
     return reader
 
 
-def read_page(reader: Any, path: str, page: int, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+def read_page(
+    reader: Any, path: str, page: int, page_tokens: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Reads a page of a shard by its number. Raises BadInput with the file and the page."""
     try:
         return decode(reader.read([page])[0], page_tokens, vocab_size)

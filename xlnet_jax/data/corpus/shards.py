@@ -1,11 +1,13 @@
 """The shards of a split, read by page: by ArrayRecord from a disk, in exact ranges from a bucket.
 
-ArrayRecord's own client asks a bucket for everything from a page to the end of its shard, one shard after the other,
-and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a batch at the same time, each in one
-request for exactly its bytes. ArrayRecord reads them, and checks their hashes, in a sparse file in memory (on Linux).
+ArrayRecord's own client asks a bucket for everything from a page to the end of its shard, one shard
+after the other, and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a
+batch at the same time, each in one request for exactly its bytes. ArrayRecord reads them, and
+checks their hashes, in a sparse file in memory (on Linux).
 
-The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of the chunks of
-Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of 24 bytes at every 64 KiB that are skipped:
+The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of
+the chunks of Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of 24 bytes
+at every 64 KiB that are skipped:
 
     pages
     index: place, decoded size and records of each page, compressed
@@ -35,14 +37,17 @@ from xlnet_jax.storage.bucket import Bucket
 
 ADVICE = "copy the corpus again"
 
-_OPEN_SHARDS = 256  # file handles; the usual limit of a process is 1024, and a run may have several corpora
+# File handles; the usual limit of a process is 1024, and a run may have several corpora.
+_OPEN_SHARDS = 256
 _BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # bytes
 _INDEX_BYTES = 16  # of a page in the index, at most
 _T = TypeVar("_T")
 
 
 class Recent(collections.OrderedDict[int, _T]):
-    """The `limit` last used of many things with numbers. Two threads may make the same one: harmless."""
+    """The `limit` last used of many things with numbers. Two threads may make the same one:
+    harmless.
+    """
 
     def __init__(self, limit: int):
         super().__init__()
@@ -64,7 +69,9 @@ class Recent(collections.OrderedDict[int, _T]):
 
 
 class Shards:
-    """Reads pages of the shards of a split, with so many pages and bytes each. Safe to share between threads."""
+    """Reads pages of the shards of a split, with so many pages and bytes each. Safe to share
+    between threads.
+    """
 
     def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
         self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
@@ -79,24 +86,37 @@ class Shards:
     def read(
         self, places: Sequence[tuple[int, int]], page_tokens: int, vocab_size: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The pages at `places`, each the number of a shard and of a page in it, as `pages.decode` returns them.
+        """The pages at `places`, each the number of a shard and of a page in it, as `pages.decode`
+        returns them.
 
         Raises BadInput: a shard is missing or damaged. RestartMe: the bucket does not answer.
         """
         shards = self._open.fetch({shard for shard, _ in places}, self._opened)
-        fetched = self._fetch((shard, *shards[shard].edges[page : page + 2].tolist()) for shard, page in places)
+        fetched = self._fetch(
+            (shard, *shards[shard].edges[page : page + 2].tolist()) for shard, page in places
+        )
         pages = []
         for (number, page), data in zip(places, fetched, strict=False):
             shard = shards[number]
             on_disk = data is None
-            with _advised(), contextlib.nullcontext() if on_disk else self._only(data, shard.edges[page], shard.size):
+            with (
+                _advised(),
+                contextlib.nullcontext()
+                if on_disk
+                else self._only(data, shard.edges[page], shard.size),
+            ):
                 pages.append(read_page(shard.reader, shard.path, page, page_tokens, vocab_size))
         return pages
 
     def _opened(self, numbers: list[int]) -> Iterator[_Shard]:
         """Opens shards; in a bucket by their last bytes, which hold the index."""
-        starts = (max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]) for shard in numbers)
-        tails = self._fetch((shard, start, self._sizes[shard]) for shard, start in zip(numbers, starts, strict=True))
+        starts = (
+            max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard])
+            for shard in numbers
+        )
+        tails = self._fetch(
+            (shard, start, self._sizes[shard]) for shard, start in zip(numbers, starts, strict=True)
+        )
         for number, tail in zip(numbers, tails, strict=False):
             path = os.path.join(self._path, shard_name(self._split, number, len(self._pages)))
             pages, size, edges = self._pages[number], self._sizes[number], np.empty(0, np.int64)
@@ -109,12 +129,16 @@ class Shards:
                     try:
                         edges = _edges(tail, size)
                     except (ValueError, OSError) as error:
-                        raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
+                        raise BadInput(
+                            f"{path} cannot be read from a bucket ({summary(error)})"
+                        ) from error
             yield _Shard(path, size, reader, edges)
 
     @contextlib.contextmanager
     def _only(self, data: bytes, start: int, size: int) -> Iterator[str]:
-        """Makes `data` the only bytes of the sparse file, which all shards share; yields its name."""
+        """Makes `data` the only bytes of the sparse file, which all shards share; yields its
+        name.
+        """
         with self._file_lock:
             os.ftruncate(self._file, 0)
             os.ftruncate(self._file, size)
@@ -122,11 +146,15 @@ class Shards:
             yield f"/proc/self/fd/{self._file}"
 
     def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes | None]:
-        """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each on a disk."""
+        """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each
+        on a disk.
+        """
         if not self._bucket:
             return itertools.repeat(None)
         count = len(self._pages)
-        named = [(shard_name(self._split, shard, count), start, end) for shard, start, end in ranges]
+        named = [
+            (shard_name(self._split, shard, count), start, end) for shard, start, end in ranges
+        ]
         try:
             return self._bucket.read_ranges(self._path, named)
         except FileNotFoundError as error:
@@ -134,7 +162,9 @@ class Shards:
 
 
 class _Shard(NamedTuple):
-    """An open shard: its name, its bytes, a reader, and where its pages start and the last one ends, if in a bucket."""
+    """An open shard: its name, its bytes, a reader, and where its pages start and the last one
+    ends, if in a bucket.
+    """
 
     path: str
     size: int
@@ -152,19 +182,25 @@ def _advised() -> Iterator[None]:
 
 
 def _edges(tail: bytes, size: int) -> np.ndarray:
-    """Where each page of a shard starts and the last one ends, int64 [pages + 1], from its last bytes.
+    """Where each page of a shard starts and the last one ends, int64 [pages + 1], from its last
+    bytes.
 
-    Raises ValueError if this is another form of ArrayRecord. The reader has checked the hashes of these bytes.
+    Raises ValueError if this is another form of ArrayRecord. The reader has checked the hashes of
+    these bytes.
     """
-    # Behind its header the last chunk has five bytes, then 8 as the tag of a number: the place of the index.
+    # Behind its header the last chunk has five bytes, then 8 as the tag of a number: the place of
+    # the index.
     end, _ = _varint(tail[-_BLOCK + _BLOCK_HEADER + _CHUNK_HEADER + 6 :])
     skipped = range(-end % _BLOCK, size - end, _BLOCK)
     index = tail[len(tail) - (size - end) :]
-    index = b"".join([index[: skipped.start], *(index[at + _BLOCK_HEADER : at + _BLOCK] for at in skipped)])
+    index = b"".join(
+        [index[: skipped.start], *(index[at + _BLOCK_HEADER : at + _BLOCK] for at in skipped)]
+    )
     length = int.from_bytes(index[8:16], "little")
     if index[_CHUNK_HEADER : _CHUNK_HEADER + 1] != b"z":
         raise ValueError("its index is not compressed with Zstandard")
-    # The sizes of the records, and the records: the options of the writer, then 8 place 16 bytes 24 records per page.
+    # The sizes of the records, and the records: the options of the writer, then 8 place 16 bytes 24
+    # records per page.
     sizes, records = _varint(index[_CHUNK_HEADER + 1 : _CHUNK_HEADER + length])
     options, _ = _varint(_unpacked(records[:sizes]))
     numbers = np.frombuffer(_unpacked(records[sizes:])[options:], np.uint8)

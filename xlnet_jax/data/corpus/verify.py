@@ -1,4 +1,6 @@
-"""`xlnet-jax corpus`: the contents of a corpus, a check of every hash and count, and samples of its text."""
+"""`xlnet-jax corpus`: the contents of a corpus, a check of every hash and count, and samples of its
+text.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
 _LARGEST_SAMPLE = 10**7  # tokens, which people read
-_BITS = {"documents": pages.DOCUMENT_START, "sentences": pages.SENTENCE_START, "paragraphs": pages.PARAGRAPH_START}
+_BITS = {
+    "documents": pages.DOCUMENT_START,
+    "sentences": pages.SENTENCE_START,
+    "paragraphs": pages.PARAGRAPH_START,
+}
 _COUNTED = (*_BITS, "tokens")
 _TFDS = ("dataset_info.json", "features.json")
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
@@ -39,7 +45,10 @@ def info(path: str) -> Json:
         }
         for name, split in manifest["splits"].items()
     }
-    counts = {counted: [split[counted] for split in splits.values()] for counted in (*_COUNTED, "shards", "bytes")}
+    counts = {
+        counted: [split[counted] for split in splits.values()]
+        for counted in (*_COUNTED, "shards", "bytes")
+    }
     return {
         **{counted: sum(values) for counted, values in counts.items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
@@ -51,18 +60,21 @@ def info(path: str) -> Json:
         "replaced": manifest["replaced"],
         "empty": manifest["empty"],
         "splits": splits,
-        # What was asked for is a bound, and by default the largest size that is tried; `vocabulary` is what was made.
-        "options": {name: value for name, value in manifest["options"].items() if name != "vocab_size"},
+        # What was asked for is a bound, and by default the largest size that is tried; `vocabulary`
+        # is what was made.
+        "options": {
+            name: value for name, value in manifest["options"].items() if name != "vocab_size"
+        },
     }
 
 
 def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
-    `workers` shards are read at the same time (None = one per core), with a few MB of memory each; those in a bucket
-    are copied one by one to the system's folder for temporary files. Returns the number of shards, their bytes and
-    tokens; and all problems, one line each. Raises BadInput: there is no usable manifest. RestartMe: the bucket does
-    not answer.
+    `workers` shards are read at the same time (None = one per core), with a few MB of memory each;
+    those in a bucket are copied one by one to the system's folder for temporary files. Returns the
+    number of shards, their bytes and tokens; and all problems, one line each. Raises BadInput:
+    there is no usable manifest. RestartMe: the bucket does not answer.
     """
     manifest, sizes = open_folder(path)
     problems: list[str] = []
@@ -71,15 +83,27 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
         special = corpora.read_tokenizer(path, manifest).special
     except BadInput as error:
         problems.append(str(error))
-    problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)]
-    shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
+    problems += [
+        f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)
+    ]
+    shards = [
+        (name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]
+    ]
     known = {shard["file"] for _, shard in shards}
     extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
-    problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
-    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
-    with ThreadPoolExecutor(workers or cores()) as threads, progress_bar("shards", len(shards)) as bar:
+    problems += [
+        f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra
+    ]
+    # No entry for a split with a damaged shard.
+    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)
+    with (
+        ThreadPoolExecutor(workers or cores()) as threads,
+        progress_bar("shards", len(shards)) as bar,
+    ):
         try:
-            counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards)
+            counted = threads.map(
+                lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards
+            )
             for (name, _), counts in zip(shards, counted, strict=True):
                 bar.advance(bar.task_ids[0])
                 if isinstance(counts, BadInput):
@@ -98,8 +122,8 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
 def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
-    Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its
-    error, or that of its copy from a bucket.
+    Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and
+    paragraphs. Or its error, or that of its copy from a bucket.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
@@ -107,14 +131,25 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
     ended = True  # whether the previous token ended a document
     try:
         with files.local_copy(address) as copy:
-            for page, (tokens, starts) in enumerate(pages.scan(copy, shard, page_tokens, vocab_size)):
+            for page, (tokens, starts) in enumerate(
+                pages.scan(copy, shard, page_tokens, vocab_size)
+            ):
                 ends = tokens == eod
-                begins, sentence = ((starts & bit).astype(bool) for bit in (pages.DOCUMENT_START, pages.SENTENCE_START))
+                begins, sentence = (
+                    (starts & bit).astype(bool)
+                    for bit in (pages.DOCUMENT_START, pages.SENTENCE_START)
+                )
                 after_end = np.concatenate([[ended], ends[:-1]])
                 if eod is None:
                     after_end |= begins  # a document starts anywhere, and at the start of a shard
-                if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
-                    raise BadInput(f"{copy}, page {page}: the flags do not match the ends of its documents")
+                if (
+                    (begins != after_end).any()
+                    or (starts[ends] != 0).any()
+                    or not sentence[starts != 0].all()
+                ):
+                    raise BadInput(
+                        f"{copy}, page {page}: the flags do not match the ends of its documents"
+                    )
                 ended = bool(ends[-1])
                 counts[:vocab_size] += np.bincount(tokens, minlength=vocab_size)
                 counts[vocab_size:] += [np.count_nonzero(starts & bit) for bit in _BITS.values()]
@@ -123,12 +158,16 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
     except FileNotFoundError:
         return BadInput(f"{address} cannot be read: it is missing; copy the corpus again")
     except OSError as error:
-        return BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard")
+        return BadInput(
+            f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard"
+        )
     return counts if ended or eod is None else BadInput(f"{address}: its last document has no end")
 
 
 def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | None) -> Iterator[str]:
-    """Compares the sums over the shards of a split; they are None if a shard is damaged, which is already reported."""
+    """Compares the sums over the shards of a split; they are None if a shard is damaged, which is
+    already reported.
+    """
     split = manifest["splits"][name]
     try:
         counts = corpora.read_counts(path, manifest, name)
@@ -141,8 +180,8 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
     if counts is not None and (counts != pieces).any():
         piece = int(np.flatnonzero(counts != pieces)[0])
         yield (
-            f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} times in the "
-            f"pages, but is counted {counts[piece]} times"
+            f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} "
+            f"times in the pages, but is counted {counts[piece]} times"
         )
     for counted, mark in zip(_BITS, marks.tolist(), strict=True):
         if split[counted] != mark:
@@ -150,20 +189,33 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
 
 
 def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
-    """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter split.
+    """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter
+    split.
 
-    Each has its first token and its text, with § before a document, ¶ before a paragraph and | before a sentence; … if
-    it starts within a sentence. The same arguments give the same. Raises BadInput for an unusable or damaged corpus.
+    Each has its first token and its text, with § before a document, ¶ before a paragraph and |
+    before a sentence; … if it starts within a sentence. The same arguments give the same. Raises
+    BadInput for an unusable or damaged corpus.
     """
     if count * length > _LARGEST_SAMPLE:
-        raise BadInput(f"--count={count} times --length={length} must be at most {_LARGEST_SAMPLE:,} tokens")
+        raise BadInput(
+            f"--count={count} times --length={length} must be at most {_LARGEST_SAMPLE:,} tokens"
+        )
     corpus = corpora.Corpus(path, split)
     length = min(length, corpus.tokens)
-    starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)
+    starts = np.random.Generator(np.random.Philox(seed)).integers(
+        0, corpus.tokens - length + 1, count
+    )
     excerpts = []
     for start in starts.tolist():
         tokens, flags = corpus.read_flags(np.array([start]), length)
-        excerpts.append({"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens[0], flags[0])})
+        excerpts.append(
+            {
+                "split": split,
+                "start": start,
+                "tokens": length,
+                "text": _text(corpus, tokens[0], flags[0]),
+            }
+        )
     return {"samples": excerpts}
 
 

@@ -1,4 +1,5 @@
-"""The files of enwik8, text8 and WikiText-103 as their sites publish them: read as they are, in the published splits.
+"""The files of enwik8, text8 and WikiText-103 as their sites publish them: read as they are, in the
+published splits.
 
     --dataset    vocabulary  --input                         train        valid      test
     enwik8       bytes       the unpacked file               90 million   5 million  5 million
@@ -7,8 +8,9 @@
 
 The sizes are bytes, and of WikiText-103 words and line ends.
 
-Every space and line end counts, so nothing is normalised. The held-out split is `valid`, or `test` with `NAME:test`.
-The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1), which count an end per line.
+Every space and line end counts, so nothing is normalised. The held-out split is `valid`, or `test`
+with `NAME:test`. The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1),
+which count an end per line.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Dataset(NamedTuple):
     file: str
     """Name of its file; `{}` stands for the split."""
     sizes: tuple[int, int, int]
-    """Of the splits: bytes of the one file, in this order; or words and line ends of a file each."""
+    """Of the splits: bytes of the one file, in this order; or words and line ends of a file
+    each.
+    """
     name: str = ""
     """As it was asked for: `NAME` or `NAME:SPLIT`."""
     heldout: str = "valid"
@@ -44,12 +48,18 @@ class Dataset(NamedTuple):
         return () if "{}" in self.file else tuple(itertools.accumulate(self.sizes))
 
     def find(self, inputs: Sequence[str]) -> list[Source]:
-        """Its files. Raises BadInput if one is missing, or has another size than the published one."""
+        """Its files. Raises BadInput if one is missing, or has another size than the published
+        one.
+        """
         names = sorted(set(map(self.file.format, SPLITS)))
         found = sources.find_sources(inputs, suffixes=tuple(names))
         is_one = bool(self._ends())
-        if len(found) != len(names) or not (is_one or sorted(os.path.basename(each.path) for each in found) == names):
-            raise BadInput(f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input")
+        if len(found) != len(names) or not (
+            is_one or sorted(os.path.basename(each.path) for each in found) == names
+        ):
+            raise BadInput(
+                f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input"
+            )
         if is_one and (size := found[0].bytes) != (published := sum(self.sizes)):
             why = f"{found[0].path} has {size:,} bytes, {self.name} has {published:,}"
             raise BadInput(f"{why}; unpack it, or fetch it again")
@@ -59,13 +69,23 @@ class Dataset(NamedTuple):
         """The published split of a part."""
         if ends := self._ends():
             return SPLITS[bisect.bisect(ends, part.start)]
-        return next(split for split in SPLITS if os.path.basename(part.path) == self.file.format(split))
+        return next(
+            split for split in SPLITS if os.path.basename(part.path) == self.file.format(split)
+        )
 
-    def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[tuple[Part, ...]]:
-        """The work units of these splits, each of one part: cut anywhere in one file, otherwise between lines."""
+    def plan(
+        self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]
+    ) -> list[tuple[Part, ...]]:
+        """The work units of these splits, each of one part: cut anywhere in one file, otherwise
+        between lines.
+        """
         if not (ends := self._ends()):
             files = {self.split_of(Part(source.path, 0, 0)): source for source in found}
-            units = (sources.plan([files[split]], unit_bytes, "line") for split in SPLITS if split in splits)
+            units = (
+                sources.plan([files[split]], unit_bytes, "line")
+                for split in SPLITS
+                if split in splits
+            )
             return list(itertools.chain.from_iterable(units))
         return [
             (Part(found[0].path, start, min(start + unit_bytes, end)),)
@@ -75,11 +95,16 @@ class Dataset(NamedTuple):
         ]
 
     def check_words(self, counted: dict[str, int]) -> None:
-        """Compares the words and line ends of every file, by its path, with the published ones. Raises BadInput."""
+        """Compares the words and line ends of every file, by its path, with the published ones.
+        Raises BadInput.
+        """
         published = dict(zip(map(self.file.format, SPLITS), self.sizes, strict=True))
         for path, count in counted.items() if not self._ends() else ():
             if count != (size := published[os.path.basename(path)]):
-                raise BadInput(f"{path} has {count:,} words and line ends, {self.name} has {size:,}; fetch it again")
+                raise BadInput(
+                    f"{path} has {count:,} words and line ends, {self.name} "
+                    f"has {size:,}; fetch it again"
+                )
 
 
 DATASETS = {
@@ -93,5 +118,8 @@ def parse(name: str) -> Dataset:
     """The data set of `NAME` or `NAME:SPLIT`. Raises BadInput."""
     base, _, split = name.partition(":")
     if base not in DATASETS or (":" in name and split not in SPLITS[1:]):
-        raise BadInput(f"--dataset={name} must be one of {', '.join(DATASETS)}, with :test to hold out the test split")
+        raise BadInput(
+            f"--dataset={name} must be one of {', '.join(DATASETS)}, "
+            "with :test to hold out the test split"
+        )
     return DATASETS[base]._replace(name=name, heldout=split or "valid")

@@ -1,7 +1,8 @@
-"""Runs the work units of `prepare`: in processes of this machine, or on the workers of an Apache Beam pipeline.
+"""Runs the work units of `prepare`: in processes of this machine, or on the workers of an Apache
+Beam pipeline.
 
-Both call the same pure function once for every missing unit. So both write the same bytes, and each can resume what the
-other started.
+Both call the same pure function once for every missing unit. So both write the same bytes, and each
+can resume what the other started.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.storage import files
 
 _LOG_SECONDS = 5.0  # at least, between two lines
-_ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
+# Suffix of the file with a unit's error, for the process that started the pipeline.
+_ERROR = "error"
 _UNITS = "units"  # suffix of the file with the units of a pipeline
 
 _log = logging.getLogger("xlnet_jax")
@@ -43,14 +45,19 @@ Make = Callable[[Unit], int]
 
 
 def run(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
-    workers: int | None, beam_options: Sequence[str] | None,
-) -> None:  # fmt: skip
-    """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts them.
+    output: str,
+    units: Sequence[tuple[Part, ...]],
+    tokenizer: Tokenizer | None,
+    request: Request,
+    workers: int | None,
+    beam_options: Sequence[str] | None,
+) -> None:
+    """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts
+    them.
 
-    `workers` are processes of the local engine; None = one per core. With `beam_options` it runs a pipeline, which
-    reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run. RestartMe: a
-    process was killed, or the pipeline failed.
+    `workers` are processes of the local engine; None = one per core. With `beam_options` it runs a
+    pipeline, which reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
+    the pipeline cannot run. RestartMe: a process was killed, or the pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
@@ -58,7 +65,9 @@ def run(
     suffix = "json" if tokenizer else work_unit.COUNTS
     notes = list(map(os.path.basename, work_unit.file_names(output, units, suffix)))
     finished = files.listing(folder)
-    missing = [unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished]
+    missing = [
+        unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished
+    ]
     if done := len(units) - len(missing):
         _log.info("%s: going on after %d of %s", output, done, quantity(len(units), "unit"))
     if missing and beam_options is not None:
@@ -66,7 +75,10 @@ def run(
         add_units(pipeline, output, missing, make)
         _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
-            raise BadInput(f"{output}: the pipeline wrote no {gone[0]}; workers elsewhere need --output=gs://...")
+            raise BadInput(
+                f"{output}: the pipeline wrote no {gone[0]}; "
+                "workers elsewhere need --output=gs://..."
+            )
     elif missing:
         with _progress(len(units), done) as add:
             _run_local(output, missing, make, workers, add)
@@ -80,10 +92,11 @@ def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal, in the log.
+    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal,
+    in the log.
 
-    The number of tokens is not shown: it lacks those of an earlier call, and a vocabulary is counted without the ends
-    of documents; the manifest has all of them.
+    The number of tokens is not shown: it lacks those of an earlier call, and a vocabulary is
+    counted without the ends of documents; the manifest has all of them.
     """
     began = logged = time.monotonic()
     tokens, bar = 0, progress_bar("units", total, done)
@@ -101,7 +114,9 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
         yield add
 
 
-def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, add: Callable[[int], None]) -> None:
+def _run_local(
+    output: str, units: list[Unit], make: Make, workers: int | None, add: Callable[[int], None]
+) -> None:
     workers = min(workers or cores(), len(units))
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
@@ -115,8 +130,8 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
         return [pool.submit(make, unit) for unit in units]
 
     try:
-        # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
-        # inherit that the signal is blocked.
+        # Ctrl-C interrupts the main thread alone: in another thread no process is left half
+        # started, and the processes inherit that the signal is blocked.
         with ThreadPoolExecutor(1) as thread:
             futures = thread.submit(start).result()
         for future in as_completed(futures):
@@ -126,25 +141,39 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
             worker.kill()  # a unit that is cut off is made again
         raise
     except BrokenProcessPool as error:
-        advice = f"rerun the same command to resume, with fewer than --workers={workers} if memory is short"
-        raise RestartMe(f"{output}: a worker process was killed (out of memory?); {advice}") from error
+        advice = (
+            "rerun the same command to resume, "
+            f"with fewer than --workers={workers} if memory is short"
+        )
+        raise RestartMe(
+            f"{output}: a worker process was killed (out of memory?); {advice}"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def make_pipeline(options: Sequence[str], output: str) -> Any:
-    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers cannot work."""
+    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its
+    workers cannot work.
+    """
     try:
         beam: Any = importlib.import_module("apache_beam")
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")
     except ImportError as error:
-        raise BadInput(f"--engine=beam needs Apache Beam ({error}); install the extra `beam`") from error
+        raise BadInput(
+            f"--engine=beam needs Apache Beam ({error}); install the extra `beam`"
+        ) from error
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            parsed = parser.PipelineOptions([f"--{option.removeprefix('--')}" for option in options])
+            parsed = parser.PipelineOptions(
+                [f"--{option.removeprefix('--')}" for option in options]
+            )
             # Beam itself ignores unknown options.
-            unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
+            unknown = (
+                parsed.get_all_options(retain_unknown_options=True).keys()
+                - parsed.get_all_options().keys()
+            )
         if unknown:
             raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
         pipeline = beam.Pipeline(options=parsed)
@@ -153,25 +182,38 @@ def make_pipeline(options: Sequence[str], output: str) -> Any:
         raise BadInput(f"--beam_options: {reason}") from error
     if type(pipeline.runner).__name__ == "DataflowRunner":
         if "://" not in output:
-            raise BadInput(f"--output={output} is here, which the workers of Dataflow do not see; use gs://...")
+            raise BadInput(
+                f"--output={output} is here, which the workers of Dataflow do not see; use gs://..."
+            )
         given = parsed.get_all_options()
         if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
-            raise BadInput("--beam_options: workers of Dataflow need this package; add sdk_container_image=...")
+            raise BadInput(
+                "--beam_options: workers of Dataflow need this package; add sdk_container_image=..."
+            )
     return pipeline
 
 
 def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> None:
-    """Adds the units to a pipeline, which has the same size for any number of them: a worker reads them from a file.
+    """Adds the units to a pipeline, which has the same size for any number of them: a worker reads
+    them from a file.
 
-    Dataflow takes jobs of at most 20 MB; the units of a large text, each with the names of its files, may have more.
+    Dataflow takes jobs of at most 20 MB; the units of a large text, each with the names of its
+    files, may have more.
     """
     beam: Any = importlib.import_module("apache_beam")
     data = files.to_json(list(units), indent=None)
     # Another run of the same command may have other units to do, and writes another file.
-    path = os.path.join(output, work_unit.FOLDER, f"{hashlib.sha256(data).hexdigest()[:16]}.{_UNITS}")
+    path = os.path.join(
+        output, work_unit.FOLDER, f"{hashlib.sha256(data).hexdigest()[:16]}.{_UNITS}"
+    )
     files.write(path, data)
     start = pipeline | beam.Create([path])
-    _ = start | beam.FlatMap(_read_units) | beam.Reshuffle() | beam.Map(_report_errors, output, make)
+    _ = (
+        start
+        | beam.FlatMap(_read_units)
+        | beam.Reshuffle()
+        | beam.Map(_report_errors, output, make)
+    )
 
 
 def _read_units(path: str) -> list[Unit]:
@@ -193,16 +235,27 @@ def _run_beam(folder: str, pipeline: Any) -> None:
     if errors := _error_files(folder):
         raise error_of(*files.read_json(errors[0]))
     if state != "DONE":
-        raise RestartMe(f"{folder}: the pipeline ended as {state}; rerun the same command to resume")
+        raise RestartMe(
+            f"{folder}: the pipeline ended as {state}; rerun the same command to resume"
+        )
 
 
 def _error_files(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in sorted(files.listing(folder)) if name.endswith(f".{_ERROR}")]
+    return [
+        os.path.join(folder, name)
+        for name in sorted(files.listing(folder))
+        if name.endswith(f".{_ERROR}")
+    ]
 
 
 def _report_errors(unit: Unit, output: str, make: Make) -> None:
-    """Makes a unit in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
+    """Makes a unit in a pipeline. An error goes to a file: the runners would retry it and wrap it
+    in their own.
+    """
     try:
         make(unit)
     except XLNetError as error:
-        files.write(work_unit.file_name(output, unit[0], _ERROR), files.to_json([error.exit_code, str(error)]))
+        files.write(
+            work_unit.file_name(output, unit[0], _ERROR),
+            files.to_json([error.exit_code, str(error)]),
+        )

@@ -1,8 +1,10 @@
-"""Counts the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs and points.
+"""Counts the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs and
+points.
 
-A vocabulary that is trained here keeps them unless it is told otherwise; the released ones of XLNet, ALBERT and uncased
-BERT were trained without. There `benötigt` becomes `benotigt`, and most words of Hindi, Thai or Arabic others. Hangul
-loses nothing by decomposition (NFKD), but stays in pieces without NFKC.
+A vocabulary that is trained here keeps them unless it is told otherwise; the released ones of
+XLNet, ALBERT and uncased BERT were trained without. There `benötigt` becomes `benotigt`, and most
+words of Hindi, Thai or Arabic others. Hangul loses nothing by decomposition (NFKD), but stays in
+pieces without NFKC.
 """
 
 from __future__ import annotations
@@ -15,30 +17,38 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 NAMES = ("letters", "marks", "hangul")
-"""What is counted: letters and marks seen, in decomposed form, where a Hangul syllable is one; of these, the marks that
-were taken off; and Hangul syllables that stay in pieces."""
+"""What is counted: letters and marks seen, in decomposed form, where a Hangul syllable is one; of
+these, the marks that were taken off; and Hangul syllables that stay in pieces.
+"""
 LARGEST_SHARE = 0.005
 """Of letters and marks; above it `say` warns of changed words."""
 
 _KEPT_BY = {
-    "accents, umlauts, vowel signs and so on off": "a vocabulary that is trained here (no --tokenizer) without "
-    "--strip_accents",
+    "accents, umlauts, vowel signs and so on off": (
+        "a vocabulary that is trained here (no --tokenizer) without --strip_accents"
+    ),
     "Hangul syllables apart": "--nfkc",
 }
 _log = logging.getLogger("xlnet_jax")
 
 
 def say(dropped: Mapping[str, int]) -> None:
-    """Logs what was taken off or apart, by `NAMES`; if that is much, as a warning, with what keeps it."""
+    """Logs what was taken off or apart, by `NAMES`; if that is much, as a warning, with what keeps
+    it.
+    """
     letters, *others = (dropped[name] for name in NAMES)
     for count, what in zip(others, _KEPT_BY, strict=True):
         changes = count > LARGEST_SHARE * letters
         if count:
             _log.log(
-                logging.WARNING if changes else logging.INFO, "normalisation takes %d %s (%.2f %% of the letters)%s",
-                count, what, 100 * count / letters,
-                f": that changes words; to keep them, prepare in a new folder with {_KEPT_BY[what]}" * changes,
-            )  # fmt: skip
+                logging.WARNING if changes else logging.INFO,
+                "normalisation takes %d %s (%.2f %% of the letters)%s",
+                count,
+                what,
+                100 * count / letters,
+                f": that changes words; to keep them, prepare in a new folder with {_KEPT_BY[what]}"
+                * changes,
+            )
 
 
 def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
@@ -49,7 +59,11 @@ def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
     times = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
     seen = np.flatnonzero(times)
     each = [_of_character(chr(code), cleaned) for code in seen.tolist()]
-    return dict(zip(NAMES, (times[seen] @ np.array(each, int).reshape(-1, len(NAMES))).tolist(), strict=True))
+    return dict(
+        zip(
+            NAMES, (times[seen] @ np.array(each, int).reshape(-1, len(NAMES))).tolist(), strict=True
+        )
+    )
 
 
 @functools.cache
@@ -59,5 +73,7 @@ def _of_character(character: str, cleaned: Callable[[str], str]) -> tuple[int, i
     if "\uac00" <= character <= "\ud7a3":  # Hangul
         return 1, 0, int(len(left) > 1)
     before, after = (unicodedata.normalize("NFKD", each) for each in (character, left))
-    marks = [sum(unicodedata.category(part)[0] == "M" for part in parts) for parts in (before, after)]
+    marks = [
+        sum(unicodedata.category(part)[0] == "M" for part in parts) for parts in (before, after)
+    ]
     return sum(unicodedata.category(part)[0] in "LM" for part in before), marks[0] - marks[1], 0

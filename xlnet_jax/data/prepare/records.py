@@ -1,7 +1,9 @@
-"""Records: the examples of a data set that TFDS has built, and the rows of a Parquet file, as a stream of texts.
+"""Records: the examples of a data set that TFDS has built, and the rows of a Parquet file, as a
+stream of texts.
 
-A data set of TFDS is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, found by that name and read without TensorFlow. TFDS
-itself would import the data set's code for the name of the default configuration, which often imports TensorFlow.
+A data set of TFDS is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, found by that name and read
+without TensorFlow. TFDS itself would import the data set's code for the name of the default
+configuration, which often imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,18 +22,22 @@ from xlnet_jax.storage.local import File
 
 PREFIX = "tfds:"
 
-_NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
+_NAME = re.compile(
+    r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?"
+)
 _ROWS = 64  # examples or rows read at once: one may be a whole book
 _BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16  # bytes of Parquet
 
 
 def find_tfds(name: str, data_dir: str | None) -> File:
-    """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
+    """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of
+    a version.
 
-    Without a version the newest is taken, without a split `train`; `data_dir` is by default that of TFDS. The time of
-    change is that of the file that describes the contents.
+    Without a version the newest is taken, without a split `train`; `data_dir` is by default that of
+    TFDS. The time of change is that of the file that describes the contents.
 
-    Raises BadInput: it was not built, or not as ArrayRecord, or has no such split. RestartMe: no answer of the bucket.
+    Raises BadInput: it was not built, or not as ArrayRecord, or has no such split. RestartMe: no
+    answer of the bucket.
     """
     match = _NAME.fullmatch(name)
     if not match:
@@ -52,13 +58,26 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
     root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
     folder = f"{root}/{name.strip('/')}"
     versions = _versions(folder)
-    if not versions and (configs := [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]):
-        raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/{configs[0]}")
+    if not versions and (
+        configs := [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]
+    ):
+        raise BadInput(
+            f"input tfds:{name} is built as {', '.join(configs)}; name one, "
+            f"as in tfds:{name}/{configs[0]}"
+        )
     if not versions:
-        command = f"tfds build {name} --file_format=array_record" + (f" --data_dir={data_dir}" if data_dir else "")
-        raise BadInput(f"input tfds:{name} is not built in {root}; build it with `{command}`, or give its --data_dir")
+        command = f"tfds build {name} --file_format=array_record" + (
+            f" --data_dir={data_dir}" if data_dir else ""
+        )
+        raise BadInput(
+            f"input tfds:{name} is not built in {root}; "
+            f"build it with `{command}`, or give its --data_dir"
+        )
     if version and version not in versions:
-        raise BadInput(f"input tfds:{name}: version {version} is not built in {folder}, only {', '.join(versions)}")
+        raise BadInput(
+            f"input tfds:{name}: version {version} is not built in {folder}, "
+            f"only {', '.join(versions)}"
+        )
     return f"{folder}/{version or versions[-1]}"
 
 
@@ -73,18 +92,24 @@ def _subfolders(folder: str) -> list[str]:
 
 
 def tfds_split(path: str, part: str = "") -> Any:
-    """TFDS's description of a split of a data set or of a part of it. Raises as `find_tfds` does."""
+    """TFDS's description of a split of a data set or of a part of it. Raises as `find_tfds`
+    does.
+    """
     builder, name = _dataset(path)
     return builder.info.splits[name + part]
 
 
 def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
-    """All examples of a split as Python values: text as `str`, classes by their names, None for a missing class.
-    The path is one of `find_tfds`. Raises as that does, and BadInput for a damaged file."""
+    """All examples of a split as Python values: text as `str`, classes by their names, None for a
+    missing class. The path is one of `find_tfds`. Raises as that does, and BadInput for a damaged
+    file.
+    """
     builder, name = _dataset(path)
     try:
         for example in builder.as_data_source(split=name):
-            yield {key: _plain(feature, example[key]) for key, feature in builder.info.features.items()}
+            yield {
+                key: _plain(feature, example[key]) for key, feature in builder.info.features.items()
+            }
     except RuntimeError as error:
         raise BadInput(f"{path} is damaged ({summary(error)}); build it again") from error
 
@@ -118,28 +143,41 @@ def _dataset(path: str) -> tuple[Any, str]:
             builder = tfds.builder_from_directory(folder)
             available = sorted(each.value for each in builder.info.available_file_formats())
             if "array_record" in available:  # perhaps next to another
-                builder.info.set_file_format("array_record", override=True, override_if_initialized=True)
+                builder.info.set_file_format(
+                    "array_record", override=True, override_if_initialized=True
+                )
     except (OSError, ValueError, ImportError, json_format.ParseError) as error:
-        raise BadInput(f"{folder}: no data set that TFDS can read ({summary(error)}); build it again") from error
+        raise BadInput(
+            f"{folder}: no data set that TFDS can read ({summary(error)}); build it again"
+        ) from error
     if "array_record" not in available:
         command = "tfds build --file_format=array_record"
-        raise BadInput(f"{folder} is written as {', '.join(available)}; build it again with `{command}`")
+        raise BadInput(
+            f"{folder} is written as {', '.join(available)}; build it again with `{command}`"
+        )
     if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
-        raise BadInput(f"{folder} has no split {name!r}, only {', '.join(sorted(builder.info.splits))}")
+        raise BadInput(
+            f"{folder} has no split {name!r}, only {', '.join(sorted(builder.info.splits))}"
+        )
     return builder, name
 
 
 def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
     """A text field of the examples [start, end) of a split, each with its number.
 
-    Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket does not answer.
+    Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket
+    does not answer.
     """
     if (count := tfds_split(path).num_examples) < end:
-        raise BadInput(f"{path}: {quantity(end - count, 'example')} shorter than it was; start over")
+        raise BadInput(
+            f"{path}: {quantity(end - count, 'example')} shorter than it was; start over"
+        )
     from tensorflow_datasets.proto import tf_example_pb2
 
     shards = tfds_split(path, f"[{start}:{end}]").file_instructions
-    found = (_records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards)
+    found = (
+        _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards
+    )
     for number, record in enumerate(itertools.chain.from_iterable(found), start):
         example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
         fields = example.features.feature
@@ -147,7 +185,10 @@ def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[in
             raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
         value = fields[field]
         if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
-            raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
+            raise BadInput(
+                f"{path}, example {number}: field {field!r} is not one text; "
+                "choose another with --field"
+            )
         yield number, value.bytes_list.value[0]
 
 
@@ -157,7 +198,9 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
     first = start
     try:
         # By default each record is a request to the bucket, which sends all the rest of the file.
-        reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:1048576,max_parallelism:1")
+        reader = array_record_module.ArrayRecordReader(
+            file, "readahead_buffer_size:1048576,max_parallelism:1"
+        )
         for first in range(start, end, _ROWS):
             yield from reader.read(first, min(first + _ROWS, end))
         reader.close()
@@ -173,11 +216,16 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
 def row_group_bytes(path: str) -> list[int]:
     """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
     with _table(path) as table:
-        return [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
+        return [
+            table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)
+        ]
 
 
-def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
-    """A column of the row groups [start, end), every value with its row in the file; None where it is null.
+def parquet_texts(
+    path: str, start: int, end: int, field: str
+) -> Iterator[tuple[int, bytes | None]]:
+    """A column of the row groups [start, end), every value with its row in the file; None where it
+    is null.
 
     Raises BadInput: no such column, one that is not text, or a file that is damaged.
     """
@@ -189,9 +237,15 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
         if table.num_row_groups < end:
             lacking = quantity(end - table.num_row_groups, "row group")
             raise BadInput(f"{path}: {lacking} shorter than it was; start over")
-        row, after = (sum(table.metadata.row_group(index).num_rows for index in range(each)) for each in (start, end))
-        for batch in table.iter_batches(_ROWS, row_groups=range(start, end), columns=[field], use_threads=False):
-            # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
+        row, after = (
+            sum(table.metadata.row_group(index).num_rows for index in range(each))
+            for each in (start, end)
+        )
+        for batch in table.iter_batches(
+            _ROWS, row_groups=range(start, end), columns=[field], use_threads=False
+        ):
+            # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would
+            # name no row.
             try:
                 values = batch.column(0).cast(pyarrow.large_binary())
             except pyarrow.ArrowNotImplementedError as error:
@@ -220,15 +274,23 @@ def _table(path: str) -> Iterator[Any]:
 
     try:
         with files.open_to_read(path, _SMALL_BLOCK) as file:
-            table = parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
-            rows = sum(table.metadata.row_group(index).num_rows for index in range(table.num_row_groups))
+            table = parquet.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+            )
+            rows = sum(
+                table.metadata.row_group(index).num_rows for index in range(table.num_row_groups)
+            )
             if rows != table.metadata.num_rows:
-                raise pyarrow.ArrowInvalid(f"its row groups have {rows} rows of {table.metadata.num_rows}")
+                raise pyarrow.ArrowInvalid(
+                    f"its row groups have {rows} rows of {table.metadata.num_rows}"
+                )
             yield table
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         if getattr(error, "strerror", None):
             raise
-        raise BadInput(f"{path}: damaged or too large ({summary(error)}); replace the file") from error
+        raise BadInput(
+            f"{path}: damaged or too large ({summary(error)}); replace the file"
+        ) from error
 
 
 def no_field(field: str, names: Iterable[str]) -> str:

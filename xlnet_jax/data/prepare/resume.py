@@ -1,4 +1,6 @@
-"""Whether `prepare` may write a folder: it is new, started by the same request or another, finished, or no corpus."""
+"""Whether `prepare` may write a folder: it is new, started by the same request or another,
+finished, or no corpus.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from xlnet_jax.storage.files import Json
 
 
 def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
-    """Writes the request with the time of change of each source, or checks that the same one started the folder.
-    Raises BadInput: the folder holds something else, or was started by another request."""
+    """Writes the request with the time of change of each source, or checks that the same one
+    started the folder. Raises BadInput: the folder holds something else, or was started by another
+    request.
+    """
     path = os.path.join(output, manifests.REQUEST)
     now = {
         "options": json.loads(files.to_json(options)),
@@ -30,8 +34,9 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
     results = sorted(name for name in names if not name.startswith(manifests.REQUEST))
     if manifests.REQUEST not in names and results:
         raise BadInput(f"{output} holds other files ({results[0]}, ...); choose a new folder")
-    # A folder that holds only a request was left by an attempt that failed before it wrote anything else. Other options
-    # may fix that. In a bucket, which has no lock, another process may have just started.
+    # A folder that holds only a request was left by an attempt that failed before it wrote anything
+    # else. Other options may fix that. In a bucket, which has no lock, another process may have
+    # just started.
     if not results and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in names or not files.write_new(path, files.to_json(now)):
@@ -39,7 +44,9 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
 
 
 def begun(output: str) -> dict[str, bool]:
-    """The normalisation of the vocabulary for which a folder was begun; empty if nothing is there, or it is damaged."""
+    """The normalisation of the vocabulary for which a folder was begun; empty if nothing is there,
+    or it is damaged.
+    """
     if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
         return {}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -54,10 +61,13 @@ def _compare(output: str, now: Json, finished: bool) -> None:
         first = files.read_json(path)
         options, sources, _ = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is damaged ({error!r}); put it back, or choose another folder") from error
+        raise BadInput(
+            f"{path} is damaged ({error!r}); put it back, or choose another folder"
+        ) from error
     was, is_now = options | sources, now["options"] | now["sources"]
     for name in {**was, **is_now}:
-        # Text that strict reading accepts is read the same with `replace`, so this option may change.
+        # Text that strict reading accepts is read the same with `replace`, so this option may
+        # change.
         if was.get(name) != is_now.get(name) and (name, was.get(name)) != ("errors", "strict"):
             size = " bytes" if name in sources | now["sources"] else ""
             begun = f"{output} was begun with {name}={was.get(name)}{size}, not {is_now.get(name)}"
@@ -68,7 +78,9 @@ def _compare(output: str, now: Json, finished: bool) -> None:
 
 
 def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) -> None:
-    """Checks that text already used is unchanged; reads it only where a file's time of change is another."""
+    """Checks that text already used is unchanged; reads it only where a file's time of change is
+    another.
+    """
     times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
     if not touched:
@@ -78,7 +90,11 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
     else:
         folder = os.path.join(output, work_unit.FOLDER)
         names = sorted(files.listing(folder))
-        notes = [read_note(os.path.join(folder, name)) for name in names if name.endswith((".json", work_unit.COUNTS))]
+        notes = [
+            read_note(os.path.join(folder, name))
+            for name in names
+            if name.endswith((".json", work_unit.COUNTS))
+        ]
         used = [part for note in notes for part in note["sources"]]
     for entry in used:
         part = Part(entry["path"], entry["start"], entry["end"])
@@ -93,7 +109,9 @@ def read_note(path: str) -> Json:
         if "sources" not in note:
             raise ValueError("no sources")
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{path} is damaged ({error!r}); remove it and rerun the same command") from error
+        raise BadInput(
+            f"{path} is damaged ({error!r}); remove it and rerun the same command"
+        ) from error
     return note
 
 

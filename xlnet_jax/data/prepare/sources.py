@@ -1,4 +1,5 @@
-"""Where text comes from: which files, how they are cut into work units, and the raw lines or records they hold.
+"""Where text comes from: which files, how they are cut into work units, and the raw lines or
+records they hold.
 
     path                               format     a part counts
     *.jsonl *.ndjson *.json            json       bytes, and is cut between lines
@@ -7,8 +8,8 @@
     any other                          text       bytes, and is cut between documents
     .gz or .zst after json or text     the same   bytes of the compressed file, always one part
 
-A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is a run of parts,
-which depend on the files alone, never on the engine or its workers.
+A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is
+a run of parts, which depend on the files alone, never on the engine or its workers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Part(NamedTuple):
-    """[start, end) of a source, cut between documents; the unit of both depends on `kind_of(path)`."""
+    """[start, end) of a source, cut between documents; the unit of both depends on
+    `kind_of(path)`.
+    """
 
     path: str
     start: int
@@ -49,7 +52,9 @@ class Part(NamedTuple):
         """The error at a byte (of what is decompressed), row or example of the source."""
         kind = kind_of(self.path)
         noun = {"parquet": "row", "tfds": "example"}.get(kind.format, "byte")
-        place = f"{noun} {number} of the decompressed text" if kind.compression else f"{noun} {number}"
+        place = (
+            f"{noun} {number} of the decompressed text" if kind.compression else f"{noun} {number}"
+        )
         return BadInput(f"{self.path}, {place}: {message}")
 
 
@@ -81,17 +86,23 @@ def find_sources(
 ) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
-    Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the others), glob patterns
-    (`**` matches any depth), each on disk or `gs://`, and what `records.find_tfds` takes.
+    Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the
+    others), glob patterns (`**` matches any depth), each on disk or `gs://`, and what
+    `records.find_tfds` takes.
 
-    Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does not answer.
+    Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does
+    not answer.
     """
     found: dict[str, Source] = {}
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     for name in inputs:
         is_tfds = name.startswith(records.PREFIX)
         try:
-            of_name, others = ([records.find_tfds(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
+            of_name, others = (
+                ([records.find_tfds(name, data_dir)], None)
+                if is_tfds
+                else files.find(name, suffixes)
+            )
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
         advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
@@ -101,7 +112,10 @@ def find_sources(
             check_link("input", name)
             raise BadInput(f"input {name}: no such file, folder or pattern{suggest_file(name)}")
         if others:
-            text = "input %s: files that are not %s are left out: %d, the first is %s; to read them, %s as well"
+            text = (
+                "input %s: files that are not %s are left out: %d, "
+                "the first is %s; to read them, %s as well"
+            )
             _log.warning(text, name, wanted, len(others), min(others), advice)
         found.update((source.path, source) for source in of_name)
     return [found[path] for path in sorted(found)]
@@ -110,8 +124,9 @@ def find_sources(
 def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
     """Cuts the sources, in order, into work units of about `unit_bytes`.
 
-    Larger files are cut where their format allows it (see the module's docstring); a text file that is one document is
-    never cut. Raises OSError and BadInput: a file cannot be read. RestartMe: the bucket does not answer.
+    Larger files are cut where their format allows it (see the module's docstring); a text file that
+    is one document is never cut. Raises OSError and BadInput: a file cannot be read. RestartMe: the
+    bucket does not answer.
     """
     units: list[list[Part]] = []
     size = 0
@@ -191,10 +206,12 @@ def _decompressed(part: Part) -> Iterator[IO[bytes]]:
 
 
 def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
+    """The bytes of a part of text or json as runs of whole lines, each with its offset in the
+    (decompressed) file.
 
-    With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput: the file cannot be
-    read, is damaged, is shorter than it was, or has too long a line. RestartMe: the bucket does not answer.
+    With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput:
+    the file cannot be read, is damaged, is shorter than it was, or has too long a line. RestartMe:
+    the bucket does not answer.
     """
     is_compressed = kind_of(part.path).compression is not None
     offset, end = part.start, sys.maxsize if is_compressed else part.end
@@ -209,6 +226,8 @@ def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     except OSError as error:
         if not is_compressed or error.strerror:
             raise
-        raise part.bad(offset, f"damaged or cut short ({summary(error)}); fetch or compress it again") from error
+        raise part.bad(
+            offset, f"damaged or cut short ({summary(error)}); fetch or compress it again"
+        ) from error
     if offset < end and not is_compressed:
         raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")

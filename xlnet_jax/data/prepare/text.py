@@ -8,12 +8,13 @@
                punctuation  lines are cut further, after what ends a sentence in Unicode
                             (Sentence_Terminal) or `…`
 
-Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always one document. Inside
-a document a blank line ends a paragraph.
+Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always
+one document. Inside a document a blank line ends a paragraph.
 
-For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word by its space, all
-sentences but the first of a document start with one: so its pieces are those of the sentences joined by spaces. A part
-of a published data set (see `datasets`) is one document of its lines exactly as they are.
+For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word
+by its space, all sentences but the first of a document start with one: so its pieces are those of
+the sentences joined by spaces. A part of a published data set (see `datasets`) is one document of
+its lines exactly as they are.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ LONGEST_DOCUMENT = 256_000_000
 """Characters. A document is held in memory: whether it is held out depends on all of it."""
 
 _NEEDS_SPACE = ".!?…"  # they end a sentence only before white space
-_WIDE = "。︒︕︖﹒﹖﹗！．？｡"  # after them no space follows, and only wide quotes and brackets close
+_WIDE = (
+    "。︒︕︖﹒﹖﹗！．？｡"  # after them no space follows, and only wide quotes and brackets close
+)
 _VISIBLE = re.compile(r"\S")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
@@ -55,11 +58,12 @@ class Request:
     Attributes:
       document, sentences: see the module's docstring.
       heldout: share of the documents that go to the split `heldout`.
-      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
-        for the bytes, leaves the documents out, and counts both.
+      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both;
+        `replace` puts U+FFFD for the bytes, leaves the documents out, and counts both.
       field: of a record, the one that holds the text.
       vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
-      dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not apply.
+      dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not
+        apply.
       unwrap: see the module's docstring.
     """
 
@@ -81,8 +85,12 @@ class Request:
         return "heldout" if self.held_out(document) else "train"
 
     def held_out(self, document: Document) -> bool:
-        """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
-        lines = (sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document))
+        """Depends on the normalised text alone: equal documents fall into the same split, wherever
+        they are.
+        """
+        lines = (
+            sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document)
+        )
         if self.vocabulary == "bytebpe":
             lines = map(str.lstrip, lines)
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
@@ -111,13 +119,15 @@ class TextReader:
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
 
-        Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
-        RestartMe: the bucket does not answer.
+        Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to
+        hold in memory. RestartMe: the bucket does not answer.
         """
         read = {"text": self._text_documents, "json": self._json_documents}
         reader = read.get(sources.kind_of(part.path).format, self._record_documents)
         for document, number in (self._published if self.rules.dataset else reader)(part):
-            if document and (self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece")):
+            if document and (
+                self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece")
+            ):
                 yield document
             elif document and self.rules.vocabulary == "bytebpe":
                 spaced = [[f" {sentence}" for sentence in paragraph] for paragraph in document]
@@ -126,29 +136,42 @@ class TextReader:
             elif document:
                 yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
             elif self.rules.errors == "strict":
-                raise part.bad(number, "an empty document; leave such documents out with --errors=replace")
+                raise part.bad(
+                    number, "an empty document; leave such documents out with --errors=replace"
+                )
             else:
                 self.empty += 1
 
     def digest(self, part: Part) -> str:
-        """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
+        """The hash that `documents` adds to `hashes`, without checking the text. Raises as
+        `documents` does.
+        """
         for _ in self._raw(part):
             pass
         return self.hashes.pop()
 
     def read(self, parts: tuple[Part, ...]) -> list[dict[str, Any]]:
         """The entries of `parts`, which were all read, in a note and in the manifest."""
-        return [part._asdict() | {"sha256": digest} for part, digest in zip(parts, self.hashes, strict=True)]
+        return [
+            part._asdict() | {"sha256": digest}
+            for part, digest in zip(parts, self.hashes, strict=True)
+        ]
 
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
-        """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
+        """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes`
+        gets one more.
+        """
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
             for offset, raw in sources.lines(part, cut=bool(self.rules.dataset)):
                 digest.update(raw)
                 yield offset, raw
         else:
-            read = records.tfds_texts if sources.kind_of(part.path).format == "tfds" else records.parquet_texts
+            read = (
+                records.tfds_texts
+                if sources.kind_of(part.path).format == "tfds"
+                else records.parquet_texts
+            )
             for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
@@ -161,7 +184,9 @@ class TextReader:
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
         raw = b"".join(raw for _, raw in self._raw(part))
         try:
-            text = raw.decode(errors="surrogateescape" if self.rules.vocabulary == "bytes" else "strict")
+            text = raw.decode(
+                errors="surrogateescape" if self.rules.vocabulary == "bytes" else "strict"
+            )
         except UnicodeDecodeError as error:
             raise part.bad(part.start + error.start, "not UTF-8; fetch the file again") from error
         yield [_LINE.findall(text)], part.start
@@ -188,11 +213,15 @@ class TextReader:
     def _paragraphs(
         self, part: Part, lines: Iterable[tuple[int, str]], document: str
     ) -> Iterator[tuple[list[str], int]]:
-        """The sentences between blank lines, or of every line that is not blank, each list with its place."""
+        """The sentences between blank lines, or of every line that is not blank, each list with its
+        place.
+        """
         size = 0
         # Old Mac files end their lines with a lone carriage return.
         ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
-        for is_blank, run in itertools.groupby(ended, lambda each: not each[1] or each[1].isspace()):
+        for is_blank, run in itertools.groupby(
+            ended, lambda each: not each[1] or each[1].isspace()
+        ):
             for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
                 read, start = list[str](), None
                 size = size if document == "file" else 0
@@ -202,7 +231,10 @@ class TextReader:
                     size += len(line)
                     if size > LONGEST_DOCUMENT:
                         message = f"a document of more than {LONGEST_DOCUMENT} characters"
-                        raise part.bad(place, f"{message}; use --document=line, or put blank lines between documents")
+                        raise part.bad(
+                            place,
+                            f"{message}; use --document=line, or put blank lines between documents",
+                        )
                 cut = [unwrapped(read)] if self.rules.unwrap else read
                 if self.rules.sentences == "punctuation":
                     cut = itertools.chain.from_iterable(map(split_sentences, cut))
@@ -218,9 +250,13 @@ class TextReader:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise part.bad(offset, f"not JSON ({error}); every line must be one JSON object") from error
+            raise part.bad(
+                offset, f"not JSON ({error}); every line must be one JSON object"
+            ) from error
         if not isinstance(value, dict):
-            raise part.bad(offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
+            raise part.bad(
+                offset, f"a JSON {type(value).__name__}; every line must be one JSON object"
+            )
         if self.rules.field not in value:
             raise part.bad(offset, records.no_field(self.rules.field, value))
         text = value[self.rules.field]
@@ -242,7 +278,9 @@ class TextReader:
     def _record(self, text: str, part: Part, number: int) -> Document:
         text, count = _NO_CHARACTER.subn("\ufffd", text)
         if count and self.rules.errors == "strict":
-            raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
+            raise part.bad(
+                number, "a NUL or half a surrogate pair in the text; continue with --errors=replace"
+            )
         self.replaced += count
         self.dropped.update(marks.count(text, self.cleaned))
         paragraphs = self._paragraphs(part, ((number, line) for line in text.split("\n")), "file")
@@ -250,14 +288,17 @@ class TextReader:
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
         if (nul := raw.find(b"\0")) >= 0:
-            raise part.bad(offset + nul, "a NUL byte, so it is not UTF-8 text; unpack or convert it")
+            raise part.bad(
+                offset + nul, "a NUL byte, so it is not UTF-8 text; unpack or convert it"
+            )
         # Only the first line of a file may start with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
             return raw.decode(encoding)
         except UnicodeDecodeError as error:
             if self.rules.errors == "strict":
-                mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
+                # The codec may have removed the byte order mark.
+                mark = len(raw) - len(error.object)
                 message = "not UTF-8; convert the file, or continue with --errors=replace"
                 raise part.bad(offset + mark + error.start, message) from error
         return self._replace(raw, encoding)
@@ -269,18 +310,22 @@ class TextReader:
 
 
 def wrapped(sentences: Sequence[str]) -> str | None:
-    """One line with what to do if most sentences cut by punctuation end without any: lines end inside of them."""
+    """One line with what to do if most sentences cut by punctuation end without any: lines end
+    inside of them.
+    """
     ended = sum(_sentence_ends()[1].search(sentence) is not None for sentence in sentences)
     if 2 * ended >= len(sentences):
         return None
     return (
-        f"only {ended / len(sentences):.0%} of the sentences end with punctuation, and the end of a line always ends "
-        "one: if your lines are wrapped, prepare in a new folder with --unwrap"
+        f"only {ended / len(sentences):.0%} of the sentences end with punctuation, and the end of "
+        "a line always ends one: if your lines are wrapped, prepare in a new folder with --unwrap"
     )
 
 
 def unwrapped(lines: Sequence[str]) -> str:
-    """The lines of a paragraph as one, joined by a space except in scripts that have none. A hyphen stays."""
+    """The lines of a paragraph as one, joined by a space except in scripts that have none. A hyphen
+    stays.
+    """
     joined = lines[0].strip()
     for line in map(str.strip, lines[1:]):
         ends = joined[-1] + line[0]
@@ -291,12 +336,16 @@ def unwrapped(lines: Sequence[str]) -> str:
 
 @functools.cache
 def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The ends of sentences in a line, and one at its end. `tokenizers` knows Unicode's property; Python does not."""
-    drop = normalizers.Replace(tokenizers.Regex(rf"[\P{{Sentence_Terminal}}{_NEEDS_SPACE}{_WIDE}]"), "")
+    """The ends of sentences in a line, and one at its end. `tokenizers` knows Unicode's property;
+    Python does not.
+    """
+    drop = normalizers.Replace(
+        tokenizers.Regex(rf"[\P{{Sentence_Terminal}}{_NEEDS_SPACE}{_WIDE}]"), ""
+    )
     # Without surrogates; beyond are ideographs.
     others = drop.normalize_str("".join(map(chr, (*range(0xD800), *range(0xE000, 0x20000)))))
-    # Patterns start with a character class and never backtrack: otherwise scanning takes ten times as long, and a row
-    # of dots quadratic time. A wide full stop may be a decimal point.
+    # Patterns start with a character class and never backtrack: otherwise scanning takes ten times
+    # as long, and a row of dots quadratic time. A wide full stop may be a decimal point.
     ends = (
         rf"[.!?…{_WIDE}{others}](?:(?<=[{_WIDE}])(?<!\d[﹒．](?=\d))[{_WIDE}]*+[」』”’）｣]*+"
         rf"|(?<=[{others}])[{others}!?]*+[\"'”’»)\]]*+"
@@ -308,8 +357,9 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def split_sentences(line: str) -> Iterator[str]:
     """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other scripts, such as `。`
-    and `।`, anything may follow. There is no list of abbreviations: "Mr. Smith" is cut.
+    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other
+    scripts, such as `。` and `।`, anything may follow. There is no list of abbreviations: "Mr.
+    Smith" is cut.
     """
     start = 0
     for end in _sentence_ends()[0].finditer(line):

@@ -1,8 +1,8 @@
 """One work unit of `prepare`: some text in, one shard per split and a note out.
 
-Pure: the output depends only on the request, the text and the unit's number. A shard is written on the local disk, read
-again, and moved into place, which may be a bucket; the note is written last, so it means "done". Two processes on the
-same unit do no harm.
+Pure: the output depends only on the request, the text and the unit's number. A shard is written on
+the local disk, read again, and moved into place, which may be a bucket; the note is written last,
+so it means "done". Two processes on the same unit do no harm.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
-    """A file of unit `index` until the corpus is finished: suffix `json` is its note, a split's name its shard."""
+    """A file of unit `index` until the corpus is finished: suffix `json` is its note, a split's
+    name its shard.
+    """
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
 
 
@@ -73,7 +75,9 @@ class _SplitWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Writes the waiting documents. D documents, P paragraphs, S sentences, K of them with a piece, N tokens."""
+        """Writes the waiting documents. D documents, P paragraphs, S sentences, K of them with a
+        piece, N tokens.
+        """
         waiting, self._waiting, self._characters = self._waiting, [], 0
         paragraphs = list(itertools.chain.from_iterable(waiting))
         sentences = list(itertools.chain.from_iterable(paragraphs))
@@ -84,7 +88,9 @@ class _SplitWriter:
             first = np.searchsorted(np.cumsum(length_S), is_unknown_N.argmax(), "right")
             self.example = unknown.example(self._tokenizer, sentences[first])
         document_P = np.repeat(np.arange(len(waiting)), [len(document) for document in waiting])
-        paragraph_S = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
+        paragraph_S = np.repeat(
+            np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs]
+        )
         # A sentence of zero-width characters only leaves no piece, and does not count.
         paragraph_K, length_K = paragraph_S[length_S > 0], length_S[length_S > 0]
         document_K = document_P[paragraph_K]
@@ -97,7 +103,9 @@ class _SplitWriter:
         start_K = np.cumsum(length_K) - length_K
         tokens_N, starts_N = pieces, np.zeros(len(pieces), np.uint8)
         starts_N[start_K] = (
-            pages.SENTENCE_START + opens_document_K * pages.DOCUMENT_START + opens_paragraph_K * pages.PARAGRAPH_START
+            pages.SENTENCE_START
+            + opens_document_K * pages.DOCUMENT_START
+            + opens_paragraph_K * pages.PARAGRAPH_START
         )
         if (eod := self._tokenizer.special.eod) is not None:
             # It ends every document, and belongs to the last sentence.
@@ -111,7 +119,9 @@ class _SplitWriter:
         self._writer.write(tokens_N, starts_N)
 
     def close(self) -> Json | None:
-        """The shard's entry in the manifest, checked, or None where the split has no document here."""
+        """The shard's entry in the manifest, checked, or None where the split has no document
+        here.
+        """
         self._flush()
         if not self._writer:
             return None
@@ -122,17 +132,20 @@ class _SplitWriter:
 
 
 def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
-    """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as `TextReader.documents`.
+    """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as
+    `TextReader.documents`.
 
-    Words are counted in the training text alone: the others become `<unk>`. Characters and bytes are counted in all
-    text, held out or not, because every one of them needs a piece.
+    Words are counted in the training text alone: the others become `<unk>`. Characters and bytes
+    are counted in all text, held out or not, because every one of them needs a piece.
     """
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
     with files.translate_errors(note):
         for part in parts:
             for document in reader.documents(part):
-                of_document = vocabulary.count(itertools.chain.from_iterable(document), request.vocabulary)
+                of_document = vocabulary.count(
+                    itertools.chain.from_iterable(document), request.vocabulary
+                )
                 tokens += of_document.total()
                 if request.vocabulary != "words" or request.split_of(document, part) == "train":
                     counts.update(of_document)
@@ -141,13 +154,20 @@ def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Reques
     return tokens
 
 
-def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
-    """Writes the shards of one work unit (one per split that occurs), their token counts, and last the unit's note.
-    Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written."""
+def prepare_unit(
+    output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request
+) -> int:
+    """Writes the shards of one work unit (one per split that occurs), their token counts, and last
+    the unit's note. Returns the number of tokens. Raises BadInput as `TextReader.documents` does,
+    and where a file cannot be written.
+    """
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
         reader = TextReader(request, tokenizer.cleaned)
-        writers = {name: _SplitWriter(os.path.join(folder, name), request.page_tokens, tokenizer) for name in SPLITS}
+        writers = {
+            name: _SplitWriter(os.path.join(folder, name), request.page_tokens, tokenizer)
+            for name in SPLITS
+        }
         splits = {}
         try:
             for part in parts:
@@ -161,12 +181,18 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(writer.path, file_name(output, index, split))
-                files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
-        content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
-                   "replaced": reader.replaced,
-                   "empty": reader.empty + sum(writer.empty for writer in writers.values()),
-                   "unknown": sum(writer.unknown for writer in writers.values()),
-                   "example": max(writer.example for writer in writers.values()),
-                   "dropped": {name: reader.dropped[name] for name in marks.NAMES}}  # fmt: skip
+                files.write(
+                    file_name(output, index, split + ".npy"), files.array_bytes(writer.counts)
+                )
+        content = {
+            "tokenizer": tokenizer.sha256,
+            "splits": splits,
+            "sources": reader.read(parts),
+            "replaced": reader.replaced,
+            "empty": reader.empty + sum(writer.empty for writer in writers.values()),
+            "unknown": sum(writer.unknown for writer in writers.values()),
+            "example": max(writer.example for writer in writers.values()),
+            "dropped": {name: reader.dropped[name] for name in marks.NAMES},
+        }
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
