@@ -21,7 +21,7 @@ VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh) launch/slurm.sbatch
 # Not those that need the TPU compiler, nor npm, nor one that takes hours.
 COMPILED := attention kernel_schedule topologies
-LONG := domain finetune languages order_toy order_laws optimizers translation
+LONG := domain finetune languages order_toy order_distributions optimizers translation
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list

@@ -29,7 +29,7 @@ STEPS = "[3000, 2000, 1000]"
 
 
 def start(session: Any) -> None:
-    """The meetings of a run that resumes, from `choice.decided` to the first dispatch."""
+    """The meetings of a run that resumes, from `choice.resolve_attention` to the first dispatch."""
     session.broadcast(
         max(session.collect("fused\nattention: fused, the kernel for TPU v5 lite"), default="")
     )

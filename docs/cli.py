@@ -6,9 +6,9 @@ python docs/cli.py
 import pathlib
 
 from xlnet_jax.cli import help_of
+from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import LARGEST_INT
 from xlnet_jax.keys import allowed
-from xlnet_jax.verbs import TOPICS, VERBS
 
 HEAD = """# Command line
 
@@ -76,12 +76,14 @@ def page() -> str:
     for topic, names in TOPICS.items():
         page.append(f"\n## {topic.capitalize()}\n\n| command | |\n|---|---|\n")
         page += [f"| `{name}` | {help_of(name)} |\n" for name in names]
-        for verb in [verb for name in names for verb in VERBS if verb.name.split()[0] == name]:
-            example, *more = verb.example.split("\n\n")
-            page.append(f"\n### {verb.name}\n\n{verb.help}\n\n```bash\n{example}\n```\n\n")
+        for command in [
+            command for name in names for command in COMMANDS if command.name.split()[0] == name
+        ]:
+            example, *more = command.example.split("\n\n")
+            page.append(f"\n### {command.name}\n\n{command.help}\n\n```bash\n{example}\n```\n\n")
             page += [f"{each}\n\n" for each in more]
             page.append("| option | default | values | what it is |\n|---|---|---|---|\n")
-            page += map(row, verb.options)
+            page += map(row, command.options)
     return "".join(page)
 
 

@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     # Of the processes that tests start.
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    # What a verb keeps for its user.
+    # What a command keeps for its user.
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user"))
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()

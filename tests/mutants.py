@@ -87,7 +87,7 @@ OBJECTIVE, STEP, OPTIMIZER = (
     "xlnet_jax/train/optimizer.py",
 )
 RESUME = "xlnet_jax/train/launch.py"
-ACCOUNT = "xlnet_jax/aot/account.py"
+ACCOUNT = "xlnet_jax/aot/cost_model.py"
 CACHE = "xlnet_jax/model/cache.py"
 SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
@@ -1648,7 +1648,7 @@ MUTANTS = (
     Mutant(
         "unused_moments_decay",
         "xlnet_jax/train/optimizer.py",
-        "lambda path, x, y: x if is_held(path) else y, state, new",
+        "lambda path, x, y: x if is_frozen(path) else y, state, new",
         "lambda path, x, y: y, state, new",
         (
             "tests/train/test_phases.py::test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_move",
@@ -2326,7 +2326,7 @@ MUTANTS = (
         "unknown_B1 = 1 + ",
         "unknown_B1 = 0 + ",
         one(
-            "data/batches/order_laws",
+            "data/batches/order_distributions",
             "test_the_number_of_unknown_positions_is_uniform_from_one_to_all",
         ),
     ),
@@ -2336,7 +2336,7 @@ MUTANTS = (
         "tokens_BT, _ = read_in_order(builder.text, where.cursor_B, ",
         "tokens_BT, _ = read_in_order(builder.text, where.cursor_B + where.direction_B, ",
         one(
-            "data/batches/order_laws",
+            "data/batches/order_distributions",
             "test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step",
         ),
     ),
@@ -2346,7 +2346,7 @@ MUTANTS = (
         "np.cumsum(unknown_BT, axis=1) - 1",
         "unknown_BT.sum(axis=1, keepdims=True) - np.cumsum(unknown_BT, axis=1)",
         one(
-            "data/batches/order_laws",
+            "data/batches/order_distributions",
             "test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones",
         ),
     ),
@@ -2404,7 +2404,7 @@ MUTANTS = (
     ),
     Mutant(
         "option_without_its_line",
-        "xlnet_jax/verbs.py",
+        "xlnet_jax/command_list.py",
         'option("--branch", "start from',
         'option("--leaf", "start from',
         one("reference", "test_the_page_of_the_commands_is_the_code"),
@@ -2659,8 +2659,8 @@ MUTANTS = (
     Mutant(
         "next_is_training_for_ever",
         "xlnet_jax/commands/train.py",
-        "    if step < config.train.steps:\n        verb",
-        "    if step <= config.train.steps:\n        verb",
+        "    if step < config.train.steps:\n        command",
+        "    if step <= config.train.steps:\n        command",
         one("commands/cli", "test_training_ends_with_the_command*"),
     ),
     Mutant(

@@ -15,8 +15,8 @@ import tiny
 
 from xlnet_jax import cli, errors
 from xlnet_jax import config as configs
+from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
-from xlnet_jax.verbs import TOPICS, VERBS
 
 DOCS = tiny.ROOT / "docs"
 
@@ -24,9 +24,9 @@ DOCS = tiny.ROOT / "docs"
 def test_the_page_of_the_commands_is_the_code():
     page = runpy.run_path(str(DOCS / "cli.py"))["page"]()
     assert page == (DOCS / "cli.md").read_text(encoding="utf-8"), "run docs/cli.py"
-    for verb in VERBS:
-        section = page.split(f"\n### {verb.name}\n")[1].split("\n### ")[0]
-        for option in verb.options:
+    for command in COMMANDS:
+        section = page.split(f"\n### {command.name}\n")[1].split("\n### ")[0]
+        for option in command.options:
             assert re.search(
                 rf"^\| `{re.escape(option.name)}[=`].* \| [^|]+ \|$", section, re.MULTILINE
             ), option.name
@@ -34,22 +34,22 @@ def test_the_page_of_the_commands_is_the_code():
 
 def test_help_lists_every_command_once_by_topic():
     listed = [name for names in TOPICS.values() for name in names]
-    assert sorted(listed) == sorted({verb.name.split()[0] for verb in VERBS})
+    assert sorted(listed) == sorted({command.name.split()[0] for command in COMMANDS})
     shown = cli.make_parser().format_help()
     assert re.findall(r"^(\w+):$", shown, re.MULTILINE) == ["options", *TOPICS]
     assert re.findall(r"^  (\w+) +[A-Z]", shown, re.MULTILINE) == listed
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_every_example_of_the_help_can_be_run(verb, monkeypatch):
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_example_of_the_help_can_be_run(command, monkeypatch):
     monkeypatch.chdir(tiny.ROOT)
-    commands = re.findall(r"xlnet-jax [^\n]+", verb.example.split("\n\n")[0])
-    assert commands
-    for command in commands:
-        args, others = cli.make_parser().parse_known_args(shlex.split(command)[1:])
-        assert args.verb is verb
+    lines = re.findall(r"xlnet-jax [^\n]+", command.example.split("\n\n")[0])
+    assert lines
+    for line in lines:
+        args, others = cli.make_parser().parse_known_args(shlex.split(line)[1:])
+        assert args.chosen is command
         assert all(word.startswith("--config.") for word in others) and not (
-            others and not verb.overrides
+            others and not command.overrides
         )
         for file in [
             getattr(args, "config", None),

@@ -1,5 +1,5 @@
-"""The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code
-of `errors`.
+"""The command line: parses, runs one of the `commands`, prints its result, and ends with an exit
+code of `errors`.
 
 With `--json` one JSON object, or one for each text, goes to stdout and everything else to stderr.
 """
@@ -21,18 +21,18 @@ import traceback
 from typing import Any, NoReturn
 
 from xlnet_jax import __version__, messages
+from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
 from xlnet_jax.options import call, unknown
-from xlnet_jax.verbs import TOPICS, VERBS
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
-"""Help and example of verbs of two words, by the first word."""
+"""Help and example of commands of two words, by the first word."""
 
 OUTPUT_CLOSED = 141
 """Exit code if the reader of stdout has gone: that of a program ended by SIGPIPE."""
 
-_NO_OPTIONS = ("command", "what", "verb", "json")
+_NO_OPTIONS = ("command", "what", "chosen", "json")
 _LIMITS = {
     "Too many open files": (
         "raise the limit of open files (`ulimit -n`, or that of the container or service)"
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
             if word.startswith("--") and word.endswith("=--"):  # argparse makes a list of it
                 raise BadInput(f"{word!r} has no value")
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
-        result = call(args.verb, options, overrides)
+        result = call(args.chosen, options, overrides)
     except XLNetError as error:
         _write("".join(f"{json.dumps(each)}\n" for each in error.results))
         return messages.error(who, str(error), error.exit_code, error.details)
@@ -140,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.json or isinstance(result, list):
             print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
         else:
-            args.verb.show(result)
+            args.chosen.show(result)
     return _write(shown.getvalue())
 
 
@@ -183,23 +183,23 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
     """The message of a parser. With a missing option: the unknown word that was meant; of a wrong
     word: the nearest.
     """
-    verb = parser.get_default("verb")
-    if verb and message.startswith("the following arguments are required"):
-        known = {"--json", "--help", *(option.name for option in verb.options)}
+    command = parser.get_default("chosen")
+    if command and message.startswith("the following arguments are required"):
+        known = {"--json", "--help", *(option.name for option in command.options)}
         for word in argv:
             if (
                 word.startswith("--")
                 and not word.startswith("--config.")
                 and word.split("=")[0] not in known
             ):
-                return unknown(verb, word)
+                return unknown(command, word)
     if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
         return message + suggest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
     return message
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs, each with an example."""
+    """The parser of all commands, each with an example."""
     parser = _Parser(
         prog="xlnet-jax",
         usage="xlnet-jax [-h] [--version] COMMAND ...",
@@ -212,29 +212,29 @@ def make_parser() -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS
     )
     groups = {"": commands}
-    for verb in VERBS:
-        group, _, name = verb.name.rpartition(" ")
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(" ")
         if group not in groups:
             above = commands.add_parser(group, **_help(*GROUPS[group]))
             groups[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
-        sub = groups[group].add_parser(name, **_help(verb.help, verb.example))
-        sub.set_defaults(verb=verb)
+        sub = groups[group].add_parser(name, **_help(command.help, command.example))
+        sub.set_defaults(chosen=command)
         sub.add_argument(
             "--json",
             action="store_true",
             help="print JSON on stdout: one object, or one for each text",
         )
-        for option in verb.options:
+        for option in command.options:
             sub.add_argument(option.name, **option.keywords)
     return parser
 
 
 def help_of(name: str) -> str:
-    """The sentence of a verb, or of a group of verbs."""
+    """The sentence of a command, or of a group of commands."""
     return (
         GROUPS[name][0]
         if name in GROUPS
-        else next(verb.help for verb in VERBS if verb.name == name)
+        else next(command.help for command in COMMANDS if command.name == name)
     )
 
 

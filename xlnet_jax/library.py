@@ -45,7 +45,7 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_order
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.model import choice
@@ -75,7 +75,7 @@ def load(
     stored = find(path, step=step)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
     params, _ = on_one_device(stored, step)
-    return Model(choice.decided(config, Session()), stored.tokenizer, params, batch_size)
+    return Model(choice.resolve_attention(config, Session()), stored.tokenizer, params, batch_size)
 
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
@@ -291,7 +291,7 @@ class Model:
         )
         longest = math.inf if endless else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
-        warn_of_law(self.config, known, asked.order)
+        warn_of_order(self.config, known, asked.order)
         with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
             decode = Decoder(any_order(config), params, self.tokenizer.special, T, self.batch_size)
             return decode(rows, asked, stop, listener or (lambda number, pairs, ended: done(ended)))
@@ -333,7 +333,7 @@ class Model:
                     "that of words; give the ids whose likelihood is "
                     "wanted, or fill it with `fill`"
                 )
-        warn_of_law(self.config, known, asked.order)
+        warn_of_order(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
         with self._ready((tokens, known), count) as (config, params, done):
             return how(

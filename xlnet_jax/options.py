@@ -1,6 +1,6 @@
-"""What a verb of the command line is: its options, their checks, and the call of its function.
+"""What a command of the command line is: its options, their checks, and the call of its function.
 
-Nothing here imports JAX until a verb runs: `--help` answers at once, and an error in a
+Nothing here imports JAX until a command runs: `--help` answers at once, and an error in a
 configuration is reported before any device is used.
 """
 
@@ -21,7 +21,7 @@ from xlnet_jax.messages import print_lines, suggest
 
 
 class Option(NamedTuple):
-    """An option of a verb, or a word without a name: the arguments of `add_argument`."""
+    """An option of a command, or a word without a name: the arguments of `add_argument`."""
 
     name: str
     keywords: dict[str, Any]
@@ -42,16 +42,16 @@ class Option(NamedTuple):
             raise BadInput(f"{self.name}={value} {wrong}")
 
 
-class Verb(NamedTuple):
+class Command(NamedTuple):
     """One command.
 
     Attributes:
-      name: `train`, or `corpus info` for a verb below another.
+      name: `train`, or `corpus info` for a command below another.
       help, example: a sentence, and a command that works; more lines may follow.
       run: takes the options as keywords and returns the result: with `--json` it is printed as one
         object; a list is always printed as one object per line. An option `config` is the file's
         name on the command line and the loaded `Config` here.
-      options: all verbs also have `--json`.
+      options: all commands also have `--json`.
       show: prints the result without `--json`.
       overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
         takes them as `overrides`.
@@ -70,8 +70,8 @@ class Verb(NamedTuple):
     meets: bool = False
 
 
-def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
-    """Checks the options, loads the configuration and runs the verb. Raises the errors of all
+def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any:
+    """Checks the options, loads the configuration and runs the command. Raises the errors of all
     three.
     """
     config = None
@@ -79,15 +79,15 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     def announce(code: int, line: str) -> None:
         lazily("distributed.processes", "announce")(config, overrides, code, line)
 
-    messages.output.command = verb.name
-    messages.inform(announce if verb.meets else None)
+    messages.output.command = command.name
+    messages.inform(announce if command.meets else None)
     for word in overrides:
-        if not (verb.overrides and word.startswith("--config.")):
-            raise BadInput(unknown(verb, word))
-    for option in verb.options:
+        if not (command.overrides and word.startswith("--config.")):
+            raise BadInput(unknown(command, word))
+    for option in command.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
-    # Before the imports of the verb, which take seconds.
-    with lazily("run.signals", "stop_request")() if verb.stops else contextlib.nullcontext():
+    # Before the imports of the command, which take seconds.
+    with lazily("run.signals", "stop_request")() if command.stops else contextlib.nullcontext():
         if "config" in options:
             if given := options["config"]:
                 config = configs.load(given, overrides)
@@ -99,15 +99,15 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
             else:
                 config = lazily("run.workdir", "load_config")(where, overrides)
             options = options | {"config": config}
-        elif verb.overrides:
+        elif command.overrides:
             options = options | {"overrides": overrides}
-        return verb.run(**options)
+        return command.run(**options)
 
 
-def unknown(verb: Verb, word: str) -> str:
-    """The message about a word that the verb does not know."""
+def unknown(command: Command, word: str) -> str:
+    """The message about a word that the command does not know."""
     if not word.startswith("--"):
-        together = any(option.keywords.get("nargs") == "*" for option in verb.options)
+        together = any(option.keywords.get("nargs") == "*" for option in command.options)
         return (
             f"unknown word {word!r}; {'give all texts side by side' if together else 'see --help'}"
         )
@@ -116,9 +116,9 @@ def unknown(verb: Verb, word: str) -> str:
     name = word.split("=")[0].lstrip("-")
     near = suggest(
         f"--{name}",
-        [*(option.name for option in verb.options if option.name.startswith("--")), "--json"],
+        [*(option.name for option in command.options if option.name.startswith("--")), "--json"],
     )
-    if not near and verb.overrides:
+    if not near and command.overrides:
         near = configs.suggest_key(name, "--config.")
     return f"unknown option {word!r}{near or '; see --help'}"
 

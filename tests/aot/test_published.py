@@ -16,7 +16,7 @@ from jax.experimental.pallas.ops.tpu import flash_attention
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from xlnet_jax.aot import account, hlo, schedule
+from xlnet_jax.aot import cost_model, hlo, schedule
 from xlnet_jax.aot.topology import check, describe
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.distributed.mesh import make_mesh
@@ -258,7 +258,9 @@ def account_of(executable, schedules, chip, axes, devices, at_peak):
         hlo.Program(executable.as_text()),
         np.array([device.coords for device in devices]),
     )
-    counted = account.Account(program, account.completed(program, schedules), chip, axes, places, 1)
+    counted = cost_model.CostModel(
+        program, cost_model.completed(program, schedules), chip, axes, places, 1
+    )
     return counted.result(1, at_peak)
 
 

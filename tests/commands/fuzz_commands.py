@@ -2,8 +2,8 @@
 
     python tests/commands/fuzz_commands.py --count 200 --seed 0
 
-A line is drawn from the verbs and options that the parser has, the keys of the configuration, and
-values that people and scripts get wrong: other types, huge and negative numbers, missing files,
+A line is drawn from the commands and options that the parser has, the keys of the configuration,
+and values that people and scripts get wrong: other types, huge and negative numbers, missing files,
 folders for files, links to nothing, Unicode, control characters. Some lines are good. Command
 number n of a seed is the same in every run. It exits with 1 and prints the command lines that ended
 otherwise.
@@ -122,17 +122,17 @@ def draw(world: World, number: int, seed: int) -> list[str]:
             one([*TEXTS, "train", "corpus", "--version", "--help"])
             for _ in range(int(rng.integers(3)))
         ]
-    verb = one([verb for verb in cli.VERBS if verb.name != "quickstart"])
+    command = one([command for command in cli.COMMANDS if command.name != "quickstart"])
     parser = argparse.ArgumentParser()
-    for option in verb.options:
+    for option in command.options:
         parser.add_argument(option.name, **option.keywords)
-    words = verb.name.split()
+    words = command.name.split()
     fresh = str(world.folder / f"new{number}")
     good = {
         "config": world.config,
         "input": data_fixtures.text_folder(),
         "tokenizer": data_fixtures.tokenizer_path(),
-        "workdir": fresh if verb.name == "train" else world.run,
+        "workdir": fresh if command.name == "train" else world.run,
         "output": f"{fresh}.png",
         "corpus": world.corpus,
         "path": world.corpus,
@@ -157,12 +157,12 @@ def draw(world: World, number: int, seed: int) -> list[str]:
         else:
             value = path(good.get(action.dest, "x"))
         words.append(f"{action.option_strings[0]}={value}" if action.option_strings else value)
-    if verb.name == "prepare":
+    if command.name == "prepare":
         # Training a tokenizer takes longer than all the rest.
         words += [f"--tokenizer={path(good['tokenizer'])}", "--heldout=0.2"]
-    if verb.overrides:
-        words += [f"--config.data.corpus={path(world.corpus)}"] * (verb.name != "compile")
-        words += world.train_options() * (verb.name == "train")
+    if command.overrides:
+        words += [f"--config.data.corpus={path(world.corpus)}"] * (command.name != "compile")
+        words += world.train_options() * (command.name == "train")
         words += [_override(one) for _ in range(3) if rng.random() < wild]
     words += ["--json"] * int(rng.random() < 0.4) + [one(TEXTS)] * int(rng.random() < 0.1 * wild)
     return words
@@ -213,7 +213,7 @@ def fault(words: list[str], ended: tuple[int, str, str]) -> str | None:
         return f"exit code {code}: {err[-3000:]}"
     if "--json" in words and "--help" not in words and "--version" not in words:
         try:
-            # Some verbs print an object for each text.
+            # Some commands print an object for each text.
             result = [json.loads(line) for line in out.splitlines()][-1]
         except (ValueError, IndexError):
             return f"with --json, but stdout is {out!r}"
@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first command")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    # JAX reads it when a verb first imports it.
+    # JAX reads it when a command first imports it.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     codes: collections.Counter[int] = collections.Counter()
     faults = 0

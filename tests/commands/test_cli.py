@@ -18,6 +18,7 @@ import tiny_tpu
 
 from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
+from xlnet_jax.command_list import COMMANDS
 from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.corpus import show_samples
 from xlnet_jax.commands.texts import read_lines
@@ -25,16 +26,15 @@ from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
-from xlnet_jax.options import Verb, call
+from xlnet_jax.options import Command, call
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import VERBS
 
 HERE = str(tiny.TESTS)
 MEMORY = "out of memory"
 CONFIG, TPU = f"--config={HERE}/tiny_config.py", f"--config={tiny_tpu.__file__}"
 
 
-@pytest.mark.parametrize("command", [verb.name for verb in VERBS])
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help"])
@@ -55,12 +55,12 @@ def test_help_answers_without_loading_jax():
     assert subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE)).returncode == 0
 
 
-@pytest.mark.parametrize(("words", "listed"), [([], VERBS), (["corpus"], VERBS[1:4])])
+@pytest.mark.parametrize(("words", "listed"), [([], COMMANDS), (["corpus"], COMMANDS[1:4])])
 def test_a_command_that_is_left_out_is_answered_by_the_list(capsys, words, listed):
     assert main(words) == 0
     shown = capsys.readouterr()
     lines = {line.strip().partition(" ")[0] for line in shown.out.splitlines()}
-    assert {verb.name.split()[len(words)] for verb in listed} <= lines
+    assert {command.name.split()[len(words)] for command in listed} <= lines
     assert shown.err == ""
 
 
@@ -88,11 +88,11 @@ def test_a_run_is_resumed_by_its_work_directory_alone(left, tmp_path, capsys):
     assert "resuming with another elastic key: train.batch_size: 8 -> 16" in said.err
     assert main([*words, "--config.model.d_ff=16"]) == 2
     assert "model.d_ff" in capsys.readouterr().err
-    for verb in ("train", "finetune"):
-        assert main([verb, f"--workdir={tmp_path}/new"]) == 2
+    for command in ("train", "finetune"):
+        assert main([command, f"--workdir={tmp_path}/new"]) == 2
         line = capsys.readouterr().err
         assert line == (
-            f"xlnet-jax {verb}: --workdir={tmp_path}/new holds no run that could be resumed; "
+            f"xlnet-jax {command}: --workdir={tmp_path}/new holds no run that could be resumed; "
             "give the --config of a new one\n"
         )
 
@@ -111,14 +111,14 @@ CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
 )
 def test_training_ends_with_the_command_that_goes_on(left, capsys, sections, step, command):
     folder = left(**sections)
-    train_verb = next(verb for verb in VERBS if verb.name == "train")
-    train_verb.show({"step": step, "loss": 5.0, "workdir": folder})
+    train_command = next(command for command in COMMANDS if command.name == "train")
+    train_command.show({"step": step, "loss": 5.0, "workdir": folder})
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said.keys() >= {"step", "command"}
     words = shlex.split(said["command"])
     assert words[:3] == ["xlnet-jax", command, f"--workdir={folder}"]
     assert cli.make_parser().parse_known_args(words[1:])[1] == []
-    train_verb.show({"step": 0, "loss": None, "workdir": f"{folder}/dry"})
+    train_command.show({"step": 0, "loss": None, "workdir": f"{folder}/dry"})
     assert "command" not in capsys.readouterr().out
 
 
@@ -223,14 +223,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
 
 def test_every_whole_number_of_every_verb_has_a_range():
     numbers = [
-        (verb, option)
-        for verb in VERBS
-        for option in verb.options
+        (command, option)
+        for command in COMMANDS
+        for option in command.options
         if option.keywords.get("type") is int
     ]
-    for verb, option in numbers:
-        options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in verb.options}
-        never = verb._replace(run=mock.Mock(side_effect=AssertionError("it ran")))
+    for command, option in numbers:
+        options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in command.options}
+        never = command._replace(run=mock.Mock(side_effect=AssertionError("it ran")))
         bounds = option.field.metadata["bounds"]
         for value in (bounds["at least"] - 1, bounds["at most"] + 1):
             with pytest.raises(BadInput, match=f"^{option.name}={value} must be .*at "):
@@ -383,12 +383,12 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
 
 
 @pytest.fixture
-def verb(monkeypatch):
-    """Puts a verb `x` in the place of all others: `verb(run, show)`."""
+def command(monkeypatch):
+    """Puts a command `x` in the place of all others: `command(run, show)`."""
 
     def put(run, show=print_lines):
         monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
-        monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run, show=show),))
+        monkeypatch.setattr(cli, "COMMANDS", (Command("x", "does", "xlnet-jax x", run, show=show),))
 
     return put
 
@@ -427,8 +427,8 @@ def caused(error, by):
         ),
     ],
 )
-def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
-    verb(mock.Mock(side_effect=error))
+def test_an_error_is_one_line_and_with_json_an_object_as_well(command, capsys, error, code, said):
+    command(mock.Mock(side_effect=error))
     assert main(["x"]) == code
     captured = capsys.readouterr()
     assert captured.err == f"xlnet-jax x: {said}\n" and captured.out == ""
@@ -462,8 +462,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
-    verb(mock.Mock(side_effect=ZeroDivisionError("division by zero")))
+def test_a_bug_keeps_its_traceback_and_tells_json_too(command, capsys):
+    command(mock.Mock(side_effect=ZeroDivisionError("division by zero")))
     assert main(["x", "--json"]) == 1
     captured = capsys.readouterr()
     told = json.loads(captured.out)
@@ -474,8 +474,8 @@ def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
 @pytest.mark.parametrize(
     "words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]]
 )
-def test_words_that_make_no_command(verb, capsys, words):
-    verb(mock.Mock(side_effect=BadInput("unknown words")))
+def test_words_that_make_no_command(command, capsys, words):
+    command(mock.Mock(side_effect=BadInput("unknown words")))
     assert main(words) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)["exit_code"] == 2
@@ -491,14 +491,14 @@ def test_a_process_that_is_ended_from_a_thread_tells_json_too():
     assert json.loads(done.stdout) == {"error": "x", "exit_code": 42}
 
 
-def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
+def test_numbers_are_for_scripts_and_durations_for_people(command, capsys):
     result = {
         "step": 8,
         "loss": 0.123456789,
         "seconds": {"steps": 3720.0, "data": 12.34},
         "tokens_per_second": 59.0,
     }
-    verb(lambda overrides: result)
+    command(lambda overrides: result)
     assert main(["x", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == result
     assert main(["x"]) == 0

@@ -18,7 +18,7 @@ def test_every_command_can_be_parsed(page):
         args, others = PARSER.parse_known_args(shlex.split(command)[1:])
         for word in others:
             key = word.removeprefix("--config.").partition("=")[0].rpartition("].")[2]
-            assert args.verb.overrides and word.startswith("--config.") and key in KEYS, (
+            assert args.chosen.overrides and word.startswith("--config.") and key in KEYS, (
                 f"{command}: {word}"
             )
 

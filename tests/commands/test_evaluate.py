@@ -1,5 +1,5 @@
-"""`evaluate`: a run under any order law, its joint likelihoods by hand, and how far back models are
-asked to look.
+"""`evaluate`: a run under any order distribution, its joint likelihoods by hand, and how far back
+models are asked to look.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import tiny
 import xlnet_jax
 from xlnet_jax.cli import main
 from xlnet_jax.commands import evaluate, joint
-from xlnet_jax.commands.evaluate import under_law
+from xlnet_jax.commands.evaluate import under_distribution
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
@@ -34,7 +34,7 @@ WHOLE = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Four steps, and four more after a stop."""
-    workdir = tmp_path_factory.mktemp("laws") / "run"
+    workdir = tmp_path_factory.mktemp("distributions") / "run"
     for words in (["--stop_at=4"], ["--stop_at=8"]):
         assert main(shared.train_words(workdir, *WHOLE, *words)) == 0
     return str(workdir)
@@ -55,8 +55,8 @@ def test_a_resumed_run_under_a_law_is_as_if_never_stopped(run, tmp_path):
 @pytest.mark.slow
 def test_a_run_is_evaluated_under_any_law(run, capsys):
     found = {
-        law: evaluated(capsys, run, "--blocks=16", f"--factorization_order={law}")
-        for law in ("spans", "uniform", "left_within")
+        distribution: evaluated(capsys, run, "--blocks=16", f"--factorization_order={distribution}")
+        for distribution in ("spans", "uniform", "left_within")
     }
     own = evaluated(capsys, run, "--blocks=16", "--batch_size=16")
     assert own["heldout_loss"] == pytest.approx(found["uniform"]["heldout_loss"], rel=1e-6)
@@ -133,18 +133,21 @@ def test_another_law_keeps_the_segment():
     config = tiny.config(
         data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32}
     )
-    assert under_law(config, None) is config and under_law(config, "uniform") is config
-    for law, old, expected in (
+    assert (
+        under_distribution(config, None) is config
+        and under_distribution(config, "uniform") is config
+    )
+    for distribution, old, expected in (
         ("spans", config, (16, 5)),
         ("left_within", tiny.config(), (32, 32)),
     ):
-        data = under_law(old, law).data
-        assert (data.factorization_order, data.segment_len) == (law, 32)
+        data = under_distribution(old, distribution).data
+        assert (data.factorization_order, data.segment_len) == (distribution, 32)
         assert (data.reuse_len, data.num_predict) == expected
     with pytest.raises(
         BadInput, match="--factorization_order is for models of data.objective=plm, but this"
     ):
-        under_law(CAUSAL, "uniform")
+        under_distribution(CAUSAL, "uniform")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, show
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.infer.orders import _told, warn_of_law
+from xlnet_jax.infer.orders import _told, warn_of_order
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
@@ -40,7 +40,7 @@ def test_the_quick_start_asks_what_its_model_was_taught(question, caplog):
     """A word has at least one piece: more would lower the share of what is unknown."""
     gap = re.search(r"\[MASK:?(\d*)\]", question)
     _told.clear()
-    warn_of_law(
+    warn_of_order(
         configs.load(CONFIG),
         [
             [True] * len(question[: gap.start()].split())

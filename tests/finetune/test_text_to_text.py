@@ -388,12 +388,12 @@ def test_a_rule_is_learned_exactly(tmp_path, digits, settings, rule):
     )
     environment = shared.environment() | {"XLA_FLAGS": ""}
 
-    def run(verb, *options):
+    def run(command, *options):
         words = [
             sys.executable,
             "-m",
             "xlnet_jax",
-            verb,
+            command,
             f"--workdir={tmp_path}/run",
             "--json",
             *options,

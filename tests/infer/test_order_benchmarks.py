@@ -1,4 +1,4 @@
-"""The benchmarks of orders and of order laws ask what they say."""
+"""The benchmarks of orders and of order distributions ask what they say."""
 
 import dataclasses
 import importlib
@@ -40,13 +40,16 @@ def test_puzzles_have_one_solution(toy):
 
 
 @pytest.fixture
-def laws(monkeypatch):
+def distributions(monkeypatch):
     monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    return importlib.import_module("order_laws")
+    return importlib.import_module("order_distributions")
 
 
-def test_laws_have_equal_budgets(laws):
-    spans, *others = [laws.config_of(law, "corpus", 2000, tiny=False) for law in laws.LAWS]
+def test_laws_have_equal_budgets(distributions):
+    spans, *others = [
+        distributions.config_of(distribution, "corpus", 2000, tiny=False)
+        for distribution in distributions.DISTRIBUTIONS
+    ]
     assert spans.train.steps == 2000 and spans.data.factorization_order == "spans"
     for config in others:
         budget = config.train.steps * step_flops(config)
@@ -54,9 +57,11 @@ def test_laws_have_equal_budgets(laws):
         assert config.model == spans.model and config.train.batch_size == spans.train.batch_size
 
 
-def test_questions_ask_for_what_they_are_called(laws):
-    words = np.random.default_rng(3).random((500, laws.WINDOW)) < 0.6
-    unknown = {name: ~laws.known_of(name, words, DataConfig()) for name in laws.QUESTIONS}
+def test_questions_ask_for_what_they_are_called(distributions):
+    words = np.random.default_rng(3).random((500, distributions.WINDOW)) < 0.6
+    unknown = {
+        name: ~distributions.known_of(name, words, DataConfig()) for name in distributions.QUESTIONS
+    }
     shares = {name: each.mean() for name, each in unknown.items()}
     assert shares == pytest.approx({"sixth": 1 / 6, "half": 0.5, "rest": 0.5, "all": 1}, abs=0.01)
     starts = {
@@ -65,7 +70,7 @@ def test_questions_ask_for_what_they_are_called(laws):
     assert starts["half"] > 0.45 and starts["sixth"] < 0.6, (
         "single tokens would start at 0.5 and 0.83 of the places"
     )
-    assert (unknown["rest"] == (np.arange(laws.WINDOW) >= laws.WINDOW // 2)).all()
+    assert (unknown["rest"] == (np.arange(distributions.WINDOW) >= distributions.WINDOW // 2)).all()
 
 
 @pytest.mark.slow

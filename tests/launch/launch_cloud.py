@@ -121,9 +121,9 @@ class Cloud:
         (self.folder / "codes.json").write_text(json.dumps(codes))
 
     def fails(self, **errors: list[str | None]) -> None:
-        """Names of ERRORS for the next calls of a verb."""
-        for verb, names in errors.items():
-            (self.folder / f"{verb}.json").write_text(json.dumps(names))
+        """Names of ERRORS for the next calls of a command."""
+        for command, names in errors.items():
+            (self.folder / f"{command}.json").write_text(json.dumps(names))
 
     def run(
         self, script: str, *words: str, timeout: float = 60
@@ -153,11 +153,11 @@ class Cloud:
         path = self.folder / "calls.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def verbs(self) -> list[str]:
+    def commands(self) -> list[str]:
         """Of gcloud. Where mig.sh looks at a group, it lists its hosts."""
-        verbs = ("describe", "list-instances", "create", "delete", "scp", "ssh")
-        found = [next(word for word in call["argv"] if word in verbs) for call in self.calls()]
-        return ["describe" if verb == "list-instances" else verb for verb in found]
+        commands = ("describe", "list-instances", "create", "delete", "scp", "ssh")
+        found = [next(word for word in call["argv"] if word in commands) for call in self.calls()]
+        return ["describe" if command == "list-instances" else command for command in found]
 
     def trainer(self, home: pathlib.Path, code: str) -> None:
         """Puts a trainer where startup.sh would have installed one; its body is Python."""

@@ -21,7 +21,7 @@ from launch_cloud import (
     pod_of,
 )
 
-from xlnet_jax.aot.topology import rented
+from xlnet_jax.aot.topology import slice_shapes
 
 
 @pytest.mark.parametrize("script", COMMANDS)
@@ -227,7 +227,7 @@ def test_the_scripts_and_compile_read_the_same_table():
     ]
     asked = {
         f"{kind} {shape}": row.has([int(side) for side in shape.split("x")])
-        for kind, row in rented().items()
+        for kind, row in slice_shapes().items()
         for shape in shapes
         if shape.count("x") == row.shapes[0].count("x")
     }

@@ -102,7 +102,7 @@ def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_fo
 def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     cloud.answers(["absent", "READY"], [])
     assert cloud.run("tpu_vm.sh", *TPU, "--boot", "--", *TRAIN).returncode == 0
-    assert cloud.verbs() == ["describe", "create", "describe"]
+    assert cloud.commands() == ["describe", "create", "describe"]
     script = cloud.calls()[1]["metadata"]["startup-script"]
     assert not list(cloud.folder.glob("xlnet_launch.*"))
     # Run as the metadata server's agent does, with stubs of what needs root; then as systemd would

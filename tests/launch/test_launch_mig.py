@@ -67,7 +67,7 @@ def test_while_there_is_no_capacity_it_waits_and_a_group_that_gives_up_is_made_a
     done = cloud.run("mig.sh", *MIG, "--autodelete", "--", *BUCKET)
     assert done.returncode == 0, done.stderr
     delete, create = ["delete"] * 3, ["create"] * 2
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+    assert [command for command in cloud.commands() if command != "describe"] == [
         *create,
         *delete,
         *create,
@@ -88,13 +88,13 @@ def test_hosts_that_are_gone_are_replaced_when_asked(cloud, gone):
     assert (
         done.returncode == 1
         and "--recreate creates it again" in done.stderr
-        and "delete" not in cloud.verbs()
+        and "delete" not in cloud.commands()
     )
     cloud.answers(["RUNNING", gone, gone, "absent", "RUNNING"], [255, 0])
     done = cloud.run("mig.sh", *MIG, "--capacity=spot", "--recreate", "--", *BUCKET)
     assert done.returncode == 0 and "1 preemptions" in done.stderr
     assert flags(cloud, "instance-templates")["--provisioning-model"] == "SPOT"
-    assert cloud.verbs()[-4:] == ["create", "describe", "scp", "ssh"]
+    assert cloud.commands()[-4:] == ["create", "describe", "scp", "ssh"]
 
 
 @pytest.mark.parametrize("end", ["EMPTY", "SUSPENDED", "STOPPING"])
@@ -106,7 +106,7 @@ def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_leaves_nothing(c
     assert (
         done.returncode == 1 and "its flex-start time of 3d is over" in done.stderr.splitlines()[-1]
     )
-    assert cloud.verbs()[-3:] == ["delete"] * 3 and cloud.verbs().count("create") == 2
+    assert cloud.commands()[-3:] == ["delete"] * 3 and cloud.commands().count("create") == 2
     asked = flags(cloud, "instance-templates")
     assert (asked["--provisioning-model"], asked["--max-run-duration"]) == ("FLEX_START", "3d")
     # Another launch finds the group at its end.
@@ -127,7 +127,7 @@ def test_what_does_not_pass_ends_the_script(cloud):
         cloud.fails(create=failing)
         done = cloud.run("mig.sh", *MIG, "--recreate", "--", *BUCKET)
         assert done.returncode == 1 and said in done.stderr.splitlines()[-1]
-    assert cloud.verbs() == ["describe", "describe", "create", "describe", *["delete"] * 3]
+    assert cloud.commands() == ["describe", "describe", "create", "describe", *["delete"] * 3]
 
 
 def test_what_an_earlier_launch_has_left_is_replaced(cloud):
@@ -137,9 +137,9 @@ def test_what_an_earlier_launch_has_left_is_replaced(cloud):
         cloud.run("mig.sh", *MIG, "--accelerator=v6e-16", "--boot", "--", *BUCKET).returncode == 0
     )
     did = [
-        (call["argv"][2], verb)
-        for call, verb in zip(cloud.calls(), cloud.verbs(), strict=True)
-        if verb != "describe"
+        (call["argv"][2], command)
+        for call, command in zip(cloud.calls(), cloud.commands(), strict=True)
+        if command != "describe"
     ]
     policy, template, group = "resource-policies", "instance-templates", "instance-groups"
     # Once; what is there after that is of this launch.

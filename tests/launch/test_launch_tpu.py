@@ -53,16 +53,16 @@ def test_42_and_a_broken_connection_run_the_same_command_again_and_everything_el
         if "startup" in str(call) and call["argv"][4] == "ssh"
     ]
     assert len(commands) == len(codes) and all(command == commands[0] for command in commands)
-    assert "create" not in cloud.verbs() and "delete" not in cloud.verbs()
+    assert "create" not in cloud.commands() and "delete" not in cloud.commands()
 
 
 def test_a_machine_that_is_there_is_used_and_a_preempted_one_only_replaced_when_asked(cloud):
     cloud.answers(["PREEMPTED"], [])
     done = cloud.run("tpu_vm.sh", *TPU, "--", *TRAIN)
-    assert done.returncode == 1 and "--recreate" in done.stderr and cloud.verbs() == ["describe"]
+    assert done.returncode == 1 and "--recreate" in done.stderr and cloud.commands() == ["describe"]
     cloud.answers(["CREATING", "READY", "PREEMPTED", "PREEMPTED", "absent", "READY"], [255, 0])
     assert cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+    assert [command for command in cloud.commands() if command != "describe"] == [
         "scp",
         "ssh",
         "delete",
@@ -84,7 +84,7 @@ def test_a_queued_resource_is_waited_for_through_all_states(cloud):
     cloud.answers([*waiting, "ACTIVE"], [0])
     done = cloud.run("queued_resource.sh", *TPU, "--", *TRAIN)
     assert done.returncode == 0
-    assert cloud.verbs() == ["describe", "create", *["describe"] * 6, "scp", "ssh"]
+    assert cloud.commands() == ["describe", "create", *["describe"] * 6, "scp", "ssh"]
     # Each state is told once.
     assert done.stderr.count("WAITING_FOR_RESOURCES") == 1
 
@@ -94,7 +94,7 @@ def test_a_queued_resource_that_will_not_come_ends_the_script(cloud, state):
     cloud.answers(["PROVISIONING", state], [])
     done = cloud.run("queued_resource.sh", *TPU, "--", *TRAIN)
     assert done.returncode == 1 and state in done.stderr.splitlines()[-1]
-    assert set(cloud.verbs()) == {"describe"}
+    assert set(cloud.commands()) == {"describe"}
 
 
 def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
@@ -104,7 +104,7 @@ def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
         [255, 0],
     )
     assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
-    did = [verb for verb in cloud.verbs() if verb != "describe"]
+    did = [command for command in cloud.commands() if command != "describe"]
     assert did == ["scp", "ssh", "delete", "create", "scp", "ssh"]
 
 
@@ -116,7 +116,7 @@ def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for
     assert (
         done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
     )
-    assert [verb for verb in cloud.verbs() if verb != "describe"] == [
+    assert [command for command in cloud.commands() if command != "describe"] == [
         "create",
         "scp",
         "ssh",
@@ -126,14 +126,14 @@ def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
 @pytest.mark.parametrize(
-    "verb, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")]
+    "command, error", [("describe", "DENIED"), ("create", "NO_TYPE"), ("create", "QUOTA_ZERO")]
 )
-def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb, error):
-    cloud.answers([error if verb == "describe" else "absent"], [])
+def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, command, error):
+    cloud.answers([error if command == "describe" else "absent"], [])
     cloud.fails(create=[error])
     done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--", *TRAIN)
     assert done.returncode == 1 and ERRORS[error] in done.stderr and done.stderr.count("\n") == 1
-    assert cloud.verbs() == ["describe", "create"][: 1 + (verb == "create")]
+    assert cloud.commands() == ["describe", "create"][: 1 + (command == "create")]
 
 
 @pytest.mark.parametrize("script, ready", [TPU_VM, QUEUE])
@@ -145,7 +145,7 @@ def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, read
     cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED", "EXISTS"], delete=["UNAVAILABLE"])
     done = cloud.run(script, *TPU, "--capacity=spot", "--recreate", "--autodelete", "--", *TRAIN)
     assert done.returncode == 0, done.stderr
-    did = [verb for verb in cloud.verbs() if verb != "describe"]
+    did = [command for command in cloud.commands() if command != "describe"]
     assert did == ["delete"] * 2 + ["create"] * 5 + ["scp", "ssh", "delete"]
     assert done.stderr.count("next try in 0 s") == 7 and "no more capacity" in done.stderr
 
@@ -167,7 +167,7 @@ def test_the_machine_goes_with_the_last_exit_code_if_that_is_wanted(cloud, words
     assert (
         done.returncode == (1 if gave_up else codes[-1]) and ("gave up" in done.stderr) == gave_up
     )
-    assert (cloud.verbs()[-1] == "delete") == deleted and "--delete" in done.stderr or deleted
+    assert (cloud.commands()[-1] == "delete") == deleted and "--delete" in done.stderr or deleted
 
 
 @pytest.mark.slow
@@ -175,7 +175,10 @@ def test_a_machine_that_never_answers_is_replaced_when_that_is_allowed(cloud):
     cloud.answers(["READY"] * 10 + ["absent", "READY"], [255] * 5 + [0])
     done = cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *BUCKET)
     assert done.returncode == 0 and "did not answer 5 times" in done.stderr
-    assert [verb for verb in cloud.verbs() if verb in ("create", "delete")] == ["delete", "create"]
+    assert [command for command in cloud.commands() if command in ("create", "delete")] == [
+        "delete",
+        "create",
+    ]
 
 
 @pytest.mark.slow
@@ -206,14 +209,17 @@ def test_without_gcloud_nothing_is_retried(cloud):
 def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
     cloud.answers(["PROVISIONING", "FAILED", "8\tno more capacity", "absent", "ACTIVE"], [0])
     assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET).returncode == 0
-    assert [verb for verb in cloud.verbs() if verb in ("create", "delete")] == ["delete", "create"]
+    assert [command for command in cloud.commands() if command in ("create", "delete")] == [
+        "delete",
+        "create",
+    ]
     for reason in (
         "7\tno right",
         "8\tQuota limit 'X' has been exceeded. Limit: 0 in region us-east5.",
     ):
         cloud.answers(["FAILED", reason], [])
         done = cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET)
-        assert done.returncode == 1 and reason in done.stderr and cloud.verbs()[-1] == "describe"
+        assert done.returncode == 1 and reason in done.stderr and cloud.commands()[-1] == "describe"
 
 
 @pytest.mark.slow
@@ -264,7 +270,7 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     done = cloud.run("tpu_vm.sh", *TPU, "--", *TRAIN, "--config.a=$HOME;\"x\" & 'y'")
     assert done.returncode == 0, done.stderr
     assert cloud.heard() == [repr([*TRAIN, "--config.a=$HOME;\"x\" & 'y'"])]
-    assert cloud.verbs() == ["describe", "scp", "ssh"]
+    assert cloud.commands() == ["describe", "scp", "ssh"]
     assert "xlnet-jax ended with 0" in (host / "xlnet_jax.log").read_text()
 
 

@@ -52,16 +52,18 @@ def test_all_processes_take_xla_if_one_must(other, expected, caplog):
         collect=lambda mine: [mine, other or mine], broadcast=lambda text: text
     )
     absent = types.SimpleNamespace(device_kind="TPU v5 lite")
-    assert choice.decided(Config(), processes, absent).model.attention == expected
+    assert choice.resolve_attention(Config(), processes, absent).model.attention == expected
     assert f"attention: {expected}, " in caplog.text
 
 
 def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
     caplog.set_level("INFO")
-    assert choice.decided(Config(), Session()).model.attention == "cpu" and caplog.text == ""
+    assert (
+        choice.resolve_attention(Config(), Session()).model.attention == "cpu" and caplog.text == ""
+    )
     device = types.SimpleNamespace(device_kind="TPU v3")
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert choice.decided(Config(), Session()).model.attention == "xla"
+    assert choice.resolve_attention(Config(), Session()).model.attention == "xla"
     assert "attention: xla, because there is no kernel for TPU v3" in caplog.text
 
 

@@ -85,7 +85,7 @@ def unread(family, task):
     found |= set() if export and export.labels is FinetuneConfig.label_list else {"id2label"}
     found |= {"untie_r"} if family == "xlnet" else set()  # transformers 5 has no other
     found |= {"start_n_top"} if name != "ForQuestionAnswering" else set()
-    return found | peers.IDLE | row.idle | (set() if export else row.summary.keys())
+    return found | peers.IGNORED | row.ignored | (set() if export else row.summary.keys())
 
 
 def imported(folder, found, special):
@@ -132,4 +132,4 @@ def test_every_field_of_theirs_has_its_place(family):
     )
     one_value = row.required.keys() | peers.SAME.keys() | row.summary.keys()
     read = {*fields._TYPES, "model_type", "dtype", "label2id"}
-    assert theirs.keys() - carried - one_value - read - peers.IDLE - row.idle <= IDS
+    assert theirs.keys() - carried - one_value - read - peers.IGNORED - row.ignored <= IDS

@@ -58,7 +58,7 @@ SMALL = {
     "train": [*OURS, *OFTEN, "evaluation.blocks=4"],
     "finetune": [*TASK, *OFTEN],
 }
-"""What makes the commands of the page small, by verb."""
+"""What makes the commands of the page small, by command."""
 
 
 def commands():
@@ -114,14 +114,14 @@ def test_six_commands_from_there_and_back(tmp_path, monkeypatch, capsys):
         rows = [f"{text}\t{number % 2}" for number, text in enumerate(sentences(seed))]
         (tmp_path / name).write_text("\n".join(["sentence\tlabel", *rows, ""]))
     done = {}
-    for verb, *words in commands():
-        own = [word if word[0] == "-" else f"--config.{word}" for word in SMALL.get(verb, [])]
-        own += [f"--config.model.vocab_size={size}"] if verb == "train" else []
+    for command, *words in commands():
+        own = [word if word[0] == "-" else f"--config.{word}" for word in SMALL.get(command, [])]
+        own += [f"--config.model.vocab_size={size}"] if command == "train" else []
         words = [word.replace("=configs/", f"={tiny.ROOT}/configs/") for word in words]
-        assert main([verb, *words, *own, "--json"]) == 0, verb
-        done[verb] = (
+        assert main([command, *words, *own, "--json"]) == 0, command
+        done[command] = (
             json.loads(capsys.readouterr().out)
-            if verb != "predict"
+            if command != "predict"
             else [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         )
     assert list(done) == ["prepare", "import", "train", "finetune", "predict", "export"]

@@ -144,9 +144,9 @@ def test_a_run_starts_from_a_program_that_was_compiled_ahead(
         str(tmp_path / "moved"),
     )
     with kept_for_absent_devices(ahead):
-        compile.lower(make_recipe(choice.decided(ahead, Session())), make_mesh(ahead.mesh))[
-            1
-        ].compile()
+        compile.lower(
+            make_recipe(choice.resolve_attention(ahead, Session())), make_mesh(ahead.mesh)
+        )[1].compile()
     os.rename(tmp_path / "ahead", moved)
     train(config(pytestconfig, log={"compilation_cache": moved}), str(tmp_path / "run"), stop_at=4)
     assert (

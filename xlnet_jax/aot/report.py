@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.aot import account, hlo, schedule
+from xlnet_jax.aot import cost_model, hlo, schedule
 from xlnet_jax.aot.compile import Trial, attempt
 from xlnet_jax.aot.topology import Topology, check, check_readable, describe
 from xlnet_jax.config import Config, override
@@ -54,7 +54,7 @@ def compile_for(
             f"{quantity(len(config.ends), 'phase')}, counted from 0"
         )
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
-    phases = [choice.decided(part, Session(), absent=chip) for part in config.parts]
+    phases = [choice.resolve_attention(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
     schedule.prepare()
     topology = describe(name, slices)
@@ -107,10 +107,10 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     program = hlo.Program(trial.executable.as_text())
     # Queries at chosen positions visit one block after the other.
     blocks = math.ceil(config.data.segment_len / tpu.TpuBlocks.window)
-    schedules = account.completed(program, trial.schedules)
+    schedules = cost_model.completed(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
     at_peak = trial.recipe.flops_per_step / topology.chips / topology.chip.peak_flops
-    times = account.Account(program, schedules, topology.chip, axes, places, blocks).result(
+    times = cost_model.CostModel(program, schedules, topology.chip, axes, places, blocks).result(
         steps, at_peak
     )
     seconds = times["upper_ms"] / 1e3

@@ -81,7 +81,7 @@ CHIPS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Rented:
+class SliceShapes:
     """A row of slices.txt: the slices of one TPU that Google Cloud rents."""
 
     largest: int
@@ -100,14 +100,14 @@ class Rented:
         return (cube or listed) and math.prod(sides) <= self.largest
 
 
-def rented() -> dict[str, Rented]:
+def slice_shapes() -> dict[str, SliceShapes]:
     """The table slices.txt by the names of `compile`; other TPUs are left out."""
     lines = (
         importlib.resources.files("xlnet_jax.aot").joinpath("slices.txt").read_text().splitlines()
     )
     rows = [line.split() for line in lines if not line.startswith("#")]
     return {
-        row[0]: Rented(int(row[6]), row[7] == "yes", tuple(row[9:]))
+        row[0]: SliceShapes(int(row[6]), row[7] == "yes", tuple(row[9:]))
         for row in rows
         if row[0] != "-"
     }
@@ -161,7 +161,7 @@ def check(name: str, slices: int = 1) -> Chip:
     if kind not in CHIPS:
         examples = ", ".join(chip.example for chip in CHIPS.values())
         raise BadInput(f"--topology={name}: no such TPU; use for example {examples}")
-    chip, sold = CHIPS[kind], rented()[kind]
+    chip, sold = CHIPS[kind], slice_shapes()[kind]
     sides = (
         [int(side) for side in layout.split("x")]
         if re.fullmatch(r"\d{1,5}(x\d{1,5})*", layout)

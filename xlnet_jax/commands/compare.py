@@ -85,7 +85,7 @@ def compare(
       equal: what all systems spend as much of as the first: flops or tokens.
       only: `NAME:SEED`, the one run to do here.
       windows, length, orders: of `infer.estimators`; None = what every system reads at a time.
-      finetune: configuration files of the verb, separated by commas; each run is fine-tuned on
+      finetune: configuration files of the command, separated by commas; each run is fine-tuned on
         each, with its seed.
       overrides: of all configurations; `--config.train.steps=100` is of the first, which sets the
         budget.

@@ -241,7 +241,7 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Con
 
 def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
-    config = choice.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
+    config = choice.resolve_attention(config.changed(train={"steps_per_dispatch": 2}), Session())
     log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)

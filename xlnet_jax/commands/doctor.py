@@ -1,6 +1,7 @@
 """Checks a host before a launch: one line for each check, with what is wrong and what to do.
 
-A check returns a line, or raises BadInput for what would stop a launch, or `Doubt` for a warning.
+A check returns a line, or raises BadInput for what would stop a launch, or `CheckWarning` for a
+warning.
 It must work on a sick machine: each one has `LIMIT` seconds, and if it fails in an unforeseen way,
 that is a warning and not the end. Nothing stays behind: a probe file is removed, and devices are
 used in another process.
@@ -44,7 +45,7 @@ found = available_devices()
 print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"""
 
 
-class Doubt(XLNetError):
+class CheckWarning(XLNetError):
     """What may be wrong; a launch can go on."""
 
 
@@ -136,7 +137,7 @@ def versions(host: Host) -> str:
         for pin in here
         if not pin.specifier.contains(installed[pin.name])
     ]:
-        raise Doubt(f"{text}; tested with {', '.join(others)}: {fix}")
+        raise CheckWarning(f"{text}; tested with {', '.join(others)}: {fix}")
     return text
 
 
@@ -164,7 +165,7 @@ def processes(host: Host) -> str:
             raise BadInput(
                 f"{text}: {summary(error)}; stop what uses them, or set distributed.coordinator"
             ) from error
-        raise Doubt(
+        raise CheckWarning(
             f"{text}: {summary(error)}; open both between the hosts, if its host is up"
         ) from error
     return f"{text} can be {'reached' if me.process else 'used'}"
@@ -209,7 +210,7 @@ def devices(host: Host) -> str:
     if kind == expected or (expected == "cpu" and kind == chosen):
         return text
     if chosen:
-        raise Doubt(
+        raise CheckWarning(
             f"{text}, because JAX_PLATFORMS={chosen}; unset it to use the machine's {expected}"
         )
     raise BadInput(f"{text}, but the machine has a {expected}; {how_to_install(expected)}")
@@ -223,7 +224,7 @@ def disk(host: Host) -> str:
             free.append(shutil.disk_usage(path := files.nearest_folder(folder)).free)
             texts.append(f"{name} {path}: {free[-1] / 1e9:.1f} GB free")
     if min(free) < _LITTLE_SPACE:
-        kind = BadInput if min(free) < _TOO_LITTLE_SPACE else Doubt
+        kind = BadInput if min(free) < _TOO_LITTLE_SPACE else CheckWarning
         raise kind(
             f"{', '.join(texts)}; checkpoints may not fit: free some space, or choose another disk"
         )

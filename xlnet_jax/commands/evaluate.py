@@ -19,7 +19,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.commands.joint import joint
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
-from xlnet_jax.data.batches.orders import LAWS
+from xlnet_jax.data.batches.orders import DISTRIBUTIONS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
@@ -82,8 +82,8 @@ def evaluate(
         starts without memory.
       sliding: for positions learned at every layer: predict each token from the window before it
         (`train.sliding`).
-      factorization_order: of a permutation model: the order law of the targets; None = as in
-        training.
+      factorization_order: of a permutation model: the order distribution of the targets; None = as
+        in training.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
       reach: `memory_len`, `segment_len`, `clamp_len`, `same_length` of a left-to-right model:
         others than in training.
@@ -96,7 +96,7 @@ def evaluate(
     objective.
     """
     config, step = configured(workdir, overrides, batch_size, step)
-    config = under_law(as_asked(config, reach, streams), factorization_order)
+    config = under_distribution(as_asked(config, reach, streams), factorization_order)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = held_out(workdir, config)
     train = open_mixture(config, weighted=False, opened=heldout)
@@ -222,18 +222,18 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
     )
 
 
-def under_law(config: Config, factorization_order: str | None) -> Config:
-    """The configuration with another order law, in segments of the same length; no parameter
-    changes.
+def under_distribution(config: Config, factorization_order: str | None) -> Config:
+    """The configuration with another order distribution, in segments of the same length; no
+    parameter changes.
 
-    `spans` for a model of another law has the published shares: half of a segment is fresh, and a
-    sixth predicted.
+    `spans` for a model of another distribution has the published shares: half of a segment is
+    fresh, and a sixth predicted.
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
     check_objective(config, PLM, "--factorization_order")
     T = config.data.segment_len
-    fresh, predicted = LAWS[factorization_order].layout(T)
+    fresh, predicted = DISTRIBUTIONS[factorization_order].layout(T)
     keys = {
         "factorization_order": factorization_order,
         "reuse_len": fresh,

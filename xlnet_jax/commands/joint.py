@@ -23,7 +23,7 @@ import numpy as np
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.estimators import SEED, known_places
 from xlnet_jax.infer.opened import Stored, opened
-from xlnet_jax.infer.orders import warn_of_law
+from xlnet_jax.infer.orders import warn_of_order
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
 from xlnet_jax.objectives import PLM
@@ -73,7 +73,7 @@ def joint(
     tokens_NT = contexts.windows(heldout, T, windows, every=T)
     known_NT = known_places(tokens_NT.shape, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
-    warn_of_law(config, known, "random")
+    warn_of_order(config, known, "random")
     equal = {
         "the corpus (sha256)": heldout.sha256,
         "--target_share": target_share,

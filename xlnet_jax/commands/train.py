@@ -167,16 +167,16 @@ def _next(workdir: str, step: int) -> str | None:
     if workdirs.read_config(workdir) is None:
         return None
     config = workdirs.load_config(workdir)
-    verb, words = "fill", " --top=5 'The end of the [MASK].'"
+    command, words = "fill", " --top=5 'The end of the [MASK].'"
     if config.objective.causal:
-        verb, words = "generate", " --tokens=50 'The end of the'"
+        command, words = "generate", " --tokens=50 'The end of the'"
     if config.model.member.parts.positions == "per_layer":  # no memory could follow a text
-        verb, words = "evaluate", ""
+        command, words = "evaluate", ""
     if step < config.train.steps:
-        verb, words = "train", ""
+        command, words = "train", ""
     if not config.pretrains:  # `step` is its best one
-        verb, words = "predict", " --input=FILE"
-    return f"xlnet-jax {verb} --workdir={shlex.quote(workdir)}{words}"
+        command, words = "predict", " --input=FILE"
+    return f"xlnet-jax {command} --workdir={shlex.quote(workdir)}{words}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:

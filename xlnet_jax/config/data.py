@@ -34,7 +34,7 @@ class DataConfig:
     )
     factorization_order: str = key(
         "spans",
-        "plm: XLNet's span law with A and B, or any unknown positions, "
+        "plm: XLNet's span distribution with A and B, or any unknown positions, "
         "in random order (uniform) or from left to right",
         choices="spans uniform left_within",
         phased=True,

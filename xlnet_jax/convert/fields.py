@@ -20,7 +20,7 @@ from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.convert.peers import EXPORTS, IDLE, PEERS, SAME, class_of, peer
+from xlnet_jax.convert.peers import EXPORTS, IGNORED, PEERS, SAME, class_of, peer
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.members import MEMBERS
@@ -356,7 +356,7 @@ def read_kept(
     row = peer(config.model)
     kept = {key: found[key] for key in row.kept if key in found}
     again = config_json(config, special, kept)
-    known = {*(theirs for theirs, _ in row.named.values()), "num_labels"} | IDLE | row.idle
+    known = {*(theirs for theirs, _ in row.named.values()), "num_labels"} | IGNORED | row.ignored
     return kept, [
         f"{key}={value!r:.60}"
         for key, value in found.items()

@@ -22,7 +22,7 @@ SAME: Json = {
 """What of config.json has one value in all our models, and is written by none: code of its own is
 the last one.
 """
-IDLE = frozenset(
+IGNORED = frozenset(
     {
         "transformers_version",
         "_name_or_path",

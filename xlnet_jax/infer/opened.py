@@ -121,7 +121,7 @@ def opened(
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         use_compilation_cache(config)
-        recipe = any_recipe(choice.decided(config, processes), stored.tokenizer)
+        recipe = any_recipe(choice.resolve_attention(config, processes), stored.tokenizer)
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).logical.params
         if stored.params is None:

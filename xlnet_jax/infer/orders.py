@@ -16,7 +16,7 @@ import numpy as np
 from xlnet_jax.compat import hooks
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data import layouts
-from xlnet_jax.data.batches.orders import LAWS
+from xlnet_jax.data.batches.orders import DISTRIBUTIONS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Decoding, Fill, Options, Score
@@ -268,23 +268,23 @@ def following(
     )
 
 
-def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
+def warn_of_order(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
     """One line in the log, the first time that questions to a `plm` model go beyond what its order
-    law (`data.factorization_order`) has taught, with the law that teaches them; see
-    `OrderLaw.beyond`.
+    distribution (`data.factorization_order`) has taught, with the distribution that teaches them;
+    see `OrderDistribution.beyond`.
     """
     data = config.data
     if config.objective.stream == "content" or data in _told:
         return
-    T, law = data.segment_len, LAWS[data.factorization_order]
+    T, distribution = data.segment_len, DISTRIBUTIONS[data.factorization_order]
     parts = [
         np.asarray(each[start : start + T], bool)
         for each in known
         for start in range(0, len(each), T)
     ]
-    if beyond := law.beyond(data, parts, order):
+    if beyond := distribution.beyond(data, parts, order):
         _told.add(data)
-        whole = "" if law.whole else ", or left_within for whole texts from left to right"
+        whole = "" if distribution.whole else ", or left_within for whole texts from left to right"
         log.warning(
             "the model was trained with data.factorization_order=%s and may be poor here: %s; for "
             "such questions train one with data.factorization_order=uniform%s",
@@ -295,4 +295,4 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
 
 
 _told: set[DataConfig] = set()
-"""The settings of the models that `warn_of_law` has warned of."""
+"""The settings of the models that `warn_of_order` has warned of."""

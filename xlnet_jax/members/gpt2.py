@@ -79,7 +79,7 @@ GPT2 = TRANSFORMER._replace(
         },
         twins={"embd_pdrop": Twin("resid_pdrop", 0.1)},
         # Of the head of a class that is not here.
-        idle=frozenset(
+        ignored=frozenset(
             {
                 "summary_type",
                 "summary_use_proj",

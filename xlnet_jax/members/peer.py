@@ -96,8 +96,8 @@ class Peer(NamedTuple):
     """Other names of keys of config.json."""
     twins: dict[str, Twin] = {}
     """Keys of config.json that must have the value of another one."""
-    idle: frozenset[str] = frozenset()
-    """Keys of config.json that no class here reads, beside `convert.peers.IDLE`."""
+    ignored: frozenset[str] = frozenset()
+    """Keys of config.json that no class here reads, beside `convert.peers.IGNORED`."""
     always: Json = {}
     """Keys of `ModelConfig` that have this value there: the same function, until it is trained
     there.

@@ -45,7 +45,7 @@ IMPLEMENTATIONS = {
     "fused": fused.attend,
 }
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the
-same dropout. What runs or compiles the model decides on `auto` before (`choice.decided`).
+same dropout. What runs or compiles the model decides on `auto` before (`choice.resolve_attention`).
 """
 
 

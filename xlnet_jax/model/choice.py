@@ -21,7 +21,7 @@ from xlnet_jax.kernels.fused import UNITS, compare, problem
 log = logging.getLogger("xlnet_jax")
 
 
-def decided(config: Config, processes: Session, absent: Any = None) -> Config:
+def resolve_attention(config: Config, processes: Session, absent: Any = None) -> Config:
     """The configuration without `auto` in `model.attention`, and a line in the log that says why;
     none on a CPU.
 

@@ -107,7 +107,7 @@ def parameter(
     """
     init = declared(initializer or normal(module.config), axes, kind, depth, decays)  # type: ignore[attr-defined]
     value: Any = module.get_variable("params", name)
-    if isinstance(value, CastAhead):  # Flax would refuse the shape of a part
+    if isinstance(value, PrecastKernel):  # Flax would refuse the shape of a part
         return value.whole(shape)  # type: ignore[return-value]
     if isinstance(value, jax.Array) and value.ndim < len(shape):  # packed
         return meshes.reshaped(value, shape)
@@ -117,7 +117,7 @@ def parameter(
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CastAhead:
+class PrecastKernel:
     """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which
     receive its gradient.
 
@@ -130,7 +130,7 @@ class CastAhead:
     spec: PartitionSpec = dataclasses.field(default=PartitionSpec(), metadata={"static": True})
     """Of an array of which a device has a part: the mesh axes that split it."""
 
-    def whole(self, shape: tuple[int, ...]) -> CastAhead:
+    def whole(self, shape: tuple[int, ...]) -> PrecastKernel:
         """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh
         axes, and a device has its part of it.
         """
@@ -145,13 +145,13 @@ class CastAhead:
             rows = jax.lax.all_gather(rows, names, axis=axis, tiled=True)
             return meshes.reshaped(rows.reshape(-1, *x.shape[1:]) if axis == 0 else rows, shape)
 
-        return CastAhead(gather(self.value), gather(self.zeros))
+        return PrecastKernel(gather(self.value), gather(self.zeros))
 
 
 def product(
     subscripts: str,
     x: jax.Array,
-    kernel: jax.Array | CastAhead,
+    kernel: jax.Array | PrecastKernel,
     dtype: jnp.dtype | None = None,
     cpu: bool = False,
 ) -> jax.Array:
@@ -209,7 +209,7 @@ def product(
         )
 
     value, receiver = (
-        (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
+        (kernel.value, kernel.zeros) if isinstance(kernel, PrecastKernel) else (kernel, kernel)
     )
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)

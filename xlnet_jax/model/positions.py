@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import CastAhead, Depth, accumulator, parameter, product
+from xlnet_jax.model.layers import Depth, PrecastKernel, accumulator, parameter, product
 
 
 def learned(
@@ -73,7 +73,9 @@ def sinusoids(
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
-def project(table_SND: jax.Array, kernel_DHE: jax.Array | CastAhead) -> tuple[jax.Array, jax.Array]:
+def project(
+    table_SND: jax.Array, kernel_DHE: jax.Array | PrecastKernel
+) -> tuple[jax.Array, jax.Array]:
     """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even -
     odd = W_r R(-d).
 

@@ -160,7 +160,7 @@ class XLNet(nn.Module):
         return self.config.member.parts_of(self.objective)
 
     @property
-    def idle(self) -> set[tuple[str, ...]]:
+    def frozen(self) -> set[tuple[str, ...]]:
         """Parameters that are there for other objectives of the member, and have no gradient."""
         return (
             {("mask_embedding",)}

@@ -5,7 +5,7 @@
     a token sees     what is earlier      the past   all                  all
                      in any order
     an example is    A SEP B SEP CLS,     text       CLS A SEP B SEP,     text; with positions at
-                     or text; see LAWS               or CLS text SEP      the input CLS text SEP
+                     or text                         or CLS text SEP      the input CLS text SEP
     likelihood       exact, any order,    exact      pseudo, a call       bound, and exact with
                      in one call                     for each token       a call for each token
 
@@ -89,7 +89,7 @@ def with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
 
 
 def of_plm(config: Any) -> Rules:
-    """With segments A and B, or of another order law; see `data.batches.orders`."""
+    """With segments A and B, or of another order distribution; see `data.batches.orders`."""
     data, least = config.data, config.data.reuse_len + 5
     if data.factorization_order != "spans":
         return whole_text(config, f"data.factorization_order={data.factorization_order}")

@@ -22,7 +22,9 @@ class Objective(NamedTuple):
     examples: str = "permuted"
     """How its batches are made: `data.batches.examples.BUILDERS`."""
     stream: str = "content"
-    """The stream that predicts. query: in any order, of the law `data.factorization_order`."""
+    """The stream that predicts. query: in any order, of the distribution
+    `data.factorization_order`.
+    """
     causal: bool = False
     """Every token is predicted from those before it, by the last of them. So held-out text is read
     in long streams, and a perplexity is that of a language model.

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from xlnet_jax.compat import hooks
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.model.layers import CastAhead, Declared, accumulator
+from xlnet_jax.model.layers import Declared, PrecastKernel, accumulator
 from xlnet_jax.train.loss import RowLosses, mean_loss
 from xlnet_jax.train.recipe import Recipe
 
@@ -25,10 +25,10 @@ def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax
     layer does not see.
     """
 
-    def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | CastAhead:
+    def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | PrecastKernel:
         if meshes.row_split(spec):
-            return CastAhead(x, receiver, PartitionSpec(*spec[1:]))
-        return receiver if x.dtype == receiver.dtype else CastAhead(x, receiver)
+            return PrecastKernel(x, receiver, PartitionSpec(*spec[1:]))
+        return receiver if x.dtype == receiver.dtype else PrecastKernel(x, receiver)
 
     return mean_loss(jax.tree.map(joined, receivers, params, specs), *args)
 

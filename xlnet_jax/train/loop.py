@@ -99,7 +99,7 @@ class Job:
     workdir: str
     data: TrainingData
     make_recipe: Callable[[Config], Recipe]
-    """Called with the configuration that this machine has decided (`choice.decided`)."""
+    """Called with the configuration that this machine has decided (`choice.resolve_attention`)."""
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
     """None = nothing is evaluated."""
     stop: int

@@ -207,12 +207,12 @@ def orthogonal(boxed: Any) -> optax.GradientTransformation:
     )
 
 
-def hold(
+def freeze(
     unused: Collection[tuple[str, ...]], inner: optax.GradientTransformation
 ) -> optax.GradientTransformation:
     """The same, but parameters by these names get no update, and their moments stay."""
 
-    def is_held(path: tuple) -> bool:
+    def is_frozen(path: tuple) -> bool:
         names = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
         # Moments have the name of their parameter, and before it what the transformation calls
         # them.
@@ -221,10 +221,10 @@ def hold(
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, new = inner.update(updates, state, params)
         updates = jax.tree_util.tree_map_with_path(
-            lambda path, x: 0 * x if is_held(path) else x, updates
+            lambda path, x: 0 * x if is_frozen(path) else x, updates
         )
         return updates, jax.tree_util.tree_map_with_path(
-            lambda path, x, y: x if is_held(path) else y, state, new
+            lambda path, x, y: x if is_frozen(path) else y, state, new
         )
 
     return optax.GradientTransformation(inner.init, update)
@@ -296,4 +296,4 @@ def make_optimizer(
     ]
     chain = hooks.chain(compat, config, boxed, chain)
     average = [exponential_average(config.average)] if config.average else []
-    return optax.chain(*(hold(unused, each) for each in chain), *average)
+    return optax.chain(*(freeze(unused, each) for each in chain), *average)

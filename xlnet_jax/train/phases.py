@@ -39,7 +39,9 @@ def build(
     mesh = meshes.make_mesh(config.mesh)
     for part in config.parts:
         _check_rows(part, mesh)
-    made = recipes([choice.decided(part, processes) for part in config.parts], make_recipe)
+    made = recipes(
+        [choice.resolve_attention(part, processes) for part in config.parts], make_recipe
+    )
     with jax.set_mesh(mesh):
         phases = [build_step(recipe, mesh) for recipe in made]
     if config.mesh.zero1 or mesh.shape["fsdp"] > 1:

@@ -86,7 +86,7 @@ class Recipe:
                 set(traverse_util.flatten_dict(x))
                 for x in (params, jax.eval_shape(self.own_params))
             )
-            unused = every - (own - self.model.transformer.idle)
+            unused = every - (own - self.model.transformer.frozen)
         return make_optimizer(config.optimizer, config.train.steps, params, config.compat, unused)
 
     @property

@@ -169,7 +169,7 @@ def build(
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     config = builder.config
-    if orders.LAWS[config.data.factorization_order].whole:
+    if orders.DISTRIBUTIONS[config.data.factorization_order].whole:
         return _ordered(builder, where, rows)
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
@@ -213,8 +213,8 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     another step.
     """
     data = builder.config.data
-    T, law = data.segment_len, orders.LAWS[data.factorization_order]
-    rank_BT = law.ranks(*builder.draws(where, rows, fresh=1 + T))
+    T, distribution = data.segment_len, orders.DISTRIBUTIONS[data.factorization_order]
+    rank_BT = distribution.ranks(*builder.draws(where, rows, fresh=1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     return _batch(
         where, tokens_BT, np.zeros((len(rows), T)), rank_BT, rank_BT >= 0, data.num_predict, T - 1
@@ -222,13 +222,14 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
 
 
 def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Masked diffusion: the law `uniform`, without an order. n of the R tokens are MASK, n uniform
-    from 1 to R.
+    """Masked diffusion: the distribution `uniform`, without an order. n of the R tokens are MASK, n
+    uniform from 1 to R.
     """
     data, special = builder.config.data, builder.tokenizer.special
     text_BR, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, data.reuse_len)
     target_BR = (
-        orders.LAWS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len)) >= 0
+        orders.DISTRIBUTIONS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len))
+        >= 0
     )
     # What is around the text is no target.
     around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))

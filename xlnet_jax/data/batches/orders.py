@@ -1,4 +1,4 @@
-"""Order laws: which positions of a row are unknown, and in which order they are predicted
+"""Order distributions: which positions of a row are unknown, and in which order they are predicted
 (`data.factorization_order`).
 
     spans         XLNet's own: short spans of an example of two halves, A and B, in a random order
@@ -34,7 +34,7 @@ taught.
 """
 
 
-class OrderLaw(NamedTuple):
+class OrderDistribution(NamedTuple):
     """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its
     examples.
 
@@ -122,10 +122,10 @@ def _beyond_left_within(
     return [] if taught else [f"order={name} (in training left{' or reversed' * both})"]
 
 
-LAWS = {
-    "spans": OrderLaw(None, _beyond_spans),
-    "uniform": OrderLaw(lambda place_BT, unknown_BT: place_BT, lambda *question: []),
-    "left_within": OrderLaw(
+DISTRIBUTIONS = {
+    "spans": OrderDistribution(None, _beyond_spans),
+    "uniform": OrderDistribution(lambda place_BT, unknown_BT: place_BT, lambda *question: []),
+    "left_within": OrderDistribution(
         lambda place_BT, unknown_BT: np.cumsum(unknown_BT, axis=1) - 1, _beyond_left_within
     ),
 }

@@ -7,7 +7,7 @@ and continue after the context. If the text ends before the goal is met, single 
 rest (`_sample_mask` of the original). Spans are n whole words, and count as n words of mean length;
 the 2019 code takes n pieces from a word start, by an oversight that its authors kept.
 
-`in_random_order` is the law of BERT's code and, with spans of several words, of ALBERT's.
+`in_random_order` is the distribution of BERT's code and, with spans of several words, of ALBERT's.
 
 All rows of a batch advance together, one span per iteration.
 """

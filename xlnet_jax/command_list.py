@@ -1,7 +1,7 @@
-"""The verbs of the command line: the name, help, example and options of each, and the function that
-it calls.
+"""The commands of the command line: the name, help, example and options of each, and the function
+that it calls.
 
-A new verb is a run function and a `Verb` at the end of this file; what a verb is stands in
+A new command is a run function and a `Command` at the end of this file; what a command is stands in
 `options`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
 from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
-from xlnet_jax.options import Option, Verb, count, declared, lazily, option
+from xlnet_jax.options import Command, Option, count, declared, lazily, option
 
 MOST_ROWS = 2**22
 """Of a batch."""
@@ -23,7 +23,7 @@ TOPICS = {
     "use": ("fill", "generate", "score", "predict", "export", "import"),
     "operate": ("doctor", "compile", "report"),
 }
-"""What `--help` and docs/cli.md list together: the first words of the verbs."""
+"""What `--help` and docs/cli.md list together: the first words of the commands."""
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
-    """The options of a verb about texts, a file with more of them, and a checkpoint."""
+    """The options of a command about texts, a file with more of them, and a checkpoint."""
     return (
         option("texts", texts, nargs="*", metavar="TEXT"),
         option("--input", f"more: a file with one per line{more}, or - for stdin"),
@@ -58,8 +58,8 @@ _STOPS = (
     option("--dry_run", "check everything up to the first step; write nothing", False),
 )
 
-VERBS = (
-    Verb(
+COMMANDS = (
+    Command(
         "prepare",
         "Turn text into a corpus of token pages.",
         "xlnet-jax prepare --input=books/ --document=file --output=corpus",
@@ -158,7 +158,7 @@ VERBS = (
         overrides=False,
         stops=True,
     ),
-    Verb(
+    Command(
         "corpus info",
         "Show the contents of a corpus and how it was made.",
         "xlnet-jax corpus info corpus --json",
@@ -166,7 +166,7 @@ VERBS = (
         (_CORPUS,),
         overrides=False,
     ),
-    Verb(
+    Command(
         "corpus verify",
         "Read a whole corpus and compare it with all its hashes and counts.",
         "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
@@ -175,7 +175,7 @@ VERBS = (
         (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
         overrides=False,
     ),
-    Verb(
+    Command(
         "corpus sample",
         "Show excerpts of a corpus as text: what the model will read.",
         "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
@@ -191,7 +191,7 @@ VERBS = (
         lazily("commands.corpus", "show_samples"),
         overrides=False,
     ),
-    Verb(
+    Command(
         "configure",
         "Write a configuration file that suits a corpus, this machine and the time available.",
         "xlnet-jax configure corpus --minutes=30 --output=config.py",
@@ -217,7 +217,7 @@ VERBS = (
         ),
         overrides=False,
     ),
-    Verb(
+    Command(
         "train",
         "Pretrain, or resume, in a work directory.",
         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
@@ -240,7 +240,7 @@ VERBS = (
         stops=True,
         meets=True,
     ),
-    Verb(
+    Command(
         "finetune",
         "Train a task on labelled examples from a pretrained model, or resume.",
         "xlnet-jax finetune --config=configs/finetune/sst2.py "
@@ -265,7 +265,7 @@ VERBS = (
         stops=True,
         meets=True,
     ),
-    Verb(
+    Command(
         "predict",
         "Labels, scores, answers or vectors of texts, "
         "from a fine-tuned model; one JSON object per line.",
@@ -287,7 +287,7 @@ VERBS = (
         stops=True,
         meets=True,
     ),
-    Verb(
+    Command(
         "fill",
         "Fill the gaps of texts with a permutation model; "
         "one JSON object per line, or as text on a terminal.",
@@ -300,7 +300,7 @@ VERBS = (
         _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)),
         stops=True,
     ),
-    Verb(
+    Command(
         "generate",
         "Continue texts, from left to right or in any order; "
         "one JSON object per line, or as text on a terminal.",
@@ -315,7 +315,7 @@ VERBS = (
         ),
         stops=True,
     ),
-    Verb(
+    Command(
         "score",
         "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
@@ -331,7 +331,7 @@ VERBS = (
         stops=True,
         meets=True,
     ),
-    Verb(
+    Command(
         "inspect",
         "Show one training example, or count parameters.",
         "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
@@ -346,7 +346,7 @@ VERBS = (
         ),
         lazily("commands.inspect", "show"),
     ),
-    Verb(
+    Command(
         "compile",
         "Compile the training step for TPUs without having one: memory, "
         "collectives, projected speed.",
@@ -369,7 +369,7 @@ VERBS = (
         ),
         lazily("aot.report", "print_report"),
     ),
-    Verb(
+    Command(
         "quickstart",
         "The whole way on real prose in about five minutes.",
         "xlnet-jax quickstart --workdir=runs/quickstart",
@@ -384,7 +384,7 @@ VERBS = (
         ),
         lazily("commands.quickstart", "show"),
     ),
-    Verb(
+    Command(
         "doctor",
         "Check this machine before a launch: a line for each check; "
         "exit code 2 if one would stop it.",
@@ -401,7 +401,7 @@ VERBS = (
         lazily("commands.doctor", "show"),
         overrides=False,
     ),
-    Verb(
+    Command(
         "evaluate",
         "Held-out loss; left to right, and with --factorization_order, also bits per character.",
         "xlnet-jax evaluate --workdir=run --json\n"
@@ -441,7 +441,7 @@ VERBS = (
             ),
             option(
                 "--factorization_order",
-                "permutation model: targets of this order law (default: as in training)",
+                "permutation model: targets of this order distribution (default: as in training)",
                 choices=("spans", "uniform", "left_within"),
             ),
             option(
@@ -466,7 +466,7 @@ VERBS = (
         stops=True,
         meets=True,
     ),
-    Verb(
+    Command(
         "compare",
         "Train several configurations with several seeds, "
         "score all by one estimator, and write a page.",
@@ -517,7 +517,7 @@ VERBS = (
         lazily("commands.compare", "show"),
         stops=True,
     ),
-    Verb(
+    Command(
         "report",
         "Write one HTML page about runs, also of one that is going on.",
         "xlnet-jax report runs/quickstart/run --output=report.html",
@@ -529,7 +529,7 @@ VERBS = (
         lazily("commands.report", "show"),
         overrides=False,
     ),
-    Verb(
+    Command(
         "export",
         "Write a checkpoint for another library.",
         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
@@ -558,7 +558,7 @@ VERBS = (
             ),
         ),
     ),
-    Verb(
+    Command(
         "import",
         "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"

@@ -17,18 +17,20 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 
-LAWS = ("uniform", "left_within")
+DISTRIBUTIONS = ("uniform", "left_within")
 WHOLE = {"segment_len": 32, "reuse_len": 32, "num_predict": 32}
 STEPS = 4
 ROWS = np.arange(8)
 
 
-def config(law="uniform", **data):
-    return tiny.config(data={"factorization_order": law, **WHOLE, **data})
+def config(distribution="uniform", **data):
+    return tiny.config(data={"factorization_order": distribution, **WHOLE, **data})
 
 
-def drawn(rows, length, law, seed=0):
-    return orders.LAWS[law].ranks(np.random.default_rng(seed).random((rows, 1 + length)))
+def drawn(rows, length, distribution, seed=0):
+    return orders.DISTRIBUTIONS[distribution].ranks(
+        np.random.default_rng(seed).random((rows, 1 + length))
+    )
 
 
 def located(config):
@@ -49,17 +51,17 @@ def built(config, text):
     ]
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(distribution):
     T, rows = 8, 40_000
-    unknown = drawn(rows, T, law) >= 0
+    unknown = drawn(rows, T, distribution) >= 0
     counts = np.bincount(unknown.sum(axis=1), minlength=T + 1)
     assert counts[0] == 0
     assert abs(counts[1:] / rows - 1 / T).max() < 0.01
     # Any position as often as any other: (T + 1) / 2 of T on average.
     assert abs(unknown.mean(axis=0) - (T + 1) / (2 * T)).max() < 0.01
     # A target that sees k tokens is as frequent as k + 1.
-    seen = (T - unknown.sum(axis=1, keepdims=True) + drawn(rows, T, law))[unknown]
+    seen = (T - unknown.sum(axis=1, keepdims=True) + drawn(rows, T, distribution))[unknown]
     assert (
         abs(
             np.bincount(seen, minlength=T) / len(seen) - np.arange(1, T + 1) / (T * (T + 1) / 2)
@@ -68,16 +70,16 @@ def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(law):
     )
     fewest, most = np.zeros((1, T + 1)), np.full((1, T + 1), np.nextafter(1, 0))
     fewest[:, 1:] = most[:, 1:] = np.linspace(0, 0.9, T)
-    ranks = orders.LAWS[law].ranks
+    ranks = orders.DISTRIBUTIONS[distribution].ranks
     assert (ranks(fewest) >= 0).sum() == 1 and (ranks(most) >= 0).all()
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones(law):
-    for rank in drawn(200, 12, law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones(distribution):
+    for rank in drawn(200, 12, distribution):
         assert sorted(rank[rank >= 0]) == list(range((rank >= 0).sum()))
         assert set(rank[rank < 0]) <= {-1}
-        assert law == "uniform" or (np.diff(rank[rank >= 0]) == 1).all()
+        assert distribution == "uniform" or (np.diff(rank[rank >= 0]) == 1).all()
 
 
 def test_every_set_is_as_frequent_as_any_other_of_its_size_and_every_order():
@@ -91,9 +93,9 @@ def test_every_set_is_as_frequent_as_any_other_of_its_size_and_every_order():
         assert abs(shares * len(every) - 1).max() < 0.2, size
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_batch_is_one_window_and_predicts_what_is_unknown(law):
-    text, plain = tiny.words(), config(law)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_batch_is_one_window_and_predicts_what_is_unknown(distribution):
+    text, plain = tiny.words(), config(distribution)
     for where, batch in zip(located(plain), built(plain, text), strict=True):
         for row in range(len(ROWS)):
             cursor, direction = where.cursor_B[row], where.direction_B[row]
@@ -175,10 +177,10 @@ def seen_ahead(config, step):
     return found | ({"memory"} if (memories[0] != memories[1]).any() else set())
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step(distribution):
     for step in range(STEPS):
-        assert not seen_ahead(config(law), step)
+        assert not seen_ahead(config(distribution), step)
 
 
 def test_a_planted_look_ahead_is_found(monkeypatch):

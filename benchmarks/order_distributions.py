@@ -1,16 +1,16 @@
-"""Which order law for what? The same text, model and FLOPs with each, and questions about held-out
-windows.
+"""Which order distribution for what? The same text, model and FLOPs with each, and questions about
+held-out windows.
 
-    python benchmarks/order_laws.py [--json] [--seeds=3] [--folder=runs/order_laws]
-                                    [--picture=FILE.svg]
-    python benchmarks/order_laws.py --tiny      tiny sizes, to try it
+    python benchmarks/order_distributions.py [--json] [--seeds=3] [--picture=FILE.svg]
+                                             [--folder=runs/order_distributions]
+    python benchmarks/order_distributions.py --tiny      tiny sizes, to try it
 
 The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more
 steps. A seed takes ten minutes on two cores, and the same command, started again, continues in
 `--folder`. The sides read 64 fresh tokens of each row and step, with the 64 before them as memory:
 
-  spans        XLNet's law: segments of 128, of which 64 tokens are read a second time, with 21
-               targets in short spans
+  spans        XLNet's distribution: segments of 128, of which 64 tokens are read a second time,
+               with 21 targets in short spans
   uniform      segments of 64: any number of unknowns from one to all, at random places, in a random
                order
   left_within  the same unknowns in reading order; every other row is read reversed
@@ -20,7 +20,7 @@ which is what a user pays. Fresh tokens differ by as much as the steps.
 
 The questions are about windows of 64 tokens, without memory:
 
-  sixth      a sixth is unknown, drawn by the law of spans
+  sixth      a sixth is unknown, drawn by the distribution of spans
   half       a random half is unknown
   rest       the second half is unknown: the first one is continued
   all        everything is unknown
@@ -56,7 +56,7 @@ import numpy as np
 
 WINDOW = 64
 WHOLE = {"segment_len": WINDOW, "reuse_len": WINDOW, "num_predict": WINDOW}
-LAWS: dict[str, dict[str, Any]] = {
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "spans": {},
     "uniform": {"factorization_order": "uniform", **WHOLE},
     "left_within": {"factorization_order": "left_within", **WHOLE},
@@ -74,7 +74,7 @@ TINY = {
 }
 
 
-def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> Any:
+def config_of(distribution: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> Any:
     """The configuration of a side; `steps` are those of `spans`, and the others have as many
     FLOPs.
     """
@@ -83,17 +83,17 @@ def config_of(law: str, corpus: str, steps: int, tiny: bool, seed: int = 0) -> A
 
     base = configs.load(os.path.join(os.path.dirname(__file__), "..", "configs", "quickstart.py"))
 
-    def of(law: str) -> Any:
+    def of(distribution: str) -> Any:
         return base.changed(
             model=TINY if tiny else {},
             log=_tiny.LOG if tiny else {},
-            data={"corpus": corpus, **LAWS[law]},
+            data={"corpus": corpus, **DISTRIBUTIONS[distribution]},
             optimizer={"warmup_steps": min(base.optimizer.warmup_steps, steps // 4)},
             evaluation={"final": False},
             seeds={"init": base.seeds.init + seed, "data": base.seeds.data + seed},
         )
 
-    found = of(law)
+    found = of(distribution)
     equal = round(steps * step_flops(of("spans")) / step_flops(found))
     size = math.gcd(equal, steps) if tiny else base.train.steps_per_dispatch
     equal = max(size, round(equal / size) * size)
@@ -186,14 +186,14 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
     windows_BN, _ = heldout.read(starts, WINDOW)
     budget: dict[str, Any] = {}
     known: dict[str, np.ndarray] = {}
-    # Of each law and question, one dictionary for each seed.
+    # Of each distribution and question, one dictionary for each seed.
     joint: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-    for seed, law in itertools.product(range(seeds), LAWS):
-        config = config_of(law, corpus, steps, tiny, seed)
-        workdir = os.path.join(folder, f"{law}_{steps}_{seed}")
+    for seed, distribution in itertools.product(range(seeds), DISTRIBUTIONS):
+        config = config_of(distribution, corpus, steps, tiny, seed)
+        workdir = os.path.join(folder, f"{distribution}_{steps}_{seed}")
         trained = train(config, workdir)
         budget.setdefault(
-            law,
+            distribution,
             {
                 "steps": config.train.steps,
                 "flops": config.train.steps * step_flops(config),
@@ -208,7 +208,7 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
             known[question] = known_of(
                 question, heldout.tokenizer.word_start[windows_BN], config.data
             )
-            joint.setdefault((law, question), []).append(
+            joint.setdefault((distribution, question), []).append(
                 answers(model, windows_BN, known[question], orders)
             )
     characters_V, _ = heldout.tokenizer.text_lengths()
@@ -216,31 +216,49 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
     for question, order in itertools.product(QUESTIONS, ORDERS):
         unknown_BN = ~known[question]
         characters = characters_V[windows_BN][unknown_BN].sum()
-        nats = {law: -np.stack([each[order] for each in joint[law, question]]) for law in LAWS}
-        per_token = {law: nats_SB / unknown_BN.sum(axis=1) for law, nats_SB in nats.items()}
+        nats = {
+            distribution: -np.stack([each[order] for each in joint[distribution, question]])
+            for distribution in DISTRIBUTIONS
+        }
+        per_token = {
+            distribution: nats_SB / unknown_BN.sum(axis=1) for distribution, nats_SB in nats.items()
+        }
         gains = {
-            law: per_token["spans"] - per_SB for law, per_SB in per_token.items() if law != "spans"
+            distribution: per_token["spans"] - per_SB
+            for distribution, per_SB in per_token.items()
+            if distribution != "spans"
         }
         rows.append(
             {
                 "question": question,
                 "order": order,
-                "nats": {law: float(per_SB.mean()) for law, per_SB in per_token.items()},
-                "error": {law: error(per_SB) for law, per_SB in per_token.items()},
-                "bits_per_character": {
-                    law: float(nats_SB.mean(axis=0).sum() / math.log(2) / characters)
-                    for law, nats_SB in nats.items()
+                "nats": {
+                    distribution: float(per_SB.mean()) for distribution, per_SB in per_token.items()
                 },
-                "gain": {law: gain_SB.mean(axis=1).tolist() for law, gain_SB in gains.items()},
-                "gain_error": {law: error(gain_SB) for law, gain_SB in gains.items()},
+                "error": {
+                    distribution: error(per_SB) for distribution, per_SB in per_token.items()
+                },
+                "bits_per_character": {
+                    distribution: float(nats_SB.mean(axis=0).sum() / math.log(2) / characters)
+                    for distribution, nats_SB in nats.items()
+                },
+                "gain": {
+                    distribution: gain_SB.mean(axis=1).tolist()
+                    for distribution, gain_SB in gains.items()
+                },
+                "gain_error": {
+                    distribution: error(gain_SB) for distribution, gain_SB in gains.items()
+                },
             }
         )
     return {
         "rows": rows,
         "order_spread": {
             question: {
-                law: float(np.mean([each["spread"] for each in joint[law, question]]))
-                for law in LAWS
+                distribution: float(
+                    np.mean([each["spread"] for each in joint[distribution, question]])
+                )
+                for distribution in DISTRIBUTIONS
             }
             for question in QUESTIONS
         },
@@ -260,60 +278,65 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         (
             "nats per unknown token (bits per character), "
-            "and by how much a law is better than spans with each seed"
+            "and by how much a distribution is better than spans with each seed"
         )
     ]
     lines.append(
         f"{'unknown':8}{'order':10}"
-        + "".join(f"{law:>16}" for law in LAWS)
-        + "".join(f"{law + ' better by':>32}" for law in list(LAWS)[1:])
+        + "".join(f"{distribution:>16}" for distribution in DISTRIBUTIONS)
+        + "".join(f"{distribution + ' better by':>32}" for distribution in list(DISTRIBUTIONS)[1:])
     )
     for row in found["rows"]:
-        sides = [f"{row['nats'][law]:.3f} ({row['bits_per_character'][law]:.3f})" for law in LAWS]
+        sides = [
+            f"{row['nats'][distribution]:.3f} ({row['bits_per_character'][distribution]:.3f})"
+            for distribution in DISTRIBUTIONS
+        ]
         gains = [
-            " ".join(f"{gain:+.3f}" for gain in each) + f" +- {row['gain_error'][law]:.3f}"
-            for law, each in row["gain"].items()
+            " ".join(f"{gain:+.3f}" for gain in each) + f" +- {row['gain_error'][distribution]:.3f}"
+            for distribution, each in row["gain"].items()
         ]
         lines.append(
             f"{row['question']:8}{row['order']:10}"
             + "".join(f"{side:>16}" for side in sides)
             + "".join(f"{gain:>32}" for gain in gains)
         )
-    for law, each in found["budget"].items():
+    for distribution, each in found["budget"].items():
         lines.append(
-            f"{law}: {each['steps']} steps, {each['flops']:.3g} FLOPs, "
+            f"{distribution}: {each['steps']} steps, {each['flops']:.3g} FLOPs, "
             f"{each['fresh_tokens']:,} fresh tokens, "
             + ", ".join(f"{seconds:.0f} s" for seconds in each["seconds"])
         )
     spreads = ", ".join(
-        f"{question} " + "/".join(f"{by[law]:.3f}" for law in LAWS)
+        f"{question} " + "/".join(f"{by[distribution]:.3f}" for distribution in DISTRIBUTIONS)
         for question, by in found["order_spread"].items()
     )
     lines.append(
         "standard deviation over random orders, "
-        f"nats per unknown token ({'/'.join(LAWS)}): {spreads}"
+        f"nats per unknown token ({'/'.join(DISTRIBUTIONS)}): {spreads}"
     )
     return "\n".join(lines)
 
 
 def picture(found: dict[str, Any], path: str) -> None:
-    """By how much each law is better than spans, in two orders; error lines are standard errors
-    over the windows.
+    """By how much each distribution is better than spans, in two orders; error lines are standard
+    errors over the windows.
     """
     import _bars
 
     heights, errors = {}, {}
-    for law, order in itertools.product(list(LAWS)[1:], ("left", "random")):
+    for distribution, order in itertools.product(list(DISTRIBUTIONS)[1:], ("left", "random")):
         rows = [row for row in found["rows"] if row["order"] == order]
-        heights[f"{law}, {order}"] = [float(np.mean(row["gain"][law])) for row in rows]
-        errors[f"{law}, {order}"] = [row["gain_error"][law] for row in rows]
+        heights[f"{distribution}, {order}"] = [
+            float(np.mean(row["gain"][distribution])) for row in rows
+        ]
+        errors[f"{distribution}, {order}"] = [row["gain_error"][distribution] for row in rows]
     _bars.draw(
         path,
         QUESTIONS,
         heights,
         errors,
         "nats per unknown token",
-        "Gain over the law spans, by what is unknown",
+        "Gain over the distribution spans, by what is unknown",
     )
 
 
@@ -325,7 +348,7 @@ def main() -> None:
     parser.add_argument(
         "--tiny",
         action="store_true",
-        help="two laws and one question, with a tiny model for 4 steps, to try it",
+        help="two distributions and one question, with a tiny model for 4 steps, to try it",
     )
     parser.add_argument("--folder", help="of corpus and runs (default: a temporary one)")
     parser.add_argument("--steps", type=int, default=2000, help="of `spans`")
@@ -336,7 +359,7 @@ def main() -> None:
     given = parser.parse_args()
     steps, count, orders = (4, 4, 2) if given.tiny else (given.steps, given.windows, given.orders)
     if given.tiny:
-        del LAWS["left_within"], QUESTIONS[1:]
+        del DISTRIBUTIONS["left_within"], QUESTIONS[1:]
     with tempfile.TemporaryDirectory() as temporary:
         found = run(given.folder or temporary, steps, given.seeds, count, orders, given.tiny)
     if given.picture:

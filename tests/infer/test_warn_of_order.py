@@ -1,11 +1,11 @@
-"""One warning when a question goes beyond the law of the training."""
+"""One warning when a question goes beyond the distribution of the training."""
 
 import logging
 
 import pytest
 import tiny
 
-from xlnet_jax.infer.orders import _told, warn_of_law
+from xlnet_jax.infer.orders import _told, warn_of_order
 
 WHOLE = {"segment_len": 32, "reuse_len": 32, "num_predict": 32}
 SPANS, UNIFORM = tiny.config(), tiny.config(data={"factorization_order": "uniform", **WHOLE})
@@ -21,7 +21,7 @@ def warnings(caplog, *question):
     caplog.clear()
     _told.clear()
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
-        warn_of_law(*question)
+        warn_of_order(*question)
     assert len(caplog.records) <= 1
     return [record.getMessage() for record in caplog.records]
 
@@ -60,9 +60,9 @@ def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
     assert line.endswith(
         "data.factorization_order=uniform, or left_within for whole texts from left to right"
     )
-    warn_of_law(SPANS, [known(32, 0, *range(20, 32))])
+    warn_of_order(SPANS, [known(32, 0, *range(20, 32))])
     assert len(caplog.records) == 1
-    warn_of_law(LEFT, [known(32, 0, 3, 9)], "random")
+    warn_of_order(LEFT, [known(32, 0, 3, 9)], "random")
     assert len(caplog.records) == 2
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from xlnet_jax.aot import account, hlo
+from xlnet_jax.aot import cost_model, hlo
 from xlnet_jax.aot.schedule import Schedule
 from xlnet_jax.aot.topology import CHIPS
 
@@ -24,8 +24,8 @@ def result(text, schedules=None, blocks=1, steps=1):
         name: each if isinstance(each, Schedule) else Schedule(each)
         for name, each in (schedules or {}).items()
     }
-    known = account.completed(program, known)
-    found = account.Account(
+    known = cost_model.completed(program, known)
+    found = cost_model.CostModel(
         program, known, CHIP, {"data": 2}, np.arange(2)[:, None], blocks
     ).result(steps, 1.0)
     return {name: value / 1e3 if name.endswith("_ms") else value for name, value in found.items()}
@@ -79,9 +79,11 @@ def test_a_ring_has_the_links_along_its_sides_of_the_torus(axes, links):
     places = np.array([(x, y, 0) for x in range(16) for y in range(4) for _ in range(2)])
     mesh = {"data": 16, "fsdp": 4, "tensor": 2}
     program = hlo.Program(entry("ROOT %negated = f32[8]{0} negate(%a)"))
-    assert account.Account(program, {}, CHIPS["v5e"], mesh, places, 1)._links(axes) == links / 4
+    assert (
+        cost_model.CostModel(program, {}, CHIPS["v5e"], mesh, places, 1)._links(axes) == links / 4
+    )
     parts = {"slices": 2, "data": 8, "fsdp": 4, "tensor": 2}
-    assert account.Account(program, {}, CHIPS["v5e"], parts, places, 1)._links("data") == 1 / 4
+    assert cost_model.CostModel(program, {}, CHIPS["v5e"], parts, places, 1)._links("data") == 1 / 4
 
 
 def test_products_that_libtpu_starts_closer_together_than_a_unit_takes_them_count_in_full():

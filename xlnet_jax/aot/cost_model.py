@@ -47,7 +47,7 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Account:
+class CostModel:
     """What the time of a program follows from."""
 
     program: hlo.Program

@@ -1,5 +1,5 @@
-"""The rooms of the package and the arrows between them: a module imports from its own room and from
-those below it.
+"""The packages of the package and the arrows between them: a module imports from its own package
+and from those below it.
 
 Read from the source, so that an import inside a function counts as well.
 """
@@ -29,7 +29,7 @@ def read_design() -> dict[str, list[str]]:
         if line.startswith("    "):
             names = line.partition("#")[0].split()
             if line[4] != " ":
-                # A line without a folder has modules that are rooms of their own.
+                # A line without a folder has modules that are packages of their own.
                 folder = (
                     names.pop(0)[:-1].replace("/", ".")
                     if names[0].endswith("/")
@@ -41,11 +41,11 @@ def read_design() -> dict[str, list[str]]:
 
 
 LISTED = read_design()
-# A room is the longest dotted prefix of a module that is in the list. The package itself holds its
-# version and public names, which it imports when they are used.
-ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {
-    "": len(LISTED)
-}
+# A package is the longest dotted prefix of a module that is in the list. The package itself holds
+# its version and public names, which it imports when they are used.
+ROW = {
+    package: number for number, packages in enumerate(LISTED) for package in packages.split()
+} | {"": len(LISTED)}
 
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
 SIDEWAYS = {
@@ -69,15 +69,15 @@ READERS = {("convert.tensorflow", "tensorflow")}
 DEVICE = {"flax", "jax", "jaxlib", "optax", "orbax"}
 
 
-def room_of(module: str) -> str:
-    """`model.attention` is in room `model`, `data.prepare.text` in `data.prepare`; "" is the
+def package_of(module: str) -> str:
+    """`model.attention` is in package `model`, `data.prepare.text` in `data.prepare`; "" is the
     package itself.
     """
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in ROW:
             return ".".join(parts[:length])
-    raise AssertionError(f"xlnet_jax.{module} is in no room; list it in docs/design.md")
+    raise AssertionError(f"xlnet_jax.{module} is in no package; list it in docs/design.md")
 
 
 def imports(module: str, source: str, is_package: bool, modules: set[str]) -> list[tuple[int, str]]:
@@ -108,7 +108,7 @@ def violations(
     """One line for every import in the source of `xlnet_jax.<module>` that goes against the
     arrows.
     """
-    room = room_of(module) if module else ""
+    package = package_of(module) if module else ""
     wrong = []
     for line, name in imports(
         module, source, is_package, set(SOURCES) if modules is None else modules
@@ -119,14 +119,18 @@ def violations(
             reason = "is not for the package"
         elif top == "orbax" and module not in ("checkpoint.store", "checkpoint.chunks"):
             reason = "is for checkpoint/store.py and chunks.py only"
-        elif top in DEVICE and (room.partition(".")[0] == "data"):
+        elif top in DEVICE and (package.partition(".")[0] == "data"):
             reason = "is not for data/: numpy only"
         elif top == "xlnet_jax":
-            target = room_of(rest) if rest else ""
-            if target != room and (room, target) not in SIDEWAYS and ROW[target] <= ROW[room]:
-                reason = f"is not below {room or 'the package'}"
-            elif (room, target) in APART:
-                reason = f"is not for {room}"
+            target = package_of(rest) if rest else ""
+            if (
+                target != package
+                and (package, target) not in SIDEWAYS
+                and ROW[target] <= ROW[package]
+            ):
+                reason = f"is not below {package or 'the package'}"
+            elif (package, target) in APART:
+                reason = f"is not for {package}"
         if reason:
             wrong.append(f"xlnet_jax.{module}:{line}: {name} {reason}")
     return wrong
@@ -153,8 +157,10 @@ def test_the_list_in_the_design_is_that_of_the_folders():
     for module, (_, is_package) in SOURCES.items():
         if not is_package:
             files[module.rpartition(".")[0]].add(module.rpartition(".")[2])
-    beside = {name for rooms, names in LISTED.items() if rooms.split() == names for name in names}
-    assert {room: {*names} for room, names in LISTED.items() if {*names} - beside} | {
+    beside = {
+        name for packages, names in LISTED.items() if packages.split() == names for name in names
+    }
+    assert {package: {*names} for package, names in LISTED.items() if {*names} - beside} | {
         "": beside
     } == files
     assert list(ROW)[:2] == ["cli", "__main__"] and len(ROW) > 20
@@ -250,7 +256,7 @@ def test_a_right_import_is_not_reported(module, source):
 
 
 def test_a_module_without_a_room_is_reported():
-    with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no room"):
+    with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no package"):
         violations("attic.old", "")
 
 
