@@ -87,7 +87,7 @@ OBJECTIVE, STEP, OPTIMIZER = (
     "xlnet_jax/train/optimizer.py",
 )
 RESUME = "xlnet_jax/train/launch.py"
-ACCOUNT = "xlnet_jax/aot/cost_model.py"
+COST_MODEL = "xlnet_jax/aot/cost_model.py"
 CACHE = "xlnet_jax/model/cache.py"
 SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
@@ -2102,55 +2102,55 @@ MUTANTS = (
     ),
     Mutant(
         "the_ends_of_all_sides_are_joined",
-        ACCOUNT,
+        COST_MODEL,
         " & (whole % self.chip.ring == 0)",
         "",
-        one("commands/account", "test_a_ring_has_the_links_along_its_sides_of_the_torus"),
+        one("commands/cost_model", "test_a_ring_has_the_links_along_its_sides_of_the_torus"),
     ),
     Mutant(
         "a_part_of_a_side_is_a_ring",
-        ACCOUNT,
+        COST_MODEL,
         "(along == whole) & ",
         "",
-        one("commands/account", "test_a_ring_has_the_links_along_its_sides_of_the_torus"),
+        one("commands/cost_model", "test_a_ring_has_the_links_along_its_sides_of_the_torus"),
     ),
     Mutant(
         "products_queue_without_end",
-        ACCOUNT,
+        COST_MODEL,
         "max(schedule.bundles + further, schedule.products)",
         "(schedule.bundles + further)",
         one(
-            "commands/account",
+            "commands/cost_model",
             "test_products_that_libtpu_starts_closer_together_than_a_unit_takes_them_count_in_full",
         ),
     ),
     Mutant(
         "compute_of_the_step_hides_its_memory",
-        ACCOUNT,
+        COST_MODEL,
         "else work.max(), work)",
         "else work[CORE], work)",
         one(
-            "commands/account",
+            "commands/cost_model",
             "test_every_operation_takes_the_longest_of_its_needs_as_often_as_its_loop_turns",
         ),
     ),
     Mutant(
         "a_collective_runs_beside_what_follows_its_done",
-        ACCOUNT,
+        COST_MODEL,
         'in running and one.opcode.endswith("-done")',
         'in running and one.opcode == "copy-done"',
         one(
-            "commands/account",
+            "commands/cost_model",
             "test_a_collective_is_added_and_hidden_only_behind_what_its_start_and_done_enclose",
         ),
     ),
     Mutant(
         "a_loop_that_depends_on_data_turns_once",
-        ACCOUNT,
+        COST_MODEL,
         "(self.blocks - 1) *",
         "0 *",
         one(
-            "commands/account",
+            "commands/cost_model",
             "test_a_loop_of_a_kernel_whose_turns_depend_on_data_is_named_and_bounded",
         ),
     ),
@@ -2159,7 +2159,7 @@ MUTANTS = (
         "xlnet_jax/aot/traffic.py",
         'return "S(" not in kind',
         "return True",
-        one("commands/account", "test_bytes_are_those_of_the_parts_that_cross_to_hbm"),
+        one("commands/cost_model", "test_bytes_are_those_of_the_parts_that_cross_to_hbm"),
     ),
     Mutant(
         "dense_kernels_are_not_transposed_there",

@@ -221,7 +221,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
     assert os.listdir(tmp_path) == [] or words[0] == "prepare"
 
 
-def test_every_whole_number_of_every_verb_has_a_range():
+def test_every_whole_number_of_every_command_has_a_range():
     numbers = [
         (command, option)
         for command in COMMANDS
@@ -237,7 +237,7 @@ def test_every_whole_number_of_every_verb_has_a_range():
                 call(never, options | {option.name.lstrip("-"): value}, [])
 
 
-def test_a_mistyped_verb_is_told_the_nearest(capsys):
+def test_a_mistyped_command_is_told_the_nearest(capsys):
     for words, near in (
         (["trian"], "train"),
         (["corpus", "vrify"], "verify"),

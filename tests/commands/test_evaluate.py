@@ -47,7 +47,7 @@ def evaluated(capsys, run, *words, code=0):
 
 
 @pytest.mark.prove
-def test_a_resumed_run_under_a_law_is_as_if_never_stopped(run, tmp_path):
+def test_a_resumed_run_under_an_order_distribution_is_as_if_never_stopped(run, tmp_path):
     assert main(shared.train_words(tmp_path / "whole", *WHOLE, "--stop_at=8")) == 0
     assert shared.steps(run) == shared.steps(tmp_path / "whole") and len(shared.steps(run)) == 8
 
@@ -129,7 +129,7 @@ def test_the_same_share_is_unknown_in_every_window_at_other_places():
     np.testing.assert_array_equal(joint.known_places((7, 32), 0.25), known[:7])
 
 
-def test_another_law_keeps_the_segment():
+def test_another_distribution_keeps_the_segment():
     config = tiny.config(
         data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32}
     )

@@ -43,7 +43,7 @@ def fused(tmp_path_factory):
     ],
     ids=lambda words: words[0],
 )
-def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(
+def test_a_command_decides_the_attention_and_leaves_the_programs_of_the_run(
     fused, monkeypatch, words, capsys
 ):
     asked, computed = [], []

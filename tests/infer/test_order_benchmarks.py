@@ -45,7 +45,7 @@ def distributions(monkeypatch):
     return importlib.import_module("order_distributions")
 
 
-def test_laws_have_equal_budgets(distributions):
+def test_distributions_have_equal_budgets(distributions):
     spans, *others = [
         distributions.config_of(distribution, "corpus", 2000, tiny=False)
         for distribution in distributions.DISTRIBUTIONS

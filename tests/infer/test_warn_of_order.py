@@ -51,7 +51,7 @@ def test_spans_has_taught_a_share_and_half_a_segment_on_the_right(caplog, text, 
     )
 
 
-def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
+def test_the_line_comes_once_and_names_the_distribution_that_teaches_it(caplog):
     (line,) = warnings(caplog, SPANS, [known(32, *range(32))])
     assert line.startswith(
         "the model was trained with data.factorization_order=spans and "

@@ -259,13 +259,13 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
         ),
     ],
 )
-def test_what_does_not_fit_a_law_is_refused_in_one_line(changes, message):
+def test_what_does_not_fit_an_order_distribution_is_refused_in_one_line(changes, message):
     with pytest.raises(BadInput, match=message.replace("[", r"\[")) as raised:
         tiny.config(**changes)
     assert "conflicts" not in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_law_needs_no_more_text_than_a_segment_and_is_frozen():
+def test_a_distribution_needs_no_more_text_than_a_segment_and_is_frozen():
     class Short(tiny.Words):
         def __init__(self, tokens):
             super().__init__()
