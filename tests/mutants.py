@@ -1065,8 +1065,8 @@ MUTANTS = (
     Mutant(
         "a_pooler_is_not_used",
         "xlnet_jax/train/launch.py",
-        '{"summary": params.pop("pooler")}',
-        '{} if params.pop("pooler") else {}',
+        'params.pop("pooler")',
+        '{name: 0 * x for name, x in params.pop("pooler").items()}',
         one("finetune/task_families", "test_the_pooler_of_pretraining_begins_a_head"),
     ),
     Mutant(
