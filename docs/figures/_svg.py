@@ -4,8 +4,8 @@ give equal bytes.
 
 import html
 
-GREY, LIGHT, MIDDLE, DARK = "#7d8792", "#2f7fc84d", "#7fb0df", "#1f6cb0"
-"""Words and lines; what is seen, see-through; what was predicted before; what predicts."""
+GREY, FAINT, LIGHT, MIDDLE, DARK = "#7d8792", "#7d879233", "#2f7fc84d", "#7fb0df", "#1f6cb0"
+"""Words and lines; see-through: known words, seen positions; earlier answers; what predicts."""
 
 
 def cell(x: float, y: float, width: float, height: float, fill: str = "none") -> str:
@@ -30,7 +30,7 @@ def inside(
     x: float, y: float, width: float, height: float, fill: str, text: object, more: str = ""
 ) -> list[str]:
     """A box and the word in it."""
-    ink = GREY if fill in ("none", LIGHT) else "white" if fill == DARK else "#14283c"
+    ink = GREY if fill in ("none", FAINT, LIGHT) else "white" if fill == DARK else "#14283c"
     return [
         cell(x, y, width, height, fill),
         word(x + width / 2, y + height / 2 + 4, text, fill=ink, more=more),
