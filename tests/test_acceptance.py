@@ -17,13 +17,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-import tiny
 from special_ids import CLS, SEP
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.data.batches import examples, loader, spans
-from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data.batches import examples
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
@@ -171,89 +169,3 @@ def test_ranks_give_the_masks_of_the_original():
             ours["content"][case, :, slots:], ~hidden | np.eye(T, dtype=bool)
         )
     assert compared > 4000
-
-
-def test_the_reuse_window_and_the_memory(x64):
-    """The first R outputs do not depend on the second half; the memory is the last M of [memory;
-    layer inputs].
-    """
-    params, batch, memory = parameters(CONFIG), rows_of_one_example(), memory_of(CONFIG, B)
-    tokens, segments = batch.tokens.copy(), batch.segments.copy()
-    tokens[1::2, R:], segments[1::2, R:] = tokens[1::2, :R], 1
-    out, _, layers = run(
-        params, dataclasses.replace(batch, tokens=tokens, segments=segments), memory
-    )
-    hidden = np.asarray(out.hidden_BTD)
-    np.testing.assert_array_equal(hidden[::2, :R], hidden[1::2, :R])
-    assert np.abs(hidden[::2, R:] - hidden[1::2, R:]).min() > 1e-6
-    inputs = [params["word_embedding"][tokens], layers["content_stream"][0]]
-    for layer, h_BTD in enumerate(inputs):
-        joined = np.concatenate([memory.hidden_LBMD[layer], h_BTD[:, :R]], axis=1)
-        np.testing.assert_array_equal(out.memory.hidden_LBMD[layer], joined[:, -M:])
-
-
-@pytest.mark.parametrize("switches", ["", "fill_functional", "2019"])
-def test_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, switches):
-    """target = input at the targets; n_act <= P; 43 and 42 marked in the halves.
-
-    By default SEP and CLS are never marked, and all 85 slots are used; with the original's fill
-    they are marked like all else and dropped afterwards.
-    """
-    marked = []
-    sample = spans.sample
-
-    def recorded(*args, **options):
-        mask = sample(*args, **options)
-        marked.append(mask.sum(axis=1))
-        return mask
-
-    monkeypatch.setattr(spans, "sample", recorded)
-    config = Config(compat=dataclasses.replace(Config().compat, switches=switches))
-    assert (config.data.segment_len, config.data.reuse_len, config.data.num_predict) == (
-        512,
-        256,
-        85,
-    )
-    rows, slots = np.arange(64), []
-    dispatches = loader.TrainDispatches(
-        tiny.mixture(tiny.Words(tokens=200_000)),
-        config,
-        extend_plan((), 0, len(rows), 8),
-        rows,
-        0,
-        2,
-    )
-    for step in range(2):
-        batch = dispatches.batch(step)
-        used = batch.target_weights > 0
-        picked = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
-        np.testing.assert_array_equal(batch.target_tokens[used], picked[used])
-        assert not np.isin(picked[used], [SEP, CLS]).any()
-        assert (np.diff(batch.target_positions, axis=1)[used[:, 1:]] > 0).all()
-        assert ((used & (batch.target_positions < 256)).sum(axis=1) == 43).all()
-        slots.extend(used.sum(axis=1))
-    assert [set(counts) for counts in marked] == [{43}, {42}] * 2
-    assert max(slots) == 85
-    assert (min(slots) == 85) == (switches == ""), "SEP and CLS are never marked"
-
-
-def test_a_reversed_row_equals_the_forward_row_of_the_reversed_text(x64):
-    """Rows 1, 3, 5 are rows 0, 2, 4 back to front, with direction -1; row 5 wrongly with +1."""
-    params, batch = parameters(CONFIG), rows_of_one_example()
-    turned = np.arange(B)[:, None] % 2 == 1
-    reversed_rows = {
-        name: np.where(turned, getattr(batch, name)[:, ::-1], getattr(batch, name))
-        for name in ("tokens", "segments", "rank")
-    }
-    batch = dataclasses.replace(
-        batch,
-        **reversed_rows,
-        direction=np.array([1, -1, 1, -1, 1, 1], np.int32),
-        continues=np.zeros(B, bool),
-        target_positions=np.where(turned, T - 1 - batch.target_positions, batch.target_positions),
-    )
-    out, logits, _ = run(params, batch, memory_of(CONFIG, B))
-    hidden, logits = np.asarray(out.hidden_BTD), np.asarray(logits)
-    np.testing.assert_allclose(hidden[1:4:2, ::-1], hidden[:4:2], rtol=0, atol=1e-11)
-    np.testing.assert_allclose(logits[1:4:2], logits[:4:2], rtol=0, atol=1e-11)
-    assert np.abs(logits[5] - logits[4]).max(axis=-1).min() > 1e-3, "the direction has no effect"

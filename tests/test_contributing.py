@@ -29,19 +29,6 @@ def resolve(name: str) -> object:
     raise AssertionError(f"xlnet_jax.{name} is no module")
 
 
-def test_the_table_is_read():
-    assert len(ROWS) >= 20 and {
-        "the loss",
-        "the span distribution",
-        "a new head",
-        "a launch flag",
-    } <= {row[0] for row in ROWS}
-    with pytest.raises((AssertionError, AttributeError)):
-        resolve("train.loss.nothing")
-    with pytest.raises(AssertionError):
-        resolve("nothing.at_all")
-
-
 @pytest.mark.parametrize(("what", "where", "test"), ROWS, ids=[row[0] for row in ROWS])
 def test_every_place_exists(what, where, test):
     assert (tiny.ROOT / test).exists(), f"{what}: {test}"
@@ -139,48 +126,6 @@ def test_the_readme_begins_with_two_commands_and_the_second_is_a_part_of_ci(tmp_
         r"^test-ci: (.*) ##", (tiny.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert {f"make {name}" for name in listed[1].split()} <= {*called}
-
-
-BENCHMARKS = sorted(
-    path for path in (tiny.ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_")
-)
-
-
-def test_every_benchmark_has_a_tiny_form_and_takes_part(monkeypatch):
-    """`make test-benchmarks` runs them; here only their options are read."""
-    without = [
-        path.name for path in BENCHMARKS if '"--tiny"' not in path.read_text(encoding="utf-8")
-    ]
-    assert len(BENCHMARKS) > 20 and not without
-    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    runner = importlib.import_module("_tiny")
-    assert [path.stem for path in BENCHMARKS] == runner.SCRIPTS
-    ran = []
-    monkeypatch.setattr(
-        runner, "run", lambda name, environment: (ran.append(name), (name, 0.0, None))[1]
-    )
-    assert runner.main([]) == 0 and sorted(ran) == runner.SCRIPTS
-    monkeypatch.setattr(
-        runner, "run", lambda name, environment: (name, 0.0, "it failed" * (name == "step") or None)
-    )
-    assert runner.main([]) == 1
-
-
-def test_readme_is_short_and_its_pages_exist():
-    text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
-    pages = re.findall(r"\]\(((?:docs/)?[A-Za-z_]+\.md)", text)
-    assert (
-        text.count("\n") <= 100
-        and len(text.split()) < 900
-        and {"docs/guarantees.md", "docs/training.md", "CONTRIBUTING.md"} <= set(pages)
-    )
-    assert all((tiny.ROOT / page).exists() for page in pages)
-
-
-def test_the_overview_lists_every_page():
-    docs = tiny.ROOT / "docs"
-    listed = re.findall(r"\]\((\w+\.md)\)", (docs / "index.md").read_text(encoding="utf-8"))
-    assert {"index.md", *listed} == {page.name for page in docs.glob("*.md")}
 
 
 def test_every_program_that_a_page_names_exists():

@@ -235,39 +235,6 @@ def test_a_wrong_import_is_reported(module, source, expected):
     assert expected in wrong
 
 
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        (
-            "commands.quickstart",
-            "from xlnet_jax.commands.train import train\nfrom xlnet_jax import errors",
-        ),
-        (
-            "data.batches.loader",
-            "import grain\nimport numpy\nfrom xlnet_jax.batch import Batch\nfrom . import stream",
-        ),
-        ("data.corpus.corpus", "import tensorflow_datasets as tfds"),
-        ("checkpoint.store", "from orbax.checkpoint import v1 as ocp"),
-        ("run.workdir", "import xlnet_jax\nfrom xlnet_jax import __version__"),
-    ],
-)
-def test_a_right_import_is_not_reported(module, source):
-    assert violations(module, source) == []
-
-
 def test_a_module_without_a_room_is_reported():
     with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no package"):
         violations("attic.old", "")
-
-
-def test_test_files_of_one_run_have_different_names():
-    """pytest imports two of one name as the first. The folders that run by themselves may repeat
-    one.
-    """
-    own = {"peers", "aot", "beam", "wheel"}
-    paths = [
-        path.relative_to(ROOT.parent / "tests")
-        for path in (ROOT.parent / "tests").rglob("test_*.py")
-    ]
-    counts = collections.Counter(path.name for path in paths if path.parts[0] not in own)
-    assert [name for name, count in counts.items() if count > 1] == []

@@ -188,15 +188,6 @@ def test_a_model_of_masked_diffusion_is_configured(family, tmp_path, speed, caps
     assert "mdm" in capsys.readouterr().err
 
 
-def test_the_name_of_a_file_of_masked_diffusion_says_its_size():
-    """BERT-Base's network is no small one."""
-    base = configs.load(str(tiny.ROOT / "configs/bert/base.py")).model
-    for path in (tiny.ROOT / "configs/mdm").glob("*.py"):
-        model = configs.load(str(path)).model
-        same = (model.layers, model.d_model, model.heads) == (base.layers, base.d_model, base.heads)
-        assert same == (path.stem == "base"), path
-
-
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(speed):
     mixture, fitting = of_length(10**9)
     layers = []

@@ -71,20 +71,6 @@ def test_the_jobset_is_valid_and_filled_in(cloud, words):
     )
 
 
-@pytest.mark.parametrize(
-    "capacity, label",
-    [
-        ("on-demand", {}),
-        ("spot", {"cloud.google.com/gke-spot": "true"}),
-        ("flex-start", {"cloud.google.com/gke-flex-start": "true"}),
-        ("reservation=mine", {"cloud.google.com/reservation-name": "mine"}),
-    ],
-)
-def test_pods_go_to_nodes_of_the_capacity(cloud, capacity, label):
-    found = pod_of(manifest(cloud, f"--capacity={capacity}"))["nodeSelector"]
-    assert {name: value for name, value in found.items() if "gke-tpu" not in name} == label
-
-
 def test_a_jobset_waits_in_a_queue_that_has_capacity_on_demand_first(cloud):
     found = manifest(cloud, "--queue=xlnet")
     validator().validate(found)

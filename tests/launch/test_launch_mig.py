@@ -154,13 +154,6 @@ def test_what_an_earlier_launch_has_left_is_replaced(cloud):
     assert "set -- --boot" in cloud.calls()[-3]["metadata"]["startup-script"]
 
 
-def test_a_booted_group_deletes_itself(cloud):
-    cloud.answers(["absent", "RUNNING"], [])
-    assert cloud.run("mig.sh", *MIG, "--boot", "--autodelete", "--", *BUCKET).returncode == 0
-    script = cloud.calls()[1]["metadata"]["startup-script"].splitlines()[1]
-    assert "sleep\\ 60\\;\\ gcloud\\ compute\\ instance-groups\\ managed\\ delete\\ xlnet" in script
-
-
 @pytest.mark.parametrize("codes, rounds, end", [([42, -9], 2, 0), ([42, 2], 1, 2)])
 def test_all_hosts_of_a_slice_begin_end_or_go_on_together(cloud, codes, rounds, end):
     hosts = [f"host0-{number}" for number in range(2)]

@@ -26,7 +26,6 @@ from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.tokenizer import XLNET
-from xlnet_jax.model import transformer
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, mean_loss
 
@@ -63,14 +62,6 @@ ABOVE, BELOW = 0.1, 0.03
 """How far the loss of a right model may lie above its floor, and (by chance, on fresh rows) below
 it, in nats.
 """
-
-
-def same_rank_for_all_targets_of_a_half(rank: np.ndarray) -> np.ndarray:
-    """No target sees another one of its half: targets are predicted independently, as by a masked
-    language model.
-    """
-    context = np.where(np.arange(T) < R, -1, R)
-    return np.where(rank == context, rank, context + R)
 
 
 def make_rows(rows: int, seed: int, edit_ranks=lambda rank: rank) -> tuple[Batch, float]:
@@ -180,36 +171,6 @@ def test_the_task_is_learned_to_its_entropy():
     assert floor - BELOW < loss < floor + ABOVE
 
 
-def test_a_planted_leak_goes_below_the_floor(monkeypatch):
-    """Queries see ranks up to their own: themselves. The content stream is as before."""
-    inputs = transformer.AttentionInputs
-
-    def leaking(**fields):
-        content, query = fields["streams"]
-        return inputs(
-            **fields | {"streams": (content, query._replace(limit_BQ=query.limit_BQ + 1))}
-        )
-
-    monkeypatch.setattr(transformer, "AttentionInputs", leaking)
-    loss, floor = learn(trainer())
-    assert loss < floor - 0.25
-
-
-def test_targets_that_do_not_see_each_other_cannot_learn_the_copies():
-    """They come to their own floor, which is higher: the third kind is what the factorisation order
-    is for.
-    """
-    _, right = make_rows(FRESH_STEPS * ROWS, 2)
-    loss, floor = learn(SOUND(), edit_ranks=same_rank_for_all_targets_of_a_half)
-    assert floor > right + 0.2
-    assert floor - BELOW < loss < floor + ABOVE
-
-
 def nowhere(batch: Batch) -> Batch:
     """All queries stand at the first position."""
     return dataclasses.replace(batch, target_positions=np.zeros_like(batch.target_positions))
-
-
-def test_a_broken_query_stream_stays_above_the_floor():
-    loss, floor = learn(SOUND(), edit=nowhere)
-    assert loss > floor + 0.4

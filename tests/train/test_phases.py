@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
-import random
 import shutil
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +25,6 @@ from xlnet_jax.commands.inspect import example, inspect
 from xlnet_jax.commands.train import train
 from xlnet_jax.config.phases import keep_shuffle
 from xlnet_jax.data.batches.cycle import Cycle
-from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import (
     ShuffledBlocks,
     Stream,
@@ -39,7 +36,6 @@ from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
-from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.phases import check_parameters, memory_since
 
 
@@ -133,32 +129,6 @@ def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
 
 
 OPTIONS = (f"--config={TESTS}/tiny_phases.py", "--config.data.workers=0")
-
-
-@pytest.mark.prove
-def test_a_run_in_phases_that_is_killed_ten_times_ends_as_if_never_touched(tmp_path):
-    """At random moments, each after the first checkpoint that this start has written."""
-    moments, cache = random.Random(31), tmp_path / "cache"
-    options = (
-        *OPTIONS,
-        "--config.train.steps_per_dispatch=1",
-        "--config.checkpoint.every=1",
-        *(f"--config.phases[{number}].steps={steps}" for number, steps in enumerate((30, 30, 40))),
-    )
-    Hosts("train", tmp_path / "whole", *options, count=1, cache=cache).finish()
-    killed, kills = tmp_path / "killed", 0
-    while kills < 10:
-        hosts = Hosts("train", killed, *options, count=1, cache=cache)
-        before = newest(killed)
-        while newest(killed) == before and hosts.processes[0].poll() is None:
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.4))
-        hosts.processes[0].kill()
-        hosts.finish(-9)
-        kills += 1
-        assert newest(killed) < 100, "it was done before the last kill"
-    Hosts("train", killed, *options, count=1, cache=cache).finish()
-    assert_same_end(killed, tmp_path / "whole", 100)
 
 
 def newest(workdir):
@@ -318,14 +288,6 @@ def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that
     assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 8 * 512
     values.phases[1]["data"] = {"segment_len": 1024, "reuse_len": 509}
     assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 0
-
-
-def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
-    config = settings(pytestconfig)
-    shown = [example(config, step, 0) for step in (3, 4, 8)]
-    assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
-    assert [len(each["targets"]) for each in shown][1] == 32 and not shown[1]["continues"]
-    assert len(plan_until(open_mixture(config), config, 13)) == 3
 
 
 def test_a_border_is_where_the_rate_changes(whole):
