@@ -272,7 +272,9 @@ def test_the_python_of_a_page_prints_as_many_lines_as_it_shows(page, model, monk
     assert pages.printed(program, {}).count("\n") == output.count("\n") > 3
 
 
-@pytest.mark.parametrize("case", ["gpt2", "transformer", "phases"])
+@pytest.mark.parametrize(
+    "case", ["transformer", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gpt2", "phases"))]
+)
 def test_a_run_whose_head_has_no_parameters_answers(case, tmp_path):
     """Those of GPT-2 and of Transformer, also between phases: a checkpoint has no array of
     `lm_head`.

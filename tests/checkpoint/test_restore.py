@@ -217,7 +217,10 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     assert everything(workdir) == before
 
 
-@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "flips",
+    [pytest.param(16, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.prove)],
+)
 def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
     """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go
     through.

@@ -132,42 +132,6 @@ def test_tensors(exported):
     assert tensors["transformer.layer.0.ff.layer_1.weight"].shape == (20, 12)
 
 
-def test_config(exported):
-    _, folder = exported
-    config = read(folder, "config.json")
-    expected = dict(
-        model_type="xlnet",
-        architectures=["XLNetLMHeadModel"],
-        dtype="float32",
-        vocab_size=VOCAB,
-        n_layer=2,
-        d_model=12,
-        n_head=3,
-        d_head=4,
-        d_inner=20,
-        ff_activation="gelu_new",
-        layer_norm_eps=1e-12,
-        dropout=0.1,
-        clamp_len=-1,
-        untie_r=True,
-        mem_len=None,
-        reuse_len=None,
-        bi_data=False,
-        use_mems_train=False,
-        pad_token_id=5,
-    )
-    assert {key: config[key] for key in expected} == expected
-    assert read(folder, "generation_config.json")["eos_token_id"] == 2
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")]
-)
-def test_the_activation_has_their_name(ours, theirs, tokenizer, tmp_path):
-    write(tokenizer, tmp_path / "model", activation=ours)
-    assert read(str(tmp_path / "model"), "config.json")["ff_activation"] == theirs
-
-
 def test_tokenizer_files(exported):
     """A piece that ends in a digit and a comma is never taken: SentencePiece's training splits
     there.

@@ -261,12 +261,10 @@ def settings(tmp_path_factory, pytestconfig):
 
 
 UPDATES = {"albert": "lamb", "gpt2": "muon", "transformer": "muon"}
-ONE_AND_MORE = [
-    name if name == "albert" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES
-]
 
 
-@pytest.mark.parametrize("family", ONE_AND_MORE)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(family, settings, tmp_path):
     """Dropout, both losses, other optimizers under ZeRO-1, an average of the parameters, and what a
     kill leaves behind: lines of steps that no checkpoint has.

@@ -151,28 +151,13 @@ def test_special_ids_are_those_of_the_tokenizer(objective):
 
 
 def test_ranks_of_the_golden_example():
+    """Whom they let see whom: tests/commands/test_inspect.py."""
     tokens = np.array([[10, 11, 12, 13, SEP, 20, 21, SEP, CLS]])
     target = np.zeros((1, 9), bool)
     target[0, [1, 2, 6]] = True
     order = np.array([[5, 2, 7, 0, 3, 8, 1, 6, 4]])
     rank = examples.ranks(tokens, target, 9, order / 9.0, XLNET)
     np.testing.assert_array_equal(rank, [[-1, 2, 7, -1, 3, -1, 1, 6, 4]])
-    sees = rank[0][None, :] < rank[0][:, None]
-    assert [set(np.flatnonzero(~sees[i])) for i in (1, 2, 6)] == [
-        {1, 2, 4, 7, 8},
-        {2},
-        {1, 2, 4, 6, 7, 8},
-    ]
-    content = rank[0][None, :] <= rank[0][:, None]
-    assert [set(np.flatnonzero(~content[i])) for i in (0, 1, 2, 4, 6, 7, 8)] == [
-        {1, 2, 4, 6, 7, 8},
-        {2, 4, 7, 8},
-        set(),
-        {2, 7, 8},
-        {1, 2, 4, 7, 8},
-        {2},
-        {2, 7},
-    ]
 
 
 def test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first():
