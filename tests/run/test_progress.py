@@ -45,20 +45,6 @@ def report(to, steps):
     to(steps, {"loss": losses, "consecutive_bad": np.zeros(len(losses), np.int32)})
 
 
-@pytest.mark.parametrize("size", [1, 10, 64])
-def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
-    to = reporter()
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        for first in range(0, 320, size):
-            report(to, range(first, min(first + size, 320)))
-    # Every line is of its own step, wherever the dispatch ends.
-    said = [
-        re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups()
-        for r in caplog.records
-    ]
-    assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
-
-
 def test_the_bar_or_the_log_says_compiling_and_then_training(caplog):
     with caplog.at_level(logging.INFO, "xlnet_jax"), reporter().busy("compiling the step"):
         assert caplog.messages == ["compiling the step ..."]

@@ -101,17 +101,6 @@ def test_b_follows_a_or_shares_nothing_with_its_own_row():
     assert 0.42 < np.mean(labels) < 0.58
 
 
-def test_a_is_cut_at_a_sentence_and_b_always_random_without_one():
-    text = Counting()
-    text.starts = np.zeros(text.tokens, bool)
-    for _, batch in build(range(3), text=text):
-        assert not batch.label.any()
-    always = dataclasses.replace(DATA, positive_pair_rate=1.0)
-    text.starts = np.arange(text.tokens) % 5 == 0
-    for _, batch in build(range(3), data=always, text=text):
-        assert batch.label.all()
-
-
 def test_targets_are_ascending_the_tokens_themselves_and_never_functional():
     for _, batch in build(range(6)):
         assert (batch.target_weights.sum(axis=1) == 11).all()

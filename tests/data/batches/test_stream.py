@@ -29,13 +29,6 @@ def positions(where) -> np.ndarray:
     return where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(R)
 
 
-def test_every_epoch_leaves_out_another_part_of_the_text():
-    firsts = [
-        min(STREAM.corpora[0].locate(epoch * BLOCKS + np.arange(BLOCKS))[2]) for epoch in (0, 1)
-    ]
-    assert firsts == [0, R]
-
-
 @pytest.mark.parametrize("left", [1, 31, 63, 127])
 def test_so_it_does_whatever_is_left_of_stretches_of_text(left):
     """Also where the length of a stretch is a multiple of the number of offsets."""
