@@ -82,13 +82,6 @@ def read(folder: str, name: str) -> dict:
     return files.read_json(os.path.join(folder, name))
 
 
-def test_nothing_else_is_left_behind(exported, tokenizer):
-    _, folder = exported
-    assert sorted(os.listdir(folder)) == FILES and os.listdir(os.path.dirname(folder)) == ["model"]
-    assert files.read(os.path.join(folder, "spiece.model")) == files.read(tokenizer)
-    assert len({os.stat(os.path.join(folder, name)).st_mode for name in FILES}) == 1
-
-
 def test_tensors(exported):
     params, folder = exported
     path = os.path.join(folder, "model.safetensors")
