@@ -556,3 +556,18 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
     )
     assert evaluation.open_heldout(long, open_mixture(long)) is None
     assert "there will be no held-out loss: the heldout split" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("every", "final", "due", "blocks"),
+    [(0, True, [2], 512), (0, False, [], 512), (1, True, [1, 2], 0), (1, False, [1, 2], 0)],
+)
+def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final, due, blocks):
+    settings = settings.changed(evaluation={"every": every, "final": final, "blocks": 0})
+    assert [step for step in range(3) if evaluation.due(settings, step)] == due
+    for batch_size in (2, 64):  # a share is of blocks, whatever the batch
+        assert (
+            evaluation.blocks_of(settings.changed(evaluation={"batch_size": batch_size})) == blocks
+        )
+        assert evaluation.blocks_of(settings.changed(train={"batch_size": batch_size})) == blocks
+    assert evaluation.blocks_of(settings.changed(evaluation={"blocks": 5})) == 5
