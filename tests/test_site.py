@@ -25,7 +25,6 @@ NAVIGATION = (
     .partition("markdown_extensions:")[0]
 )
 REFERENCE = re.findall(r"    - .*: (\w+\.md)", NAVIGATION.partition("- Reference:")[2])
-SOURCE = "".join(path.read_text("utf-8") for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"))
 NUMBER = r"-?\d+\.\d+"
 
 
@@ -38,58 +37,11 @@ def test_a_figure_is_what_its_script_draws(script, monkeypatch):
     )
 
 
-def test_the_interrupted_run_has_the_losses_of_the_other():
-    found = json.loads((DOCS / "figures" / "resumed.json").read_text(encoding="utf-8"))
-    assert found["killed"] == found["whole"] and len(found["starts"]) == len(found["done"]) == 3
-    assert all(start < done for start, done in zip(found["starts"], found["done"], strict=True))
-
-
-def test_the_words_below_a_figure_are_its_numbers():
-    rows, curves, run = (
-        json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("languages", "domain", "quickstart")
-    )
-    held = {name: row["characters"] / row["tokens"] for name, row in rows.items()}
-    assert len(rows) == 15 and round(held["English"] / held["Chinese"]) == 2
-    assert round(rows["English"]["tokens"] / rows["Chinese"]["tokens"]) == 2
-    start = {name: points[0][1] for name, points in curves["before"].items()}
-    ends = [
-        abs(curves[way][name][-1][1] - start[name])
-        for way in ("reviews alone", "3 to 1 with messages")
-        for name in ("domain", "corpus")
-    ]
-    page = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
-    said = re.search(
-        r"gain (\S+) nat and cost general text (\S+); with .* it is (\S+) and (\S+) \(`python", page
-    )
-    assert said and [float(number) for number in said.groups()] == pytest.approx(ends, abs=0.006)
-    shown = re.search(
-        r"heldout_loss +(\d\.\d+)", (DOCS / "quickstart.md").read_text(encoding="utf-8")
-    )
-    assert shown and float(shown[1]) == pytest.approx(run["heldout_loss"], abs=0.001)
-
-
-def test_every_picture_of_a_page_is_in_its_folder():
-    named = {
-        name
-        for page in pages.PAGES
-        for name in re.findall(r"figures/(\w+\.svg)", page.read_text("utf-8"))
-    }
-    assert named == {path.name for path in (DOCS / "figures").glob("*.svg")}
-    assert {script.stem for script in FIGURES} <= {name.removesuffix(".svg") for name in named}
-
-
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
-def test_a_page_is_short_and_its_python_is_python(page):
+def test_the_python_of_a_page_imports_names_that_exist(page):
     text = page.read_text(encoding="utf-8")
-    assert len(text.split()) <= 2500 or page.name in REFERENCE, "divide it"
     for program in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if '": ' in program.partition("(")[0] or '\n"' in program:  # rows of a table of ours
-            assert not [
-                line
-                for line in program.splitlines()
-                if line.strip().removesuffix(" ...") not in SOURCE
-            ], "no such line"
             continue
         for node in ast.walk(ast.parse(program)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("xlnet_jax"):
@@ -144,12 +96,6 @@ def books(folder):
         ]
         for name, book in cells.items()
     }
-
-
-def test_the_notebooks_have_outputs_and_no_path_of_a_machine():
-    for name, outputs in books(DOCS / "notebooks").items():
-        assert sum(map(bool, outputs)) >= 4, name
-        assert not re.search(r"/(tmp|home|root|work)\b|\d seconds", json.dumps(outputs)), name
 
 
 @pytest.mark.slow

@@ -202,18 +202,6 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     } == broken
 
 
-@matrix((flip, "optimizer"))
-def test_the_run_then_ends_as_if_nothing_had_happened(
-    run, tmp_path, pytestconfig, abstract, ends_as, damage, part
-):
-    workdir = shutil.copytree(run, tmp_path / "run")
-    damage(workdir / "checkpoints" / "12", part)
-    assert goes_on(workdir, pytestconfig, abstract) == ends_as
-    assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "16", "8"]
-    assert os.listdir(workdir / "quarantine") == ["12"]
-    assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 8]
-
-
 def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconfig, abstract):
     workdir = copy(run, tmp_path)
     for step, damage, part in zip(STEPS, (truncate, flip, leave_temporary), PARTS[:3], strict=True):
@@ -229,7 +217,10 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     assert everything(workdir) == before
 
 
-@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    "flips",
+    [pytest.param(16, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.prove)],
+)
 def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
     """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go
     through.

@@ -237,20 +237,6 @@ def test_every_whole_number_of_every_command_has_a_range():
                 call(never, options | {option.name.lstrip("-"): value}, [])
 
 
-def test_a_mistyped_command_is_told_the_nearest(capsys):
-    for words, near in (
-        (["trian"], "train"),
-        (["corpus", "vrify"], "verify"),
-        (["corpus", "trian"], None),
-    ):
-        assert main(words) == 2
-        err = capsys.readouterr().err
-        assert f"invalid choice: '{words[-1]}'" in err and err.endswith(
-            f". Did you mean '{near}'?\n"
-        ) == bool(near)
-        assert ("usage: " in err) == (near is None)
-
-
 def test_a_mistyped_file_or_folder_is_told_the_nearest(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
@@ -469,17 +455,6 @@ def test_a_bug_keeps_its_traceback_and_tells_json_too(command, capsys):
     told = json.loads(captured.out)
     assert told["exit_code"] == 1 and "ZeroDivisionError: division by zero" in told["error"]
     assert captured.err.startswith("Traceback")
-
-
-@pytest.mark.parametrize(
-    "words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]]
-)
-def test_words_that_make_no_command(command, capsys, words):
-    command(mock.Mock(side_effect=BadInput("unknown words")))
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["exit_code"] == 2
-    assert captured.err.rstrip().rpartition("\n")[2].startswith("xlnet-jax")
 
 
 def test_a_process_that_is_ended_from_a_thread_tells_json_too():

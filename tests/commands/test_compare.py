@@ -15,7 +15,6 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands import compare as command
-from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.infer.estimators import known_places
@@ -94,11 +93,6 @@ def without_bound(path):
     content = json.loads(path.read_text())
     del content["measures"]["bound"]
     path.write_text(json.dumps(content))
-
-
-def killed_after_two_steps(config, folder):
-    train(config, folder, stop_at=2)
-    raise KeyboardInterrupt
 
 
 def asked(capsys, words, code=0):
@@ -345,18 +339,6 @@ def test_all_spend_what_the_first_does():
     assert all(abs(cost / each["half"] - 1) < 0.02 for cost in each.values())
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "1 seed"), (2, "2 seeds")])
-def test_one_seed_is_one(capsys, count, said):
-    measures = dict.fromkeys(command.MEASURES, {"bits_per_byte": 2.0})
-    runs = {
-        str(seed): {"measures": measures, "tasks": {"imdb": {"metric": "accuracy", "score": 0.5}}}
-        for seed in range(count)
-    }
-    command.show({"systems": {"one": runs}, "differences": [], "page": "page.html"})
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 2 and all(line.endswith(f", {said}") for line in lines[:-1])
-
-
 @pytest.mark.slow
 def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, monkeypatch, capsys):
     result = asked(capsys, [*words, task])
@@ -389,24 +371,3 @@ def test_two_systems_are_trained_scored_and_fine_tuned(words, task, tmp_path, mo
             )
     half = result["systems"]["diffusion"]["0"]["measures"]["half"]
     assert half["calls"] == 3 * 8 * 2 and half["flops"] > 0
-
-
-@pytest.mark.slow
-def test_a_training_that_was_killed_in_the_middle_ends_with_the_same_scores(
-    words, tmp_path, monkeypatch, capsys
-):
-    words = [*words, "--only=causal:1"]
-    undisturbed = asked(capsys, words)["systems"]["causal"]["1"]
-    monkeypatch.setattr(command, "train", killed_after_two_steps)
-    words.append(f"--workdir={tmp_path}/killed")
-    assert main(words) == 130 and not (tmp_path / "killed/causal/1/measures.json").exists()
-    monkeypatch.setattr(command, "train", train)
-    capsys.readouterr()
-    found = asked(capsys, words)["systems"]["causal"]["1"]
-    lines = (tmp_path / "killed/causal/1/runs.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 2]
-    assert (
-        found["measures"]["left_to_right"]["nats_N"]
-        == undisturbed["measures"]["left_to_right"]["nats_N"]
-    )
-    assert found["curve"] == undisturbed["curve"] and found["steps"] == 4

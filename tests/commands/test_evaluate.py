@@ -46,12 +46,6 @@ def evaluated(capsys, run, *words, code=0):
     return json.loads(captured.out) if code == 0 else captured.err
 
 
-@pytest.mark.prove
-def test_a_resumed_run_under_an_order_distribution_is_as_if_never_stopped(run, tmp_path):
-    assert main(shared.train_words(tmp_path / "whole", *WHOLE, "--stop_at=8")) == 0
-    assert shared.steps(run) == shared.steps(tmp_path / "whole") and len(shared.steps(run)) == 8
-
-
 @pytest.mark.slow
 def test_a_run_is_evaluated_under_any_law(run, capsys):
     found = {

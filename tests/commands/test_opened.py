@@ -12,7 +12,6 @@ import pytest
 import tiny
 from test_texts import write_workdir
 
-import xlnet_jax as xj
 from xlnet_jax.cli import main
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decoder, score
@@ -66,14 +65,6 @@ def test_a_command_decides_the_attention_and_leaves_the_programs_of_the_run(
     assert asked == ["auto"] and computed == [
         ("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))
     ]
-
-
-def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
-    model = xj.load(fused)
-    assert model.config.model.attention == "cpu"
-    assert model.score(["Bado kilu."])[0].joint_K < 0
-    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu"):
-        choice.choose(workdirs.load_config(fused, ["--config.model.attention=fused"]).model)
 
 
 def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):

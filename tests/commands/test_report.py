@@ -13,7 +13,7 @@ import tiny
 
 from xlnet_jax.cli import main
 from xlnet_jax.comparison import report as pages
-from xlnet_jax.comparison.page import chart, ticks
+from xlnet_jax.comparison.page import chart
 from xlnet_jax.run import goodput, metrics
 from xlnet_jax.storage import files
 
@@ -261,14 +261,6 @@ def test_how_a_start_has_ended():
     assert goodput.end_of(line | {"stopped": True}, {"consecutive_bad": None}, 3) == "signal"
     assert goodput.end_of(line | {"ended": True}, {}, 3) == "end"
     assert goodput.end_of(line, {"consecutive_bad": 3}, 3) == "diverged"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "marks"),
-    [(0, 800, [0, 200, 400, 600, 800]), (0.305, 0.345, [0.31, 0.32, 0.33, 0.34]), (5, 5, [5])],
-)
-def test_the_marks_of_an_axis_are_round(low, high, marks):
-    assert ticks(low, high) == pytest.approx(marks)
 
 
 def test_a_chart_has_its_points_in_the_picture():

@@ -93,17 +93,7 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
     assert xj.load(workdir).fill([]) == []
 
 
-def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
-    words = ["fill", f"--workdir={workdir}", *TEXTS, "--temperature=1", "--batch_size=2"]
-    single, several = lines(capsys, words), lines(capsys, [*words, "--samples=3"])
-    assert [one["sample"] for one in several] == [1, 2, 3] * 2
-    assert [one["text"] for one in several[::3]] == [one["text"] for one in single]
-    assert len({one["text"] for one in several}) == 6
-    # The most probable pieces of a gap whose length is drawn.
-    drawn = lines(capsys, ["fill", f"--workdir={workdir}", TEXTS[1], "--samples=9"])
-    assert len({len(one["gaps"][0]["pieces"]) for one in drawn}) > 1
-
-
+@pytest.mark.slow
 def test_a_bar_counts_several_texts_on_a_terminal(workdir, capsys, monkeypatch):
     """On stderr; without one, and of a single text, there is none."""
     words = [f"--workdir={workdir}", "--json"]
@@ -240,17 +230,6 @@ def test_masked_diffusion_from_the_command_line(tmp_path, capsys):
         capsys, ["generate", f"--workdir={folder}", PROMPTS[1], "--tokens=9", "--order=confidence"]
     )
     assert text["exact"] and text["text"]
-
-
-def test_texts_of_several_prompts_appear_in_their_order(capsys):
-    show = texts.Terminal(["a", "b", "c"])
-    show(2, " six", True)
-    show(0, " one", False)
-    show(1, " three", False)
-    assert capsys.readouterr().out == "a one"
-    show(0, " two\x1b", True)
-    show(1, " four\nfive", True)
-    assert capsys.readouterr().out == " two\\x1b\n\nb three four\nfive\n\nc six\n"
 
 
 def test_the_text_after_a_prompt():

@@ -69,10 +69,3 @@ def test_it_begins_at_half_a_percent(caplog):
         assert (
             "a file: the tokenizer does not know 0.5 % of the pieces, such as 'word'" in caplog.text
         ) == warns
-
-
-def test_known_text_is_no_news(tmp_path, capsys):
-    (source,) = data_fixtures.write(tmp_path, a=KNOWN)
-    words = [f"--input={source}", f"--output={tmp_path / 'c'}", "--heldout=0", "--workers=1"]
-    assert main(["prepare", *words, f"--tokenizer={data_fixtures.tokenizer_path()}"]) == 0
-    assert "does not know" not in capsys.readouterr().err

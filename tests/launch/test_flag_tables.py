@@ -110,17 +110,3 @@ def test_a_table_is_made_again_from_a_program_that_is_not_older(
             r"\| other \| 9.9 \| 2026-01-01 \|\n",
             sources,
         )
-
-
-def test_version_and_date_of_every_table_are_in_one_place():
-    tables = [path for path in REFERENCE.glob("*.txt") if not path.stem.endswith("_errors")]
-    comments = {
-        path.stem: [line for line in path.read_text().split("\n") if line.startswith("#")]
-        for path in tables
-    }
-    assert comments == {stem: [stem.replace("_", " ").join(["# ", ""])] for stem in comments}
-    rows = re.findall(
-        r"(?m)^\| (\w+) \| (?:[\d.]+|-) \| 20\d\d-\d\d-\d\d \|$",
-        (REFERENCE / "SOURCES.md").read_text(),
-    )
-    assert {stem.split("_")[0] for stem in comments} == set(rows)

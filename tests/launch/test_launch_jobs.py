@@ -45,20 +45,9 @@ SEVERAL = [
 @pytest.mark.parametrize("words", [[], SEVERAL, ["--network=pod", "--service-account=xlnet"]])
 def test_the_jobset_is_valid_and_filled_in(cloud, words):
     """`test_launch_golden.py` has the whole text."""
-    found, spot = manifest(cloud, *words), "--capacity=spot" in words
+    found = manifest(cloud, *words)
     validator().validate(found)
-    job, pod = found["spec"]["replicatedJobs"][0], pod_of(found)
-    assert job["replicas"] == (2 if spot else 1)
-    assert (
-        job["template"]["spec"]["parallelism"]
-        == job["template"]["spec"]["completions"]
-        == (4 if spot else 1)
-    )
-    # The trainer knows the time that the pod gets: of a Spot node 15 seconds, if its pool has no
-    # other configuration.
-    assert pod["terminationGracePeriodSeconds"] == (15 if spot else 600)
-    grace = f"--config.checkpoint.grace_seconds={pod['terminationGracePeriodSeconds']}"
-    assert pod["containers"][0]["args"] == ["train", grace, *TRAIN[1:]]
+    pod = pod_of(found)
     # The rendezvous has the port after JAX's.
     ports = [port["containerPort"] for port in pod["containers"][0]["ports"]]
     assert (
@@ -69,20 +58,6 @@ def test_the_jobset_is_valid_and_filled_in(cloud, words):
     assert (
         yaml.safe_load(cloud.run("gke.sh", *GKE, *words, "--print", "--", *TRAIN).stdout) == found
     )
-
-
-@pytest.mark.parametrize(
-    "capacity, label",
-    [
-        ("on-demand", {}),
-        ("spot", {"cloud.google.com/gke-spot": "true"}),
-        ("flex-start", {"cloud.google.com/gke-flex-start": "true"}),
-        ("reservation=mine", {"cloud.google.com/reservation-name": "mine"}),
-    ],
-)
-def test_pods_go_to_nodes_of_the_capacity(cloud, capacity, label):
-    found = pod_of(manifest(cloud, f"--capacity={capacity}"))["nodeSelector"]
-    assert {name: value for name, value in found.items() if "gke-tpu" not in name} == label
 
 
 def test_a_jobset_waits_in_a_queue_that_has_capacity_on_demand_first(cloud):
@@ -110,31 +85,6 @@ def test_one_grace_time_of_spot_nodes_reaches_node_pod_and_trainer(cloud):
     assert f"--config.checkpoint.grace_seconds={most}" in pod["containers"][0]["args"]
     refused = cloud.run("gke.sh", *GKE, "--capacity=spot", f"--grace={most + 1}", "--", *TRAIN)
     assert refused.returncode == 2 and "105" in refused.stderr
-
-
-def test_a_misspelt_field_of_the_manifest_fails(cloud):
-    """Every field that the API names is renamed, one at a time."""
-    found, checker = manifest(cloud), validator()
-    assert checker.is_valid(found)
-    tried = 0
-
-    def misspell(node):
-        nonlocal tried
-        for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
-            if isinstance(node, dict):
-                node[f"{key}s"] = node.pop(key)
-                assert not checker.is_valid(found), key
-                tried += 1
-                node[key] = node.pop(f"{key}s")
-            if isinstance(value, dict | list) and key not in (
-                "annotations",
-                "nodeSelector",
-                "limits",
-            ):
-                misspell(value)
-
-    misspell(found)
-    assert tried > 50
 
 
 def ends(rules: list[dict], code: int, disrupted: bool) -> str:

@@ -56,72 +56,102 @@ def test_42_and_a_broken_connection_run_the_same_command_again_and_everything_el
     assert "create" not in cloud.commands() and "delete" not in cloud.commands()
 
 
-def test_a_machine_that_is_there_is_used_and_a_preempted_one_only_replaced_when_asked(cloud):
-    cloud.answers(["PREEMPTED"], [])
-    done = cloud.run("tpu_vm.sh", *TPU, "--", *TRAIN)
-    assert done.returncode == 1 and "--recreate" in done.stderr and cloud.commands() == ["describe"]
-    cloud.answers(["CREATING", "READY", "PREEMPTED", "PREEMPTED", "absent", "READY"], [255, 0])
-    assert cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
-    assert [command for command in cloud.commands() if command != "describe"] == [
-        "scp",
-        "ssh",
-        "delete",
-        "create",
-        "scp",
-        "ssh",
-    ]
-
-
-def test_a_queued_resource_is_waited_for_through_all_states(cloud):
-    waiting = [
-        "absent",
-        "CREATING",
-        "ACCEPTED",
-        "WAITING_FOR_RESOURCES",
-        "WAITING_FOR_RESOURCES",
-        "PROVISIONING",
-    ]
-    cloud.answers([*waiting, "ACTIVE"], [0])
-    done = cloud.run("queued_resource.sh", *TPU, "--", *TRAIN)
-    assert done.returncode == 0
-    assert cloud.commands() == ["describe", "create", *["describe"] * 6, "scp", "ssh"]
-    # Each state is told once.
-    assert done.stderr.count("WAITING_FOR_RESOURCES") == 1
-
-
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED", "SUSPENDING", "DELETING", "MELTED"])
-def test_a_queued_resource_that_will_not_come_ends_the_script(cloud, state):
-    cloud.answers(["PROVISIONING", state], [])
-    done = cloud.run("queued_resource.sh", *TPU, "--", *TRAIN)
-    assert done.returncode == 1 and state in done.stderr.splitlines()[-1]
-    assert set(cloud.commands()) == {"describe"}
-
-
-def test_a_suspended_queued_resource_is_made_again_when_asked(cloud):
-    # Suspended during the training: the connection breaks.
-    cloud.answers(
-        ["ACTIVE", "SUSPENDING", "SUSPENDING", "SUSPENDED", "DELETING", "absent", "ACTIVE"],
+RECREATE = ["--recreate"]
+AGAIN = ["delete", "create"]
+RUN = ["scp", "ssh"]
+LIVES = {
+    # Words, states of the machine, codes of the connections; end, what was done, what was said.
+    "a preempted machine": ("tpu_vm.sh", [], ["PREEMPTED"], [], 1, [], "--recreate"),
+    "one that is there, and preempted later": (
+        "tpu_vm.sh",
+        RECREATE,
+        ["CREATING", "READY", "PREEMPTED", "PREEMPTED", "absent", "READY"],
         [255, 0],
-    )
-    assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *TRAIN).returncode == 0
-    did = [command for command in cloud.commands() if command != "describe"]
-    assert did == ["scp", "ssh", "delete", "create", "scp", "ssh"]
+        0,
+        [*RUN, *AGAIN, *RUN],
+        "",
+    ),
+    "a queue": (
+        "queued_resource.sh",
+        [],
+        [
+            "absent",
+            "CREATING",
+            "ACCEPTED",
+            *2 * ["WAITING_FOR_RESOURCES"],
+            "PROVISIONING",
+            "ACTIVE",
+        ],
+        [0],
+        0,
+        ["create", *RUN],
+        "WAITING_FOR_RESOURCES",
+    ),
+    **{
+        state: ("queued_resource.sh", [], ["PROVISIONING", state], [], 1, [], state)
+        for state in ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING", "MELTED")
+    },
+    # Suspended during the training: the connection breaks.
+    "suspended": (
+        "queued_resource.sh",
+        RECREATE,
+        ["ACTIVE", *2 * ["SUSPENDING"], "SUSPENDED", "DELETING", "absent", "ACTIVE"],
+        [255, 0],
+        0,
+        [*RUN, *AGAIN, *RUN],
+        "",
+    ),
+    # It is not asked for again.
+    "flex-start": (
+        "queued_resource.sh",
+        ["--capacity=flex-start", *RECREATE],
+        ["absent", "ACTIVE", "SUSPENDED", "SUSPENDED"],
+        [255],
+        1,
+        ["create", *RUN, "delete"],
+        "its flex-start time of 7d is over",
+    ),
+    "it never answers": (
+        "tpu_vm.sh",
+        RECREATE,
+        [*10 * ["READY"], "absent", "READY"],
+        [*5 * [255], 0],
+        0,
+        [*5 * [*RUN, "ssh"], *AGAIN, *RUN],
+        "did not answer 5 times",
+    ),
+    "a failed request": (
+        "queued_resource.sh",
+        RECREATE,
+        ["PROVISIONING", "FAILED", "8\tno more capacity", "absent", "ACTIVE"],
+        [0],
+        0,
+        [*AGAIN, *RUN],
+        "",
+    ),
+    # Their reasons stay.
+    **{
+        reason: ("queued_resource.sh", RECREATE, ["FAILED", reason], [], 1, [], reason)
+        for reason in (
+            "7\tno right",
+            "8\tQuota limit 'X' has been exceeded. Limit: 0 in region us-east5.",
+        )
+    },
+}
 
 
-def test_flex_start_whose_time_is_over_ends_with_a_sentence_and_is_not_asked_for_again(cloud):
-    cloud.answers(["absent", "ACTIVE", "SUSPENDED", "SUSPENDED"], [255])
-    done = cloud.run(
-        "queued_resource.sh", *TPU, "--capacity=flex-start", "--recreate", "--", *TRAIN
-    )
-    assert (
-        done.returncode == 1 and "its flex-start time of 7d is over" in done.stderr.splitlines()[-1]
-    )
-    assert [command for command in cloud.commands() if command != "describe"] == [
-        "create",
-        "scp",
-        "ssh",
-        "delete",
-    ]
+@pytest.mark.parametrize(
+    "script, words, states, codes, end, did, said", LIVES.values(), ids=[*LIVES]
+)
+def test_a_machine_is_asked_for_waited_for_and_replaced_where_that_is_allowed(
+    cloud, script, words, states, codes, end, did, said
+):
+    cloud.answers(states, codes)
+    done = cloud.run(script, *TPU, *words, "--", *BUCKET)
+    assert done.returncode == end, done.stderr
+    # Each state is told once, and a reason to end last.
+    assert said in done.stderr.splitlines()[-1] if end else not said or done.stderr.count(said) == 1
+    assert [command for command in cloud.commands() if command != "describe"] == did
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
@@ -171,17 +201,6 @@ def test_the_machine_goes_with_the_last_exit_code_if_that_is_wanted(cloud, words
 
 
 @pytest.mark.slow
-def test_a_machine_that_never_answers_is_replaced_when_that_is_allowed(cloud):
-    cloud.answers(["READY"] * 10 + ["absent", "READY"], [255] * 5 + [0])
-    done = cloud.run("tpu_vm.sh", *TPU, "--recreate", "--", *BUCKET)
-    assert done.returncode == 0 and "did not answer 5 times" in done.stderr
-    assert [command for command in cloud.commands() if command in ("create", "delete")] == [
-        "delete",
-        "create",
-    ]
-
-
-@pytest.mark.slow
 def test_failures_with_a_long_wait_between_them_are_not_in_a_row(cloud):
     # The first one must not count two seconds later, when the request still waits in the queue.
     cloud.answers(
@@ -203,23 +222,6 @@ def test_without_gcloud_nothing_is_retried(cloud):
         done.returncode == 1
         and done.stderr == "tpu_vm.sh: gcloud is not installed, or not on PATH\n"
     )
-
-
-@pytest.mark.slow
-def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
-    cloud.answers(["PROVISIONING", "FAILED", "8\tno more capacity", "absent", "ACTIVE"], [0])
-    assert cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET).returncode == 0
-    assert [command for command in cloud.commands() if command in ("create", "delete")] == [
-        "delete",
-        "create",
-    ]
-    for reason in (
-        "7\tno right",
-        "8\tQuota limit 'X' has been exceeded. Limit: 0 in region us-east5.",
-    ):
-        cloud.answers(["FAILED", reason], [])
-        done = cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET)
-        assert done.returncode == 1 and reason in done.stderr and cloud.commands()[-1] == "describe"
 
 
 @pytest.mark.slow

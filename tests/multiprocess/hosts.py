@@ -32,14 +32,12 @@ def free_port() -> int:
 
 
 class Hosts:
-    """`count` processes with `devices` CPU devices each; those in `absent` are not started.
+    """`count` processes with `devices` CPU devices each.
 
     Args:
       options: of the command, the same for all.
       own: further options by process.
       faults: to plant in them, see `planted.py`.
-      port: of the coordinator; None = a free one.
-      **popen: how to start them, such as `start_new_session`.
     """
 
     def __init__(
@@ -51,43 +49,9 @@ class Hosts:
         devices=1,
         cache,
         own=None,
-        absent=(),
         faults=None,
-        port=None,
-        **popen,
     ):
-        port = port or free_port()
-        self.processes = {
-            i: self._start(
-                command,
-                workdir,
-                i,
-                [*options, *(own or {}).get(i, ())],
-                count,
-                devices,
-                port,
-                cache,
-                faults,
-                popen,
-            )
-            for i in range(count)
-            if i not in absent
-        }
-
-    @staticmethod
-    def _start(command, workdir, process, options, count, devices, port, cache, faults, popen):
-        several = [
-            f"--config.distributed.coordinator=127.0.0.1:{port}",
-            f"--config.distributed.processes={count}",
-            f"--config.distributed.process_id={process}",
-            f"--config.distributed.heartbeat_seconds={HEARTBEAT}",
-        ]
-        if command == "train":
-            options = [
-                f"--config={TESTS}/tiny_config.py",
-                f"--config.data.corpus={data_fixtures.corpus_path()}",
-                *options,
-            ]
+        port = free_port()
         program = ["-m", "xlnet_jax"] if faults is None else [f"{TESTS}/planted.py", faults]
         words = [
             sys.executable,
@@ -96,9 +60,10 @@ class Hosts:
             f"--workdir={workdir}",
             "--json",
             f"--config.log.compilation_cache={cache}",
-            *(several if count > 1 else []),
-            *options,
         ]
+        if command == "train":
+            words.append(f"--config={TESTS}/tiny_config.py")
+            words.append(f"--config.data.corpus={data_fixtures.corpus_path()}")
         environment = {
             **os.environ,
             "PYTHONPATH": str(TESTS.parent),
@@ -106,14 +71,21 @@ class Hosts:
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }
-        return subprocess.Popen(
-            words,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **popen,
-        )
+        self.processes = {}
+        for i in range(count):
+            several = [
+                f"--config.distributed.coordinator=127.0.0.1:{port}",
+                f"--config.distributed.processes={count}",
+                f"--config.distributed.process_id={i}",
+                f"--config.distributed.heartbeat_seconds={HEARTBEAT}",
+            ]
+            self.processes[i] = subprocess.Popen(
+                [*words, *several * (count > 1), *options, *(own or {}).get(i, ())],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
 
     def finish(self, code=0, timeout=200):
         """Waits for all; {process: (stdout, stderr)}. Asserts their exit codes, but of those

@@ -2,7 +2,6 @@
 lost.
 """
 
-import importlib
 import json
 import os
 import re
@@ -256,16 +255,6 @@ def test_only_process_0_exports(tmp_path, cache, two):
     )
     assert (exported / "model.safetensors").stat().st_size > 0
     assert json.loads(ended[1][0])["process"] == 1
-
-
-@pytest.mark.slow
-def test_two_processes_read_a_half_each(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    restores = importlib.import_module("restores")
-    restores.start(1, str(tmp_path), "--save")
-    (alone,) = restores.start(1, str(tmp_path))
-    two = restores.start(2, str(tmp_path))
-    assert len(two) == 2 and all(0.4 < each["bytes"] / alone["bytes"] < 0.6 for each in two)
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper
     assert below["skipped"] == 0
 
 
+@pytest.mark.slow
 def test_the_running_loss_forgets_what_is_older_than_the_window(stepper):
     state, metrics = stepper(None, 0, 9, spike_window=4)
     mean, variance = 0.0, 0.0

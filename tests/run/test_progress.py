@@ -17,7 +17,7 @@ from rich.progress import Progress, TextColumn
 from xlnet_jax import cli
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.messages import progress_bar
-from xlnet_jax.options import Verb
+from xlnet_jax.options import Command
 from xlnet_jax.run import progress
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
@@ -43,20 +43,6 @@ def reporter(bar=None):
 def report(to, steps):
     losses = np.array([float(step + 1) for step in steps])
     to(steps, {"loss": losses, "consecutive_bad": np.zeros(len(losses), np.int32)})
-
-
-@pytest.mark.parametrize("size", [1, 10, 64])
-def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
-    to = reporter()
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        for first in range(0, 320, size):
-            report(to, range(first, min(first + size, 320)))
-    # Every line is of its own step, wherever the dispatch ends.
-    said = [
-        re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups()
-        for r in caplog.records
-    ]
-    assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
 
 
 def test_the_bar_or_the_log_says_compiling_and_then_training(caplog):
@@ -139,7 +125,7 @@ def test_lines_of_the_log_and_of_warnings_stand_above_the_bar(monkeypatch, trans
         return {}
 
     monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
-    monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run),))
+    monkeypatch.setattr(cli, "COMMANDS", (Command("x", "does", "xlnet-jax x", run),))
     assert cli.main(["x"]) == 0
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line).rstrip() for line in screen.lines()]
     assert lines[:3] == ["before", "compiled 1 step", "a warning"] and lines[-1] == "after"

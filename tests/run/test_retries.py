@@ -264,6 +264,7 @@ class Refused:
         )
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(
     tmp_path, monkeypatch, settings
 ):

@@ -244,6 +244,7 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(
     assert result(tmp_path) == (undisturbed.steps(12), undisturbed.scores(12), 12)
 
 
+@pytest.mark.slow
 def test_a_shutdown_sends_sigterm_twice_to_all_and_the_state_is_saved(tmp_path, undisturbed):
     """As systemd does for a unit: to the launcher, which forwards it, the trainer, and its data
     workers.

@@ -192,6 +192,7 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     )
 
 
+@pytest.mark.slow
 def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers():
     """The original copied the table for each row before its dropout, and gave the result to all
     layers.

@@ -131,6 +131,7 @@ def test_samples_show_what_each_evaluation_fills_and_change_no_bit(
         held_out(pytestconfig, log={"samples": 1}, finetune={"task": "classification"})
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_program_that_was_compiled_ahead(
     finished, tmp_path, pytestconfig, caplog
 ):
@@ -539,6 +540,7 @@ def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_i
     assert [line["step"] for line in read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))] == [1, 2]
 
 
+@pytest.mark.slow
 def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, settings, caplog):
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, heldout=0.0)

@@ -259,25 +259,6 @@ def test_it_learns(data):
     assert loss[0] > 4.5 and loss[-5:].mean() < loss[0] - 1.0, loss
 
 
-def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
-    settings = config(MLM, model={"dropout": 0.0, "attention_dropout": 0.0})
-    model, params, batch = make_recipe(settings).model, tiny.params(settings), tiny.batch(settings)
-    memory = Memory(jnp.zeros((2, 8, 0, 16)), jnp.zeros(8, jnp.int32))
-
-    @jax.jit
-    def losses(params):
-        hidden = model.transformer.apply(
-            {"params": params}, batch, memory, deterministic=True
-        ).hidden_BTD
-        logits = hidden @ params["word_embedding"].T + params["lm_head"]["bias"][None, None]
-        return model.row_losses(params, batch, memory).sums["tokens"][0], jax.nn.log_softmax(logits)
-
-    found_B, logs_BTV = jax.device_get(losses(params))
-    row_BP = np.arange(8)[:, None]
-    expected_BP = -logs_BTV[row_BP, batch.target_positions, batch.target_tokens]
-    np.testing.assert_allclose(found_B, expected_BP.sum(axis=1), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -78,25 +78,6 @@ def test_rates_by_hand(changes, rates):
     assert {step: float(rate(step)) for step in rates} == pytest.approx(rates)
 
 
-def test_two_adamw_steps_by_hand():
-    config = dataclasses.replace(CONFIG, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
-    optimizer = make_optimizer(config, 10, {"kernel": tiny.box(), "bias": tiny.box(decays=False)})
-    params = {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}
-    state = optimizer.init(params)
-    m = v = 0.0
-    kernel = bias = 2.0
-    for t, g in ((1, 0.3), (2, -0.1)):
-        updates, state = optimizer.update(
-            {"kernel": jnp.array([g]), "bias": jnp.array([g])}, state, params
-        )
-        params = optax.apply_updates(params, updates)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        adam = (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-3)
-        kernel, bias = kernel - 0.1 * (adam + 0.5 * kernel), bias - 0.1 * adam
-    assert float(params["kernel"][0]) == pytest.approx(kernel, rel=1e-5)
-    assert float(params["bias"][0]) == pytest.approx(bias, rel=1e-5)
-
-
 @pytest.mark.parametrize("family", ["xlnet", "bert", "gpt2"])
 def test_decay_spares_what_is_a_bias_or_of_a_norm_in_the_whole_model(family):
     """By what a parameter is: a bias may have a name of its own, and XLNet's u, v and w are none of
@@ -227,6 +208,10 @@ def adam_by_hand(grads, b1=0.9, b2=0.999, epsilon=1e-3):
     return (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + epsilon)
 
 
+def adamw_by_hand(path, w, grads):
+    return adam_by_hand(grads) + (0 if "norm" in path or "bias" in path else 0.5 * w)
+
+
 def lamb_by_hand(path, w, grads):
     u = adam_by_hand(grads)
     if "norm" in path or "bias" in path:
@@ -240,7 +225,7 @@ def lamb_by_hand(path, w, grads):
 
 def muon_by_hand(path, w, grads):
     if "query" not in path and "kernel" not in path:
-        return adam_by_hand(grads) + (0 if "norm" in path or "bias" in path else 0.5 * w)
+        return adamw_by_hand(path, w, grads)
     momentum, g = 0.0, None
     for g in grads:
         momentum = 0.95 * momentum + 0.05 * g
@@ -255,7 +240,10 @@ def muon_by_hand(path, w, grads):
     return u + 0.5 * w
 
 
-@pytest.mark.parametrize(("name", "by_hand"), [("lamb", lamb_by_hand), ("muon", muon_by_hand)])
+@pytest.mark.parametrize(
+    ("name", "by_hand"),
+    [("adamw", adamw_by_hand), ("lamb", lamb_by_hand), ("muon", muon_by_hand)],
+)
 def test_an_update_of_stacked_layers_by_hand(name, by_hand, x64):
     """Of the second step, in float64. The fault: a ratio or an iteration of the stack, or of a
     bias; a table that is made orthogonal; decay left out of the ratio.

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
-import random
 import shutil
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +25,6 @@ from xlnet_jax.commands.inspect import example, inspect
 from xlnet_jax.commands.train import train
 from xlnet_jax.config.phases import keep_shuffle
 from xlnet_jax.data.batches.cycle import Cycle
-from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import (
     ShuffledBlocks,
     Stream,
@@ -39,7 +36,6 @@ from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest
-from xlnet_jax.train.launch import plan_until
 from xlnet_jax.train.phases import check_parameters, memory_since
 
 
@@ -82,7 +78,7 @@ def assert_same_end(workdir, whole, last=14):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(
+def test_a_run_that_was_stopped_or_killed_in_phases_and_at_borders_has_the_same_bits(
     whole, tmp_path, pytestconfig
 ):
     """Would fail if a border lost the memory, the place in the text, moments, or the rate's
@@ -90,6 +86,8 @@ def test_a_run_that_was_stopped_in_phases_and_at_borders_has_the_same_bits(
     """
     for stop in (2, 4, 8, 10, 14):
         train(settings(pytestconfig), str(tmp_path), stop_at=stop)
+        if stop in (4, 10):  # as killed before this save: the steps since the last one come again
+            shutil.rmtree(tmp_path / "checkpoints" / str(stop))
     assert_same_end(tmp_path, whole)
 
 
@@ -135,32 +133,6 @@ def test_the_memory_goes_back_to_where_a_border_has_emptied_it():
 OPTIONS = (f"--config={TESTS}/tiny_phases.py", "--config.data.workers=0")
 
 
-@pytest.mark.prove
-def test_a_run_in_phases_that_is_killed_ten_times_ends_as_if_never_touched(tmp_path):
-    """At random moments, each after the first checkpoint that this start has written."""
-    moments, cache = random.Random(31), tmp_path / "cache"
-    options = (
-        *OPTIONS,
-        "--config.train.steps_per_dispatch=1",
-        "--config.checkpoint.every=1",
-        *(f"--config.phases[{number}].steps={steps}" for number, steps in enumerate((30, 30, 40))),
-    )
-    Hosts("train", tmp_path / "whole", *options, count=1, cache=cache).finish()
-    killed, kills = tmp_path / "killed", 0
-    while kills < 10:
-        hosts = Hosts("train", killed, *options, count=1, cache=cache)
-        before = newest(killed)
-        while newest(killed) == before and hosts.processes[0].poll() is None:
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.4))
-        hosts.processes[0].kill()
-        hosts.finish(-9)
-        kills += 1
-        assert newest(killed) < 100, "it was done before the last kill"
-    Hosts("train", killed, *options, count=1, cache=cache).finish()
-    assert_same_end(killed, tmp_path / "whole", 100)
-
-
 def newest(workdir):
     """The step of the newest complete checkpoint."""
     names = os.listdir(workdir / "checkpoints") if (workdir / "checkpoints").exists() else []
@@ -179,6 +151,7 @@ def test_from_the_second_phase_on_with_two_processes(whole, tmp_path, pytestconf
     assert mine == pytest.approx(theirs, abs=1e-5) and len(mine) == 14
 
 
+@pytest.mark.slow
 def test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_move(whole):
     """Would fail if they decayed, if their moments did, or if the next phase started from fresh
     ones.
@@ -203,6 +176,7 @@ def test_parameters_that_a_phase_does_not_use_and_their_moments_stay_and_others_
     ]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_opened_as_what_its_phase_has_trained(whole):
     """The parameters of other phases are in it, and do not matter."""
     for step, objective in ((4, "plm"), (8, "clm"), (14, "mlm")):
@@ -320,14 +294,7 @@ def test_the_shuffle_keeps_together_what_all_phases_read_in_whole_blocks_if_that
     assert configs.from_dict(values.to_dict()).parts[0].data.shuffle_len == 0
 
 
-def test_inspect_shows_the_example_that_the_phase_trains_on(pytestconfig):
-    config = settings(pytestconfig)
-    shown = [example(config, step, 0) for step in (3, 4, 8)]
-    assert [each["objective"] for each in shown] == ["plm", "clm", "mlm"]
-    assert [len(each["targets"]) for each in shown][1] == 32 and not shown[1]["continues"]
-    assert len(plan_until(open_mixture(config), config, 13)) == 3
-
-
+@pytest.mark.slow
 def test_a_border_is_where_the_rate_changes(whole):
     rates = [line["learning_rate"] for line in read_jsonl(os.path.join(whole, "metrics.jsonl"))]
     # Linear decay to step 14, ten times lower.
@@ -520,12 +487,14 @@ def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
             )
 
 
+@pytest.mark.slow
 def test_phases_that_are_over_must_stay(whole, pytestconfig):
     other = ({"steps": 6}, *PHASES[1:])
     with pytest.raises(BadInput, match="one that is over must stay as it was"):
         train(settings(pytestconfig, other), str(whole))
 
 
+@pytest.mark.slow
 def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
     """Would fail with the phase of the newest checkpoint, or its plan from step 0 on."""
     shown = [inspect(None, str(whole), step, 0, None, False, []) for step in (3, 4, 8)]
@@ -535,6 +504,7 @@ def test_inspect_takes_the_phase_of_a_step_of_a_run(whole):
     assert count[0] - count[1] == 3, "the mask, and two of segments"
 
 
+@pytest.mark.slow
 def test_an_export_for_orbax_is_the_phase_of_its_step_and_no_run(whole, tmp_path):
     export(str(whole), str(tmp_path / "out"), format="orbax", step=8)
     config = workdirs.load_config(str(tmp_path / "out"))

@@ -14,7 +14,6 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.data.batches import examples, orders
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, extend_plan
 from xlnet_jax.errors import BadInput
-from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 
 DISTRIBUTIONS = ("uniform", "left_within")
@@ -198,24 +197,6 @@ def test_a_planted_look_ahead_is_found(monkeypatch):
     read = examples.read_in_order
     monkeypatch.setattr(examples, "read_in_order", one_ahead)
     assert seen_ahead(config(), 1) == {"batch", "memory"}
-
-
-def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
-    recipe = make_recipe(config())
-    batch, memory = built(config(), tiny.words())[0], recipe.empty_memory(len(ROWS))
-    params = tiny.params(config())
-
-    @jax.jit
-    def run(params):
-        losses = recipe.model.row_losses(params, batch, memory).sums["tokens"]
-        return mean_loss(params, recipe.model, batch, memory)[0], losses
-
-    loss, (sum_B, targets_B) = jax.tree.map(np.asarray, run(params))
-    assert (
-        targets_B.tolist() == batch.target_weights.sum(axis=1).tolist() and len(set(targets_B)) > 4
-    )
-    assert loss == pytest.approx(sum_B.sum() / targets_B.sum(), rel=1e-5)
-    assert abs(loss - np.mean(sum_B / targets_B)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -81,23 +81,6 @@ def test_a_span_that_touches_the_end_is_discarded_and_ends_the_scan(kind):
     assert sampled("W" * 9, 3, **draws, kind=kind) == [5, 6, 7]
 
 
-@pytest.mark.parametrize("kind", ["words", "pieces"])
-@pytest.mark.parametrize(
-    ("N", "goal", "got", "blocked"),
-    [(256, 1, 1, [100, 254, 255]), (256, 43, 43, [100, 254, 255]), (20, 15, 10, list(range(10)))],
-)
-def test_every_row_gets_exactly_the_goal_and_none_where_it_may_not(N, goal, got, blocked, kind):
-    rng = np.random.default_rng(0)
-    eligible = np.ones((64, N), bool)
-    eligible[:, blocked] = False
-    draws = rng.random((64, spans.draws_needed(N, 6, 1)))
-    mask = spans.sample(
-        rng.random((64, N)) < 0.7, eligible, goal, draws, max_span=5, alpha=6, beta=1, kind=kind
-    )
-    assert (mask.sum(axis=1) == got).all()
-    assert not mask[~eligible].any()
-
-
 def test_random_pieces_by_hand():
     """The goal's number of free positions with the smallest draws."""
     assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2], kind="random") == [1, 7, 14, 21]
@@ -220,10 +203,6 @@ def run_shares(mask):
     return np.bincount(lengths, minlength=6)[1:6] / len(lengths)
 
 
-def scan_is_the_originals(mask):
-    return abs(mask.sum(axis=1).mean() - 35.6) < 0.3
-
-
 def runs_are_the_originals(mask):
     return np.abs(run_shares(mask) - [0.445, 0.223, 0.142, 0.106, 0.084]).max() < 0.01
 
@@ -236,18 +215,6 @@ def even_lengths(u):
 def halving_lengths(u):
     """P(n) = 2^-n instead of 1/n."""
     return np.array(list(LENGTH_DRAW.values()))[np.minimum(-np.log2(1 - u), 4).astype(int)]
-
-
-def test_the_scan_marks_what_the_originals_does():
-    """35.6 of 256 before the fill: 15 to 17 % of the targets are filled in."""
-    for goal, filled in ((43, 0.172), (42, 0.152)):
-        mask = scanned(goal)
-        assert scan_is_the_originals(mask)
-        assert (goal - mask.sum(axis=1).mean()) / goal == pytest.approx(filled, abs=0.008)
-    # Wrong rules: n whole words (about 42, the cap), one piece of context more or less for each
-    # piece (31.2, 41.4).
-    for wrong in ({"kind": "words"}, {"alpha": 5}, {"alpha": 7}):
-        assert not scan_is_the_originals(scanned(43, **wrong)), wrong
 
 
 def test_spans_are_as_long_as_the_originals():
@@ -263,51 +230,3 @@ def test_spans_are_as_long_as_the_originals():
 
 
 BUDGET, PAIRS = 253, 8000
-
-
-def our_pairs():
-    """|A|, label, and whether A was cut short of B, which follows; sentences of 5 to 60 tokens,
-    both directions.
-    """
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(5, 61, 20_000)
-    text = Numbers(np.cumsum(lengths) - lengths, int(lengths.sum()))
-    shape = sentence_pairs.SegmentLayout(512, 256, 384, 43, 42)
-    cursor, direction = (
-        rng.integers(0, text.tokens, PAIRS),
-        np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32),
-    )
-    where = Windows(
-        cursor,
-        direction,
-        np.ones(PAIRS, bool),
-        np.ones(PAIRS, bool),
-        0 * cursor,
-        cursor,
-        0 * cursor,
-        0,
-    )
-    tokens, starts = sentence_pairs.read_in_order(
-        text, cursor, direction, 256 + BUDGET + BUDGET // 2
-    )
-    pairs = sentence_pairs.choose_pairs(
-        text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5
-    )
-    ends = np.take_along_axis(pairs.tokens_BY, pairs.a_len_B[:, None] + np.array([-1, 0]), axis=1)
-    gap = (direction * (ends[:, 1] - ends[:, 0]) - 1) % text.tokens
-    return pairs.a_len_B, pairs.follows_B, (gap > 0) & pairs.follows_B
-
-
-def test_segments_a_and_b_are_as_long_as_the_originals():
-    """E|A| = 113 and E|B| = 140, label mean .51, 47 % of the pairs that follow not contiguous."""
-    a_len, follows, apart = our_pairs()
-    figures = (
-        np.mean(a_len),
-        np.mean(BUDGET - a_len),
-        np.mean(follows),
-        np.sum(apart) / np.sum(follows),
-    )
-    for found, expected, bound in zip(
-        figures, (113, 140, 0.51, 0.47), (3, 3, 0.03, 0.03), strict=True
-    ):
-        assert abs(found - expected) < bound

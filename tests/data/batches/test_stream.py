@@ -16,7 +16,6 @@ from xlnet_jax.data.batches.stream import (
     SinglePass,
     Stream,
     extend_plan,
-    uniforms,
 )
 from xlnet_jax.errors import BadInput
 
@@ -28,29 +27,6 @@ BLOCKS = STREAM.corpora[0].blocks
 def positions(where) -> np.ndarray:
     """Every token position of the reuse windows of `where`, in reading order: [B, R]."""
     return where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(R)
-
-
-def test_a_rows_draws_do_not_depend_on_the_other_rows():
-    together = uniforms(1, "train", 7, np.arange(8), 16)
-    alone = uniforms(1, "train", 7, np.array([5]), 16)
-    np.testing.assert_array_equal(together[5], alone[0])
-    assert together.shape == (8, 16) and (together >= 0).all() and (together < 1).all()
-
-
-@pytest.mark.parametrize(
-    "other", [(2, "train", 7, 5), (1, "heldout", 7, 5), (1, "train", 8, 5), (1, "train", 7, 6)]
-)
-def test_draws_differ_by_seed_name_step_and_row(other):
-    seed, name, step, row = other
-    first = uniforms(1, "train", 7, np.array([5]), 16)
-    assert (first != uniforms(seed, name, step, np.array([row]), 16)).all()
-
-
-def test_every_epoch_leaves_out_another_part_of_the_text():
-    firsts = [
-        min(STREAM.corpora[0].locate(epoch * BLOCKS + np.arange(BLOCKS))[2]) for epoch in (0, 1)
-    ]
-    assert firsts == [0, R]
 
 
 @pytest.mark.parametrize("left", [1, 31, 63, 127])

@@ -118,26 +118,6 @@ def test_read_equals_a_naive_concatenation(split):
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):
-    corpus = Corpus(data.corpus_path(), cache_bytes=3 * data.PAGE_TOKENS * 5)
-    read, original = [], corpus._shards.read
-    monkeypatch.setattr(
-        corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest)
-    )
-    corpus.read(np.array([0, 0, 1, 64]), 64)
-    assert read == [(0, 0), (0, 1)]
-    corpus.read(np.array([10]), 100)
-    assert read == [(0, 0), (0, 1)]
-    corpus.read(np.arange(5) * 64, 64)  # more than the cache holds is read all the same
-    assert read == [(0, page) for page in range(5)] and len(corpus._pages) == 3
-    monkeypatch.setattr("xlnet_jax.data.corpus.shards._OPEN_SHARDS", 1)
-    corpus = Corpus(data.corpus_path())
-    np.testing.assert_array_equal(
-        corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0]
-    )
-    assert len(corpus._shards._open) == 1
-
-
 def test_threads_and_pickled_copies_read_the_same():
     corpus = Corpus(data.corpus_path(), cache_bytes=5000)
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
@@ -200,27 +180,6 @@ def test_not_a_corpus(tmp_path):
     )
 
 
-def test_a_page_size_that_is_not_that_of_the_shards(copy, tmp_path):
-    """All numbers of pages are edited as well, so that the manifest is at one with itself."""
-
-    def change(manifest):
-        manifest["page_tokens"] = 65
-        for shard in (shard for split in manifest["splits"].values() for shard in split["shards"]):
-            shard["pages"] = -(-shard["tokens"] // 65)
-
-    _edit(copy, change)
-    _refused(copy, "array_record-0000", "holds", "pages, not the")
-    # Where the numbers of pages happen to be the same, the pages themselves tell.
-    data.make_corpus(tmp_path / "short", data.write(tmp_path, short="Bado kilu.\n"), heldout=0.0)
-    _edit(tmp_path / "short", lambda manifest: manifest.update(page_tokens=65))
-    _refused(
-        tmp_path / "short",
-        "page 0: a record of",
-        "is not a page of 65 tokens",
-        "copy the corpus again",
-    )
-
-
 def test_missing_cut_and_damaged_shards(copy):
     shard = copy / Corpus(copy).manifest["splits"]["train"]["shards"][0]["file"]
     whole = shard.read_bytes()
@@ -237,20 +196,6 @@ def test_missing_cut_and_damaged_shards(copy):
     damaged[place] ^= 255
     shard.write_bytes(damaged)
     _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
-
-
-def test_pages_of_another_vocabulary(copy):
-    """Right in themselves, and as many, and of the same size: what they hold is checked all the
-    same.
-    """
-    entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
-    writer = pages.PageWriter(str(copy / entry["file"]), data.PAGE_TOKENS)
-    tokens = np.full(entry["tokens"], 9, np.int32)
-    tokens[2 * data.PAGE_TOKENS + 5] = data.VOCAB_SIZE
-    writer.write(tokens, np.zeros(entry["tokens"], np.uint8))
-    assert writer.close()["pages"] == entry["pages"]
-    os.truncate(copy / entry["file"], entry["bytes"])
-    _refused(copy, f"{entry['file']}, page 2: token 5 is 200, outside", "copy the corpus again")
 
 
 def test_other_tokenizer_or_counts(copy, tmp_path):

@@ -2,10 +2,7 @@
 missing.
 """
 
-import io
-import logging
 import os
-import re
 import sys
 
 import data_fixtures as data
@@ -14,40 +11,6 @@ import pytest
 from xlnet_jax.cli import main
 from xlnet_jax.data.prepare import engine
 from xlnet_jax.errors import BadInput, RestartMe
-
-
-def test_progress(monkeypatch, caplog):
-    now = [100.0]
-    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
-    with caplog.at_level(logging.INFO, "xlnet_jax"), engine._progress(10, 4) as add:
-        for seconds, tokens in (
-            (200, 40_000_000),
-            (1, 1),
-            (3799, 40_000_000),
-            (1, 1),
-            (1, 1),
-            (10, 0),
-        ):
-            now[0] += seconds
-            add(tokens)
-    # Units of an earlier call count as done but not as fast, and no two lines come within seconds.
-    assert caplog.messages == [
-        "5 of 10 units, 200,000 tokens/s",
-        "7 of 10 units, 20,000 tokens/s",
-        "10 of 10 units, 19,940 tokens/s",
-    ]
-    # On a terminal it is a bar, and no line of the log.
-    caplog.clear()
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", screen)
-    for name, value in {"TERM": "xterm", "COLUMNS": "160"}.items():
-        monkeypatch.setenv(name, value)
-    with caplog.at_level(logging.INFO, "xlnet_jax"), engine._progress(2, 0) as add:
-        now[0] += 10
-        add(1_000_000)
-    assert "1/2 100,000 tokens/s" in re.sub("\x1b[^m]*m", "", screen.getvalue())
-    assert not caplog.messages
 
 
 def _die(*_):

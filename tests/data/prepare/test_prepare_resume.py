@@ -19,20 +19,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 
-def test_finished_is_left_alone(tmp_path, caplog):
-    shutil.copytree(data.corpus_path(), tmp_path / "c")
-    before = {
-        name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")
-    }
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        manifest = data.make_corpus(tmp_path / "c", workers=2)
-    assert "is finished already" in caplog.text
-    assert manifest == json.loads((tmp_path / "c" / "manifest.json").read_text())
-    assert before == {
-        name: os.stat(tmp_path / "c" / name).st_mtime_ns for name in os.listdir(tmp_path / "c")
-    }
-
-
 @pytest.mark.parametrize("name", ["corpus-train", "token_counts-heldout", "spiece", "manifest"])
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_finished_folder_that_is_not_whole(tmp_path, name, damage):
