@@ -204,7 +204,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="xlnet-jax",
         usage="xlnet-jax [-h] [--version] COMMAND ...",
         description="Pretrain XLNet in JAX.",
-        epilog=_listed(shutil.get_terminal_size().columns - 2),
+        epilog=_commands_by_topic(shutil.get_terminal_size().columns - 2),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -229,27 +229,28 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def help_of(name: str) -> str:
-    """The sentence of a command, or of a group of commands."""
-    return (
-        GROUPS[name][0]
-        if name in GROUPS
-        else next(command.help for command in COMMANDS if command.name == name)
+def _commands_by_topic(columns: int) -> str:
+    """The list of commands in `--help`; argparse would list them in one row."""
+    helps = {command.name: command.help for command in COMMANDS} | {
+        name: text for name, (text, _) in GROUPS.items()
+    }
+    return "\n\n".join(
+        "\n".join(
+            [
+                f"{topic}:",
+                *(
+                    textwrap.fill(
+                        helps[name],
+                        columns,
+                        initial_indent=f"  {name:12}",
+                        subsequent_indent=" " * 14,
+                    )
+                    for name in names
+                ),
+            ]
+        )
+        for topic, names in TOPICS.items()
     )
-
-
-def _listed(columns: int) -> str:
-    """The commands by topic, which argparse cannot do: it would list them in one row."""
-    lines = []
-    for topic, names in TOPICS.items():
-        lines.append(f"{chr(10) * bool(lines)}{topic}:")
-        lines += [
-            textwrap.fill(
-                help_of(name), columns, initial_indent=f"  {name:12}", subsequent_indent=" " * 14
-            )
-            for name in names
-        ]
-    return "\n".join(lines)
 
 
 def _help(text: str, example: str) -> dict[str, Any]:

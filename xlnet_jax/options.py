@@ -144,7 +144,7 @@ def count(
     name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT
 ) -> Option:
     """An option that is a whole number from `ge` to `le`."""
-    return option(name, help, default, key(ge, help, ge=ge, le=le), type=int)
+    return option(name, help, default, key(0, help, values=f"[{ge}, {le}]"), type=int)
 
 
 def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:

@@ -70,9 +70,9 @@ class CompatConfig:
     """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
     switches: str = key(
-        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas"
+        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names with commas"
     )
-    cores: int = key(1, "TPU cores of the run that core_clip imitates")
+    cores: int = key(1, "TPU cores that core_clip imitates")
 
     def on(self, name: str) -> bool:
         """Whether one of `SWITCHES` is on."""
@@ -84,9 +84,27 @@ CORRECT = CompatConfig()
 
 
 def rules(config: Any) -> list[Rule]:
-    """What the switches do not go with."""
-    train, data, optimizer, on = config.train, config.data, config.optimizer.name, config.compat.on
-    objective, at_input = config.objective, config.model.member.positions_at_input
+    """Conflicts of the switches with other keys."""
+    names = config.compat.switches
+    return [
+        *[
+            (
+                "compat.switches",
+                name in SWITCHES or name in SETS,
+                f"has no {name!r}{suggest(name, SWITCHES)}",
+            )
+            for name in names.split(",")
+            if names
+        ],
+        *_example_rules(config),
+        *_step_rules(config),
+    ]
+
+
+def _example_rules(config: Any) -> list[Rule]:
+    """Conflicts of switches that change examples."""
+    data, on, objective = config.data, config.compat.on, config.objective
+    at_input = config.model.member.positions_at_input
     newer = (
         at_input
         or data.factorization_order != "spans"
@@ -96,15 +114,6 @@ def rules(config: Any) -> list[Rule]:
         filter(on, ("piece_spans", "fill_functional", "static_targets", "both_directions"))
     )
     return [
-        *[
-            (
-                "compat.switches",
-                name in SWITCHES or name in SETS,
-                f"has no {name!r}{suggest(name, SWITCHES)}",
-            )
-            for name in config.compat.switches.split(",")
-            if config.compat.switches
-        ],
         (
             "compat.switches",
             not (of_examples and newer and config.pretrains),
@@ -120,6 +129,13 @@ def rules(config: Any) -> list[Rule]:
             not on("static_copies") or (at_input and not objective.whole and config.pretrains),
             "must leave out static_copies, which is for pretraining of bert, roberta and albert",
         ),
+    ]
+
+
+def _step_rules(config: Any) -> list[Rule]:
+    """Conflicts of switches that change the step."""
+    train, optimizer, on = config.train, config.optimizer.name, config.compat.on
+    return [
         (
             "compat.switches",
             optimizer == "adamw"
@@ -132,15 +148,12 @@ def rules(config: Any) -> list[Rule]:
         (
             "train.gradient_accumulation_steps",
             train.gradient_accumulation_steps == 1 or not on("core_clip"),
-            "must be 1 with compat switch core_clip, which has parts of its own",
+            "must be 1 with compat switch core_clip, which cuts the batch by compat.cores",
         ),
         (
             "train.elastic",
             not train.elastic or not on("core_clip"),
-            (
-                "must be off with compat switch core_clip, "
-                "which divides the batch over its own number of cores"
-            ),
+            "must be off with compat switch core_clip, which divides the batch by compat.cores",
         ),
         (
             "train.batch_size",
