@@ -27,7 +27,7 @@ TOPICS = {
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     from xlnet_jax.aot import topology as topologies
 
-    topologies.check(topology, slices)
+    topologies.check_topology(topology, slices)
     topologies.prepare_environment()
     return lazily("aot.report", "compile_for")(name=topology, slices=slices, **options)
 

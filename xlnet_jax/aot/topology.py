@@ -1,5 +1,5 @@
-"""TPU slices by name, to compile without one: their devices as libtpu describes them, and published
-chip figures.
+"""TPU slices by name, to compile without TPU: devices as libtpu describes them, and published chip
+figures.
 
 A topology counts chips (`v5e:16x16` is 256 chips), JAX counts devices: a v3 or TPU7x chip is two
 devices, one per core; a v4 or v5p chip is one device with two cores (megacore); a v5e or v6e chip
@@ -38,18 +38,16 @@ class Chip:
     ici_bandwidth: float
     """Bytes per second over all links to other chips of the slice, sum of both directions."""
     links: int
-    """Two for each side of the torus."""
+    """Links of a chip: two for each side of the torus."""
     ring: int
-    """The ends of a side are joined if its chips are a multiple of this."""
+    """The ends of a side are joined if its number of chips is a multiple of this number."""
     dcn_bandwidth: float | None
     """Bytes per second to other slices; None if no figure is published."""
     clock: float
     """Cycles per second of a core."""
     example: str
     jaxlib: tuple[int, int] = (0, 10)
-    """The first version that reads the programs that libtpu makes for it: some use the sparse
-    cores.
-    """
+    """The first version that reads libtpu's programs for the chip, which may use sparse cores."""
 
 
 # Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3
@@ -82,15 +80,15 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class SliceShapes:
-    """A row of slices.txt: the slices of one TPU that Google Cloud rents."""
+    """The slices of one TPU that Google Cloud rents: a row of slices.txt."""
 
     largest: int
-    """Chips."""
+    """Number of chips."""
     joined: bool
     shapes: tuple[str, ...]
 
     def has(self, sides: list[int]) -> bool:
-        """Whether there is a slice with these chips along its sides, in any order."""
+        """Whether a slice with so many chips along its sides is rented, in any order."""
         cube = (
             "cubes" in self.shapes
             and len(sides) == 3
@@ -121,7 +119,7 @@ class Topology:
     slices: int
     chip: Chip
     devices: tuple[Any, ...]
-    """JAX devices that are descriptions only."""
+    """Descriptions of JAX devices."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -153,9 +151,9 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def check(name: str, slices: int = 1) -> Chip:
-    """The chip of a topology such as `v5e:16x16`. Raises BadInput for what cannot be rented, before
-    JAX is loaded.
+def check_topology(name: str, slices: int = 1) -> Chip:
+    """The chip of a topology such as `v5e:16x16`. Raises BadInput, before JAX is loaded, if it is
+    not rented.
     """
     kind, _, layout = name.partition(":")
     if kind not in CHIPS:
@@ -184,8 +182,8 @@ def check(name: str, slices: int = 1) -> Chip:
 
 
 def check_readable(name: str, chip: Chip) -> None:
-    """Raises BadInput if this jaxlib cannot read what libtpu compiles for the chip: before it
-    compiles for an hour.
+    """Raises BadInput, before an hour of compilation, if this jaxlib cannot read libtpu's programs
+    for the chip.
     """
     version = importlib.metadata.version("jaxlib")
     if tuple(int(part) for part in version.split(".")[:2]) < chip.jaxlib:
@@ -200,7 +198,7 @@ def describe(name: str, slices: int = 1) -> Topology:
     """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing
     or rejects it.
     """
-    chip = check(name, slices)
+    chip = check_topology(name, slices)
     import jax
     from jax.experimental import topologies
 

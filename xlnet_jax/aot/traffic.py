@@ -1,5 +1,5 @@
-"""The bytes that one instruction of a compiled program moves between HBM and the core, from the
-text of its types.
+"""Bytes between HBM and core for one instruction of a compiled program, from the text of its
+types.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FREE = {
 _SLICES = {"slice", "dynamic-slice", "gather"}
 
 
-def moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
+def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
     """Bytes that one instruction reads from and writes to HBM, with the padding of tiles.
 
-    Of an array that is sliced, gathered from or updated in place only the part. A kernel of Pallas
-    may read a block more than once, which is not seen here.
+    A slice, a gather or an update in place counts only its part of the array. Repeated reads of a
+    block in a Pallas kernel are not counted.
     """
     if one.opcode in ("copy-start", "slice-start"):
         # One end of a copy is in HBM, or both.
@@ -50,9 +50,7 @@ def moved(program: Program, body: dict[str, Instruction], one: Instruction) -> i
 
 
 def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
-    """Bytes of an operand of this type that an instruction reads, at most once for each use in a
-    fusion.
-    """
+    """Bytes that an instruction reads of an operand of this type, once for each use in a fusion."""
     if _moves_nothing(one):
         return 0
     if one.opcode in _SLICES and one.operands[0] == operand:
@@ -80,7 +78,7 @@ def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
 
 
 def _written(program: Program, body: dict[str, Instruction], one: Instruction) -> list[int]:
-    """Bytes of each result; of an array that is updated in place only the update."""
+    """Bytes of each result; for an update in place only the bytes of the update."""
     if one.opcode == "fusion":
         body = program.computations[attribute(one, "calls")]
         (root,) = [each for each in body.values() if each.root]
@@ -96,8 +94,8 @@ def _written(program: Program, body: dict[str, Instruction], one: Instruction) -
 
 
 def _moves_nothing(one: Instruction) -> bool:
-    """A mark of the compiler, or a piece of a collective: like one with a start and a done, it runs
-    beside the work.
+    """Whether an instruction is a mark of the compiler, or a piece of a collective, which runs
+    beside other work.
     """
     return (
         one.opcode == "custom-call" and KERNEL not in one.attributes

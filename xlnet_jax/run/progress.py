@@ -1,5 +1,5 @@
-"""Reports the metrics of a dispatch: JSON lines, bar or log; ends a run that diverges; draws the
-loss curve.
+"""Reports the metrics of a dispatch in JSON lines and a bar or log, ends a run that diverges, and
+draws the loss curve.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 LOG_EVERY = 100
-"""Steps between two lines of the log if there is no progress bar."""
+"""Steps between two lines of the log without progress bar."""
 
 LOG_FIRST = (1, 2, 5, 10, 20, 50)
-"""Steps that are also logged: users can end a run early that does not learn."""
+"""Steps that are also logged, so that users can end a run early that does not learn."""
 
 TRAINING, PICTURE = "training", "loss.png"
 
 BUSY_SECONDS = 30.0
-"""Between two lines of the log during a long evaluation."""
+"""Seconds between two lines of the log during a long evaluation."""
 
 
 @dataclasses.dataclass
@@ -45,8 +45,8 @@ class Reporter:
     """Reports the metrics of each dispatch in order.
 
     Attributes:
-      seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
-      last: the line of the last step.
+      seconds_at_peak: seconds of a step (`flops.seconds_at_peak`); None for an unknown peak.
+      last: line of the last step.
       rates: tokens per second of every dispatch.
       clock: `goodput.training()` at the end of the last dispatch.
     """
@@ -104,8 +104,8 @@ class Reporter:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows why no steps are made, such as `compiling`: in the bar, whose clock continues, or
-        in the log.
+        """Shows `what` stops the steps, such as `compiling`: in the bar, whose clock continues, or in
+        the log.
         """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
@@ -116,8 +116,8 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
-        """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and
-        weight of each row.
+        """The epoch; with several corpora, the epoch and mean loss of each, from the sum and weight of
+        each row.
         """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
@@ -139,19 +139,19 @@ def shown(loss: float | None) -> str:
 
 
 def perplexity(loss: float | None) -> float | None:
-    """exp(loss); None if that is no finite number."""
+    """exp(loss); None if it is not finite."""
     return math.exp(loss) if loss is not None and loss < 700 else None
 
 
 def number(value: np.ndarray | np.floating) -> int | float | None:
-    """A number for JSON: a non-finite loss is null."""
+    """A number for JSON, in which a non-finite number is null."""
     plain = value.item()
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the training loss of every step of a finished run into `loss.png`, with the held-out
-    loss after the last step and its unigram baseline as lines; see `picture` for result and errors.
+    """Draws `loss.png` of a finished run: the training loss by step, with the final held-out loss and
+    its unigram baseline as lines; see `picture` for result and errors.
     """
     lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
@@ -169,10 +169,10 @@ def picture(
     levels: Mapping[str, float | None],
     **scale: str,
 ) -> str | None:
-    """Writes a PNG of curves (x, nats) and of horizontal lines, by name.
+    """Writes a PNG of curves (x, nats) and horizontal lines, by name.
 
-    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a
-    lost permission) or RestartMe (the bucket does not answer).
+    Returns the path, or None without matplotlib. Raises BadInput (a full disk, a lost permission) or
+    RestartMe (the bucket does not answer).
     """
     try:
         from matplotlib.figure import Figure
