@@ -85,7 +85,9 @@ class Goodput:
         self._causes[0] = HOST
 
     def resume_from(self, lines: list[Json]) -> None:
-        """Adds the seconds of earlier starts: `lines` of `time.jsonl` up to the step of this start."""
+        """Adds the seconds of earlier starts: `lines` of `time.jsonl` up to the step of this
+        start.
+        """
         if last := last_complete(lines):
             for cause, seconds in last["seconds"].items():
                 self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds

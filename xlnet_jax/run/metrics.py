@@ -81,8 +81,8 @@ class RunFile:
                 log.warning("%s: %s", self._path, error)
 
     def flush(self) -> None:
-        """Writes to the disk, with fsync, or the part to the bucket. It can be called again after an
-        error: on a full disk the written bytes are cut off.
+        """Writes to the disk, with fsync, or the part to the bucket. It can be called again after
+        an error: on a full disk the written bytes are cut off.
         """
         if self._on_disk:
             end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
@@ -105,7 +105,9 @@ class RunFile:
 
 
 def open_lines(path: str, step: int) -> RunFile:
-    """Opens `path`, named as on disk, to append lines (`to_line`); first removes lines after `step`."""
+    """Opens `path`, named as on disk, to append lines (`to_line`); first removes lines after
+    `step`.
+    """
     lines = RunFile(
         path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES
     )
@@ -134,8 +136,8 @@ def to_line(values: Json) -> bytes:
 
 
 def read_jsonl(*names: str) -> list[Json]:
-    """The complete lines of a file or of its parts, without a line that a crash cut off; none if the
-    file does not exist.
+    """The complete lines of a file or of its parts, without a line that a crash cut off; none if
+    the file does not exist.
 
     Args:
       names: parts of the path, such as a work directory and `metrics.jsonl`.
@@ -249,7 +251,9 @@ def open_wandb(project: str, workdir: str, config: Json) -> Any:
 
 
 def _record(**fields: Any) -> bytes:
-    """An event as a TFRecord: length, CRC-32C of the length, data, CRC-32C of the data, both masked."""
+    """An event as a TFRecord: length, CRC-32C of the length, data, CRC-32C of the data, both
+    masked.
+    """
     from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
     from tensorboardX.record_writer import masked_crc32c
 
@@ -300,7 +304,9 @@ class MetricsWriter:
                     self._files["events"] = open_events(workdir, step)
 
     def write(self, name: str, values: Json) -> None:
-        """Adds a line to `metrics`, `evaluations` or `time`; `values` has the key `step`, from 1."""
+        """Adds a line to `metrics`, `evaluations` or `time`; `values` has the key `step`, from
+        1.
+        """
         if self._active:
             self._files[name].append(to_line(values), values["step"])
             if name in PREFIXES and "events" in self._files:
@@ -328,8 +334,8 @@ class MetricsWriter:
             )
 
     def flush(self) -> None:
-        """Writes all files to the disk or the bucket, before every checkpoint, so that no earlier line
-        is missing. Called again after an error, it neither loses nor repeats a line.
+        """Writes all files to the disk or the bucket, before every checkpoint, so that no earlier
+        line is missing. Called again after an error, it neither loses nor repeats a line.
 
         Raises RestartMe (the bucket does not answer, or another run has taken the work directory)
         or BadInput (a full disk, a lost permission).

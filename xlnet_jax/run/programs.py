@@ -58,8 +58,8 @@ was measured with these models.
 def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
     """The options of `train.compiler_options` for a program on a mesh; None for an empty text.
 
-    Raises BadInput: `OPTIONS` has no row for these devices, or their compiler does not know an option
-    or its value.
+    Raises BadInput: `OPTIONS` has no row for these devices, or their compiler does not know an
+    option or its value.
     """
     if not text:
         return None
@@ -90,8 +90,8 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
 
 @contextlib.contextmanager
 def refusals(text: str) -> Iterator[None]:
-    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set. A compiler
-    refuses some options only when it sees the step. Too little memory is another error.
+    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set. A
+    compiler refuses some options only when it sees the step. Too little memory is another error.
     """
     try:
         yield
@@ -102,13 +102,13 @@ def refusals(text: str) -> Iterator[None]:
 
 
 def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
-    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to
-    the default.
+    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or
+    to the default.
 
-    Cached programs are machine code, which runs unchecked. So a default folder that another user may
-    have written is not used; whoever may write to a bucket writes checkpoints and the lock too. The
-    default is in the `workdir` of a run in training, and otherwise in the home of this user, because
-    a run that is only read may be anyone's.
+    Cached programs are machine code, which runs unchecked. So a default folder that another user
+    may have written is not used; whoever may write to a bucket writes checkpoints and the lock too.
+    The default is in the `workdir` of a run in training, and otherwise in the home of this user,
+    because a run that is only read may be anyone's.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     of_user = os.path.join(
@@ -134,8 +134,8 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
 @contextlib.contextmanager
 def kept_for_absent_devices(config: Config) -> Iterator[bool]:
     """Keeps the programs that the block compiles for absent devices in the configured folder, if
-    `log.compilation_cache` names one; yields whether it does. `train` finds them by JAX's key: a hash
-    of the lowered module, the compiler's options, flags and version, jaxlib's version, and the
+    `log.compilation_cache` names one; yields whether it does. `train` finds them by JAX's key: a
+    hash of the lowered module, the compiler's options, flags and version, jaxlib's version, and the
     topology; it compiles others.
     """
     if config.log.compilation_cache in ("", "none"):

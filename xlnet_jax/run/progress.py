@@ -104,8 +104,8 @@ class Reporter:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows `what` stops the steps, such as `compiling`: in the bar, whose clock continues, or in
-        the log.
+        """Shows `what` stops the steps, such as `compiling`: in the bar, whose clock continues, or
+        in the log.
         """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
@@ -116,8 +116,8 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
-        """The epoch; with several corpora, the epoch and mean loss of each, from the sum and weight of
-        each row.
+        """The epoch; with several corpora, the epoch and mean loss of each, from the sum and weight
+        of each row.
         """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
@@ -150,8 +150,8 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws `loss.png` of a finished run: the training loss by step, with the final held-out loss and
-    its unigram baseline as lines; see `picture` for result and errors.
+    """Draws `loss.png` of a finished run: the training loss by step, with the final held-out loss
+    and its unigram baseline as lines; see `picture` for result and errors.
     """
     lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
@@ -171,8 +171,8 @@ def picture(
 ) -> str | None:
     """Writes a PNG of curves (x, nats) and horizontal lines, by name.
 
-    Returns the path, or None without matplotlib. Raises BadInput (a full disk, a lost permission) or
-    RestartMe (the bucket does not answer).
+    Returns the path, or None without matplotlib. Raises BadInput (a full disk, a lost permission)
+    or RestartMe (the bucket does not answer).
     """
     try:
         from matplotlib.figure import Figure

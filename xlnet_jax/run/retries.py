@@ -44,9 +44,9 @@ def until_it_works(
 ) -> None:
     """Calls `action` until it succeeds; the log calls it `what`.
 
-    After `seconds` (0 = no retry) raises BadInput if the disk or bucket needs a repair, and RestartMe
-    if the error may be temporary; raises all other errors at once. `alive` is called before every
-    attempt, and may raise.
+    After `seconds` (0 = no retry) raises BadInput if the disk or bucket needs a repair, and
+    RestartMe if the error may be temporary; raises all other errors at once. `alive` is called
+    before every attempt, and may raise.
     """
     until, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:

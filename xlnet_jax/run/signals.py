@@ -53,7 +53,9 @@ class StopRequest:
         self._reader = ThreadPoolExecutor(1, "data")
 
     def working(self) -> None:
-        """Says that there is something to save: from here on a signal only asks, and the loop saves."""
+        """Says that there is something to save: from here on a signal only asks, and the loop
+        saves.
+        """
         self._working = True
 
     def take(self, elements: Iterator[Any], alone: bool) -> Any:

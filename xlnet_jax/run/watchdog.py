@@ -1,11 +1,11 @@
 """Ends a process that makes no progress, after it has written the stacks of all threads to stderr.
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step
-suspends the watchdog. Only time in which this process could run counts: after a stop longer than the
-limit (SIGSTOP, Ctrl-Z, a machine that is moved) it goes on. A library that hangs while it holds the
-GIL blocks the watchdog too; then the other processes of the run miss this process.
-(`faulthandler.dump_traceback_later` would still write the stacks, but without the GIL: about once in
-some hundred stops it ended the process with SIGSEGV.)
+suspends the watchdog. Only time in which this process could run counts: after a stop longer than
+the limit (SIGSTOP, Ctrl-Z, a machine that is moved) it goes on. A library that hangs while it holds
+the GIL blocks the watchdog too; then the other processes of the run miss this process.
+(`faulthandler.dump_traceback_later` would still write the stacks, but without the GIL: about once
+in some hundred stops it ended the process with SIGSEGV.)
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        """Counts the intervals without progress; an interval in which the process was stopped counts
-        once, however long.
+        """Counts the intervals without progress; an interval in which the process was stopped
+        counts once, however long.
         """
         seen, count, began = 0, 0, time.monotonic()
         while count < INTERVALS:
