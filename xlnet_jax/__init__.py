@@ -1,8 +1,8 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, segment
 recurrence.
 
-As a library: `model = xlnet_jax.load(PATH)`. All that it offers is in `__all__`, and
-docs/library.md shows each.
+As a library: `model = xlnet_jax.load(PATH)`. `__all__` lists the public names, which
+docs/library.md shows.
 """
 
 import importlib as _importlib
@@ -53,12 +53,12 @@ _PLACES = {
     "prepare": "data.prepare.pipeline.prepare",
     "pretrain": "commands.train.train",
 }
-"""Where each name is; `train` and `finetune` are folders."""
+"""Modules and names behind the public names; `train` and `finetune` are folders."""
 
 
 def __getattr__(name: str) -> object:
-    """A name of `__all__`, imported when it is used: the command line must answer before JAX is
-    there.
+    """A name of `__all__`, imported on first use, so that the command line answers before JAX
+    loads.
     """
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What a command of the command line is: its options, their checks, and the call of its function.
+"""Commands of the command line: options, their checks, and the call of a function.
 
 Nothing here imports JAX until a command runs: `--help` answers at once, and an error in a
 configuration is reported before any device is used.
@@ -21,16 +21,16 @@ from xlnet_jax.messages import print_lines, suggest
 
 
 class Option(NamedTuple):
-    """An option of a command, or a word without a name: the arguments of `add_argument`."""
+    """An option or a positional word of a command: the arguments of `add_argument`."""
 
     name: str
     keywords: dict[str, Any]
     field: Any = None
-    """With the bounds of a number; see `keys.key`."""
+    """Field of `keys.key` with the bounds of a number."""
 
     def check(self, value: Any) -> None:
-        """Raises BadInput for a number out of range, and for an empty text where the default is
-        another.
+        """Raises BadInput for a number out of range, and for an empty text that is not the
+        default.
         """
         if isinstance(value, str):
             if not value and self.keywords.get("default") != "":
@@ -43,20 +43,16 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One command.
+    """A command.
 
-    Attributes:
-      name: `train`, or `corpus info` for a command below another.
-      help, example: a sentence, and a command that works; more lines may follow.
-      run: takes the options as keywords and returns the result: with `--json` it is printed as one
-        object; a list is always printed as one object per line. An option `config` is the file's
-        name on the command line and the loaded `Config` here.
-      options: all commands also have `--json`.
-      show: prints the result without `--json`.
-      overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
-        takes them as `overrides`.
-      stops: whether a signal ends it with exit code 42, as from a run that can be resumed.
-      meets: whether all processes of a run call it, and wait for each other.
+    Attributes: name: `train`, or `corpus info` in a group. help, example: a sentence, and a working
+    command line; more lines may follow. run: takes the options as keywords and returns the result:
+    `--json` prints it as one object, and a list is always printed as one object per line. The
+    option `config`, a file's name, arrives as the loaded `Config`. options: options beside
+    `--json`, which all commands have. show: prints the result without `--json`. overrides: whether
+    `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
+    `overrides`. stops: whether a signal ends the command with exit code 42, as if it could be
+    resumed. meets: whether all processes of a run call the command and wait for each other.
     """
 
     name: str
@@ -71,8 +67,8 @@ class Command(NamedTuple):
 
 
 def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any:
-    """Checks the options, loads the configuration and runs the command. Raises the errors of all
-    three.
+    """Checks the options, loads the configuration and runs the command; raises the errors of
+    each.
     """
     config = None
 
@@ -105,7 +101,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
 
 
 def unknown(command: Command, word: str) -> str:
-    """The message about a word that the command does not know."""
+    """The message about an unknown word of a command."""
     if not word.startswith("--"):
         together = any(option.keywords.get("nargs") == "*" for option in command.options)
         return (
@@ -124,15 +120,15 @@ def unknown(command: Command, word: str) -> str:
 
 
 def lazily(module: str, function: str) -> Callable[..., Any]:
-    """A function of the package that is imported when it is called."""
+    """A function of the package, imported when it is called."""
     return lambda *args, **options: getattr(
         importlib.import_module(f"xlnet_jax.{module}"), function
     )(*args, **options)
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
-    """An option of the type of its default; False makes a flag, `type` is for an option without a
-    default.
+    """An option with the type of its default; False makes a flag, and without default `more` has
+    the `type`.
     """
     if default is False:
         return Option(name, {"help": help, "action": "store_true"})
@@ -148,7 +144,7 @@ def count(
 
 
 def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
-    """The options that a declaration has, or `only` some."""
+    """The options of a declaration, or `only` some."""
     return tuple(
         option(
             f"--{field.name}",

@@ -1,12 +1,11 @@
-"""What the code of the originals does differently: XLNet's of 2019, and Google's BERT.
-docs/compat.md has the reasons.
+"""Behaviour of the original code: XLNet's of 2019, and Google's BERT. docs/compat.md has the
+reasons.
 
-This module has the switches, the rules that refuse some of them together with other keys, and the
-hooks in `data/`. It needs no jax. The module `hooks` has the hooks in the model, the step, the
-gradient and the optimizer.
+This module has the switches, their rules, and the hooks in `data/`; it needs no jax. The module
+`hooks` has the hooks in the model, the step, the gradient and the optimizer.
 
-A hook has the name of what happens at its place. It gets what the default is made of, and returns
-the default unless its switch is on. So nothing else asks for a switch.
+A hook is named after its place. It returns the default unless its switch is on, so no other code
+asks for a switch.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ SWITCHES = {
     ),
     "static_copies": "a window has the same text and targets in epochs n and n + 10",
 }
-"""By name."""
+"""Descriptions of the switches by name."""
 
 SETS = {
     "2019": tuple(name for name in SWITCHES if name != "static_copies"),
     BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
 }
-"""Switches of an original together."""
+"""Switches of each original."""
 
 COPIES = 10
-"""Of each window with `static_copies` (`dupe_factor` of Google's BERT)."""
+"""Number of copies of a window with `static_copies` (`dupe_factor` of Google's BERT)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +74,7 @@ class CompatConfig:
     cores: int = key(1, "TPU cores that core_clip imitates")
 
     def on(self, name: str) -> bool:
-        """Whether one of `SWITCHES` is on."""
+        """Whether a switch is on."""
         return any(name in SETS.get(each, (each,)) for each in self.switches.split(","))
 
 
@@ -169,9 +168,9 @@ def _step_rules(config: Any) -> list[Rule]:
 
 
 def blocks(compat: CompatConfig) -> tuple[bool, int]:
-    """How the blocks of a corpus are read: whether they are the same in every epoch, as with
-    `static_targets` and `static_copies`, and how many rows read one in the same step: with
-    `both_directions` two, the second reversed.
+    """Whether the blocks of a corpus are the same in every epoch (`static_targets`,
+    `static_copies`), and how many rows read a block in the same step: with `both_directions` two,
+    the second reversed.
     """
     return compat.on("static_targets") or compat.on("static_copies"), 1 + compat.on(
         "both_directions"
@@ -179,10 +178,8 @@ def blocks(compat: CompatConfig) -> tuple[bool, int]:
 
 
 def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
-    """int64 [B]: what the draws of an example that comes again follow from, beside the number of
-    its window.
-
-    None if the draws are new every time. `where` is of `data.batches.stream.Windows`.
+    """Counters, int64 [B], that repeat the draws of an example together with the number of its
+    window; None if every draw is new. `where` is a `data.batches.stream.Windows`.
     """
     if compat.on("static_copies"):
         return COPIES * where.block_B + where.epoch_B % COPIES
@@ -190,8 +187,9 @@ def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
 
 
 def spans(compat: CompatConfig, eligible_BN: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
-    """What spans may cover, bool [B, N], and what they are made of: everything with
-    `fill_functional`, although only what is eligible is a target then; with `piece_spans` pieces.
+    """The positions that spans may cover, bool [B, N], and the kind of spans. With
+    `fill_functional` spans cover all positions, but only eligible positions are targets;
+    `piece_spans` makes spans of pieces.
     """
     return eligible_BN | compat.on("fill_functional"), "pieces" if compat.on(
         "piece_spans"

@@ -44,9 +44,7 @@ NAMES = {
     "seed": "seeds.init",
     "position_scheme": "model.architecture",
 }
-"""The key that is meant, by names that are far from it: the most usual ones of other programs, and
-an old one.
-"""
+"""Keys by distant names: the most usual names of other programs, and an old name."""
 
 
 def default() -> ConfigDict:
@@ -55,17 +53,15 @@ def default() -> ConfigDict:
 
 
 def start_from(file: str, other: str) -> ConfigDict:
-    """The values of another config file, in place of `default()`:
-    `start_from(__file__, "../small.py")`.
+    """The values of another config file, instead of `default()`: `start_from(__file__,
+    "../small.py")`.
     """
     return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
 
 
 def packaged() -> dict[str, str]:
-    """The path of each configuration that comes with the package, by its name, such as
-    `transformer_xl/quickstart`.
-    """
-    # In a wheel they are inside of the package, in a checkout beside it.
+    """Paths of the packaged configurations by name, such as `transformer_xl/quickstart`."""
+    # Configurations are inside of the package in a wheel, beside it in a checkout.
     package = os.path.dirname(os.path.dirname(__file__))
     inside, beside = (
         os.path.join(package, "configs"),
@@ -81,7 +77,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
     `--config.train.steps=10`.
 
     Args:
-      path: of the file, or a name of `packaged`.
+      path: path of the file, or a name of `packaged`.
 
     Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that
     does), a value has the wrong type, or two fields contradict each other.
@@ -96,12 +92,12 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
             what = f"no such file{suggest_file(path) or suggest(name, packaged(), '--config=')}"
         raise BadInput(f"--config={path}: {what}")
     try:
-        # stdout is for the result of the command.
+        # stdout is kept for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):
             values = runpy.run_path(path)["get_config"]()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # it may raise what it likes
+    except BaseException as error:  # a file may raise anything
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(
@@ -112,8 +108,8 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
-    """With a tenth of the training examples as dev set, if words name these and the dev set is one
-    of TFDS that belongs to others.
+    """Takes a tenth of the training examples as dev set, if words name these examples and the dev
+    set is of another TFDS data set.
     """
     task, named = (
         config.finetune,
@@ -126,9 +122,7 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
-    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises
-    BadInput.
-    """
+    """Changes keys by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
     values = dataclasses.asdict(config)
     if config.phases:
         values["train"]["steps"] = TrainConfig().steps  # their sum, which an override may change
@@ -136,7 +130,7 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them.
+    """Builds the dataclasses from nested dictionaries, applies `overrides` and checks all values.
     Raises BadInput.
     """
     known = Config().sections
@@ -166,8 +160,8 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key, dotted or not: the one that other programs call so, or
-    the nearest.
+    """`messages.suggest` for an unknown key, dotted or not: the key with this name in other
+    programs, or else the nearest key.
     """
     keys, (section, _, last) = list(fields()), name.rpartition(".")
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
@@ -179,7 +173,7 @@ def suggest_key(name: str, prefix: str = "") -> str:
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
-    if "phases" in values:  # a copy: an override must not change a dictionary that two phases share
+    if "phases" in values:  # a copy, since two phases may share a dictionary
         values.phases = _checked_phases(values.phases)
     for word in overrides:
         if not word.startswith("--config."):
@@ -203,7 +197,7 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
             _check_key(found[2])
             section, _, last = found[2].partition(".")
             parts: Any = values.phases
-            # Its type, for the new one.
+            # The flag takes the type of the new value from the default.
             parts[int(found[1])].setdefault(section, {})[last] = fields()[found[2]].default
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
@@ -233,7 +227,7 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
 
 
 def _checked_phases(given: Any) -> tuple[dict[str, Any], ...]:
-    """A copy of `config.phases`, if they have that form, and keys that exist with values of their
+    """A copy of `config.phases`. Raises BadInput for another form, an unknown key or a wrong
     type.
     """
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -296,7 +290,7 @@ def _mistake(error: BaseException, path: str) -> str:
             f"{at}: ended the program (SystemExit: {error.code}); "
             "a config file only returns its values"
         )
-    # Of a wrong key, ml_collections lists all others, or one in the same section.
+    # For a wrong key, ml_collections lists all others, or suggests only in the same section.
     wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|\\nDid you mean|$)", text)
     if wrong and isinstance(error, (AttributeError, KeyError)):
         text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"
