@@ -5,7 +5,7 @@ As a library: `model = xlnet_jax.load(PATH)`. `__all__` lists the public names, 
 docs/library.md shows.
 """
 
-import importlib as _importlib
+import pkgutil as _pkgutil
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
@@ -39,19 +39,19 @@ __all__ = [
 ]
 
 _PLACES = {
-    "BadInput": "errors.BadInput",
-    "Config": "config.Config",
-    "Model": "library.Model",
-    "Passage": "library.Passage",
-    "batches": "train.launch.batches",
-    "evaluate": "commands.evaluate.evaluate",
-    "export": "commands.export.export",
-    "fine_tune": "commands.finetune.finetune",
-    "load": "library.load",
-    "load_config": "config.load",
-    "predict": "commands.predict.predict",
-    "prepare": "data.prepare.pipeline.prepare",
-    "pretrain": "commands.train.train",
+    "BadInput": "errors:BadInput",
+    "Config": "config:Config",
+    "Model": "library:Model",
+    "Passage": "library:Passage",
+    "batches": "train.launch:batches",
+    "evaluate": "commands.evaluate:evaluate",
+    "export": "commands.export:export",
+    "fine_tune": "commands.finetune:finetune",
+    "load": "library:load",
+    "load_config": "config:load",
+    "predict": "commands.predict:predict",
+    "prepare": "data.prepare.pipeline:prepare",
+    "pretrain": "commands.train:train",
 }
 """Modules and names behind the public names; `train` and `finetune` are folders."""
 
@@ -62,8 +62,7 @@ def __getattr__(name: str) -> object:
     """
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, found = _PLACES[name].rpartition(".")
-    return getattr(_importlib.import_module(f"{__name__}.{module}"), found)
+    return _pkgutil.resolve_name(f"{__name__}.{_PLACES[name]}")
 
 
 def __dir__() -> list[str]:

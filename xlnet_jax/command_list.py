@@ -29,7 +29,7 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
     topologies.check_topology(topology, slices)
     topologies.prepare_environment()
-    return lazily("aot.report", "compile_for")(name=topology, slices=slices, **options)
+    return lazily("aot.report:compile_for")(name=topology, slices=slices, **options)
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
@@ -63,7 +63,7 @@ COMMANDS = (
         "prepare",
         "Turn text into a corpus of token pages.",
         "xlnet-jax prepare --input=books/ --document=file --output=corpus",
-        lazily("commands.corpus", "prepare"),
+        lazily("commands.corpus:prepare"),
         (
             option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
             option(
@@ -132,7 +132,7 @@ COMMANDS = (
                 "--heldout",
                 "share of documents held out (default 0.01)",
                 0.01,
-                key(0.01, "", values="[0, 1)"),
+                key(0.01, "", "[0, 1)"),
             ),
             option(
                 "--errors",
@@ -165,7 +165,7 @@ COMMANDS = (
         "corpus info",
         "Show the contents of a corpus and how it was made.",
         "xlnet-jax corpus info corpus --json",
-        lazily("data.corpus.verify", "info"),
+        lazily("data.corpus.verify:info"),
         (_CORPUS,),
         overrides=False,
     ),
@@ -174,7 +174,7 @@ COMMANDS = (
         "Read a whole corpus and compare it with all its hashes and counts.",
         "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
         "Each problem is a line on stderr; then the exit code is 2.",
-        lazily("commands.corpus", "verify"),
+        lazily("commands.corpus:verify"),
         (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
         overrides=False,
     ),
@@ -183,7 +183,7 @@ COMMANDS = (
         "Show excerpts of a corpus as text: what the model will read.",
         "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
         "§ starts a document, ¶ a paragraph, | a sentence.",
-        lazily("data.corpus.verify", "sample"),
+        lazily("data.corpus.verify:sample"),
         (
             _CORPUS,
             option(
@@ -193,14 +193,14 @@ COMMANDS = (
             count("--count", "number of excerpts (default 5)", 5, le=10**5),
             count("--length", "tokens of an excerpt (default 100)", 100, le=10**6),
         ),
-        lazily("commands.corpus", "show_samples"),
+        lazily("commands.corpus:show_samples"),
         overrides=False,
     ),
     Command(
         "configure",
         "Write a configuration file that suits a corpus, this machine and the time available.",
         "xlnet-jax configure corpus --minutes=30 --output=config.py",
-        lazily("commands.configure", "configure"),
+        lazily("commands.configure:configure"),
         (
             option(
                 "corpus",
@@ -226,7 +226,7 @@ COMMANDS = (
         "train",
         "Pretrain, or resume, in a work directory.",
         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
-        lazily("commands.train", "train"),
+        lazily("commands.train:train"),
         (
             _CONFIG,
             option(
@@ -241,7 +241,7 @@ COMMANDS = (
             ),
             *_STOPS,
         ),
-        lazily("commands.train", "show"),
+        lazily("commands.train:show"),
         stops=True,
         meets=True,
     ),
@@ -250,7 +250,7 @@ COMMANDS = (
         "Train a task on labelled examples from a pretrained model, or resume.",
         "xlnet-jax finetune --config=configs/finetune/sst2.py "
         "--config.checkpoint.init_from=run --workdir=sst2",
-        lazily("commands.finetune", "finetune"),
+        lazily("commands.finetune:finetune"),
         (
             _CONFIG,
             option(
@@ -266,7 +266,7 @@ COMMANDS = (
             ),
             *_STOPS,
         ),
-        lazily("commands.train", "show"),
+        lazily("commands.train:show"),
         stops=True,
         meets=True,
     ),
@@ -275,7 +275,7 @@ COMMANDS = (
         "Predict labels, scores, answers or vectors of texts; one JSON object per line.",
         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
         "Tabs separate the texts of one example, such as a pair; an --input has them in columns.",
-        lazily("commands.predict", "predict"),
+        lazily("commands.predict:predict"),
         (
             option("texts", "examples", nargs="*", metavar="TEXT"),
             option(
@@ -297,7 +297,7 @@ COMMANDS = (
         "--order=confidence\n\n"
         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws;\n"
         "--top=5 shows the five best pieces for the only [MASK] of a text.",
-        lazily("commands.texts", "fill_shown"),
+        lazily("commands.texts:fill_shown"),
         _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)),
         stops=True,
     ),
@@ -305,7 +305,7 @@ COMMANDS = (
         "generate",
         "Continue texts, in any order; one JSON object per line, or text on a terminal.",
         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-        lazily("commands.texts", "generate_shown"),
+        lazily("commands.texts:generate_shown"),
         _texts(
             "texts to continue",
             "",
@@ -321,7 +321,7 @@ COMMANDS = (
         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
         'echo \'{"before": "The ", "text": "end", "after": " of the war."}\' | '
         "xlnet-jax score --workdir=run --input=-",
-        lazily("commands.texts", "score"),
+        lazily("commands.texts:score"),
         _texts(
             "texts to score, with nothing given",
             " (.jsonl: text, before, after)",
@@ -335,7 +335,7 @@ COMMANDS = (
         "inspect",
         "Show one training example, or count parameters.",
         "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-        lazily("commands.inspect", "inspect"),
+        lazily("commands.inspect:inspect"),
         (
             option("--config", _FILE, dest="path"),
             option("--workdir", "run or imported model, instead of --config"),
@@ -344,7 +344,7 @@ COMMANDS = (
             option("--output", "PNG file for the content and query masks"),
             option("--parameters", "count parameters and tensors instead", False),
         ),
-        lazily("commands.inspect", "show"),
+        lazily("commands.inspect:show"),
     ),
     Command(
         "compile",
@@ -366,13 +366,13 @@ COMMANDS = (
                 False,
             ),
         ),
-        lazily("aot.report", "print_report"),
+        lazily("aot.report:print_report"),
     ),
     Command(
         "quickstart",
         "Run all steps, from text to a trained model, in about five minutes.",
         "xlnet-jax quickstart --workdir=runs/quickstart",
-        lazily("commands.quickstart", "quickstart"),
+        lazily("commands.quickstart:quickstart"),
         (
             option(
                 "--workdir", "folder of all outputs (default: runs/quickstart)", "runs/quickstart"
@@ -383,13 +383,13 @@ COMMANDS = (
                 "quickstart",
             ),
         ),
-        lazily("commands.quickstart", "show"),
+        lazily("commands.quickstart:show"),
     ),
     Command(
         "doctor",
         "Check this machine before a launch; exit code 2 if a check fails.",
         "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
-        lazily("commands.doctor", "doctor"),
+        lazily("commands.doctor:doctor"),
         (
             option("--workdir", "work directory, for rights and space"),
             option(
@@ -398,7 +398,7 @@ COMMANDS = (
                 metavar="DIR",
             ),
         ),
-        lazily("commands.doctor", "show"),
+        lazily("commands.doctor:show"),
         overrides=False,
     ),
     Command(
@@ -406,7 +406,7 @@ COMMANDS = (
         "Held-out loss; left to right or with --factorization_order, also bits per character.",
         "xlnet-jax evaluate --workdir=run --json\n"
         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
-        lazily("commands.evaluate", "run"),
+        lazily("commands.evaluate:run"),
         (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
@@ -472,7 +472,7 @@ COMMANDS = (
         "xlnet-jax compare "
         "--configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
         "--corpus=corpus --workdir=compared",
-        lazily("commands.compare", "compare"),
+        lazily("commands.compare:compare"),
         (
             option(
                 "--configs",
@@ -511,28 +511,28 @@ COMMANDS = (
                 metavar="FILE,...",
             ),
         ),
-        lazily("commands.compare", "show"),
+        lazily("commands.compare:show"),
         stops=True,
     ),
     Command(
         "report",
         "Write an HTML page about runs, even unfinished ones.",
         "xlnet-jax report runs/quickstart/run --output=report.html",
-        lazily("commands.report", "report"),
+        lazily("commands.report:report"),
         (
             option(
                 "workdirs", "work directories of runs, also gs://", nargs="*", metavar="WORKDIR"
             ),
             option("--output", "file to write (default: report.html)", "report.html"),
         ),
-        lazily("commands.report", "show"),
+        lazily("commands.report:show"),
         overrides=False,
     ),
     Command(
         "export",
         "Write a checkpoint for another library.",
         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
-        lazily("commands.export", "export"),
+        lazily("commands.export:export"),
         (
             *_CHECKPOINT,
             option(
@@ -562,7 +562,7 @@ COMMANDS = (
         "Make a work directory from a model of Hugging Face, TensorFlow or Orbax.",
         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
         "--config.KEY=VALUE sets keys that the source lacks: memory, segment length, dropout.",
-        lazily("commands.import_", "import_"),
+        lazily("commands.import_:import_"),
         (
             option(
                 "source",

@@ -31,8 +31,8 @@ _ENDS = {"[": "at least", "(": "above", "]": "at most", ")": "below"}
 def key(
     default: Any,
     doc: str,
-    resume: str = FROZEN,
     values: str = "",
+    resume: str = FROZEN,
     *,
     special: dict[int, str] | None = None,
     of_run: bool = False,
@@ -44,11 +44,11 @@ def key(
     free or `of_run`.
 
     Args:
-      resume: `FROZEN`, `ELASTIC` or `FREE`.
       values: of a string, the allowed words, separated by spaces, or "" for any text; of a number,
         its interval, such as `(0, 1]`, or "" for `[0, inf)`. Upper ends are far above any run, and
         below the size at which a typing error takes all memory, or an hour, before it fails; a
         whole number without an upper end is at most `LARGEST_INT`.
+      resume: `FROZEN`, `ELASTIC` or `FREE`.
       special: numbers outside the interval with a meaning: `{-1: "off"}`.
       phased: whether a phase of a run may have its own value; see `config.phases`.
     """

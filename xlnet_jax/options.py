@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
     config = None
 
     def announce(code: int, line: str) -> None:
-        lazily("distributed.processes", "announce")(config, overrides, code, line)
+        lazily("distributed.processes:announce")(config, overrides, code, line)
 
     messages.output.command = command.name
     messages.inform(announce if command.meets else None)
@@ -83,17 +83,17 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
     for option in command.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the command, which take seconds.
-    with lazily("run.signals", "stop_request")() if command.stops else contextlib.nullcontext():
+    with lazily("run.signals:stop_request")() if command.stops else contextlib.nullcontext():
         if "config" in options:
             if given := options["config"]:
                 config = configs.load(given, overrides)
-            elif lazily("run.workdir", "read_config")(where := options["workdir"]) is None:
+            elif lazily("run.workdir:read_config")(where := options["workdir"]) is None:
                 raise BadInput(
                     f"--workdir={where} holds no run that could be resumed; "
                     "give the --config of a new one"
                 )
             else:
-                config = lazily("run.workdir", "load_config")(where, overrides)
+                config = lazily("run.workdir:load_config")(where, overrides)
             options = options | {"config": config}
         elif command.overrides:
             options = options | {"overrides": overrides}
@@ -119,11 +119,9 @@ def unknown(command: Command, word: str) -> str:
     return f"unknown option {word!r}{near or '; see --help'}"
 
 
-def lazily(module: str, function: str) -> Callable[..., Any]:
-    """A function of the package, imported when it is called."""
-    return lambda *args, **options: getattr(
-        importlib.import_module(f"xlnet_jax.{module}"), function
-    )(*args, **options)
+def lazily(name: str) -> Callable[..., Any]:
+    """A function of the package, such as `run.workdir:read_config`, imported when it is called."""
+    return lambda *args, **options: pkgutil.resolve_name(f"xlnet_jax.{name}")(*args, **options)
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
@@ -140,7 +138,7 @@ def count(
     name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT
 ) -> Option:
     """An option that is a whole number from `ge` to `le`."""
-    return option(name, help, default, key(0, help, values=f"[{ge}, {le}]"), type=int)
+    return option(name, help, default, key(0, help, f"[{ge}, {le}]"), type=int)
 
 
 def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:

@@ -18,7 +18,9 @@ class DataConfig:
     """Examples. Defaults are the published values."""
 
     corpus: str = key(
-        "", "folder of `prepare`, or several with commas; their hash is frozen, not the path", FREE
+        "",
+        "folder of `prepare`, or several with commas; their hash is frozen, not the path",
+        resume=FREE,
     )
     weights: str = key(
         "", "shares of blocks per corpus, with commas; empty = in proportion to tokens", phased=True
@@ -27,33 +29,31 @@ class DataConfig:
         "plm",
         "plm: permutation LM (XLNet); clm: causal LM (Transformer-XL); mlm: masked LM "
         "(BERT); mdm: masked diffusion (LLaDA)",
-        values=" ".join(OBJECTIVES),
+        " ".join(OBJECTIVES),
         phased=True,
     )
     factorization_order: str = key(
         "spans",
         "plm: XLNet's spans with A and B, or any unknown positions in random order "
         "(uniform) or left to right (left_within)",
-        values="spans uniform left_within",
+        "spans uniform left_within",
         phased=True,
     )
-    segment_len: int = key(512, "tokens T of an example", values="[0, 1_048_576]", phased=True)
+    segment_len: int = key(512, "tokens T of an example", "[0, 1_048_576]", phased=True)
     reuse_len: int = key(
         256,
         "fresh tokens R at the start of an example, which enter the memory",
-        values="[1, inf)",
+        "[1, inf)",
         phased=True,
     )
     num_predict: int = key(85, "target slots P", phased=True)
     multi_token_prediction: int = key(
-        1,
-        "clm: tokens predicted per position; losses of those after the next weigh 0.5",
-        values="[1, 16]",
+        1, "clm: tokens predicted per position; losses of those after the next weigh 0.5", "[1, 16]"
     )
     windows_per_block: int = key(
         8,
         "consecutive windows W that a row reads before it jumps to another block",
-        values="[1, 1_048_576]",
+        "[1, 1_048_576]",
         phased=True,
     )
     shuffle_len: int = key(
@@ -63,63 +63,59 @@ class DataConfig:
     )
     bidirectional: bool = key(True, "reads every other block reversed")
     mask_group_size: int = key(
-        6, "context pieces per `masks_per_group` targets when spans are drawn", values="[0, 65_536]"
+        6, "context pieces per `masks_per_group` targets when spans are drawn", "[0, 65_536]"
     )
     masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
     max_span: int = key(
-        5,
-        "longest target span; a length n has probability proportional to 1/n",
-        values="[1, 65_536]",
+        5, "longest target span; a length n has probability proportional to 1/n", "[1, 65_536]"
     )
     spans: str = key(
         "words",
         "targets: n whole words, n pieces from a word start, or single pieces; in random "
         "order for bert, roberta, albert",
-        values="words pieces random",
+        "words pieces random",
     )
     pairs: str = key(
         "next",
         "segment B: next = the text after A or another text; order = A and B in order or "
         "swapped; none = no B, text across documents (bert, roberta, albert)",
-        values="next order none",
+        "next order none",
     )
     short_rate: float = key(
         0.0,
         "bert, albert: rate of shorter A and B, with a uniform length from 2; Google's is 0.1",
-        values="[0, 1]",
+        "[0, 1]",
     )
     target_rate: float = key(
         0.15,
         "bert, roberta, albert: targets per piece, at most `num_predict`",
-        values="(0, 1]",
+        "(0, 1]",
         phased=True,
     )
-    mask_share: float = key(
-        0.8, "mlm: share of targets replaced by MASK", values="[0, 1]", phased=True
-    )
+    mask_share: float = key(0.8, "mlm: share of targets replaced by MASK", "[0, 1]", phased=True)
     random_share: float = key(
         0.1,
         "mlm: share replaced by a random piece; the others are unchanged",
-        values="[0, 1]",
+        "[0, 1]",
         phased=True,
     )
     random_pieces: str = key(
         "text",
         "mlm: random pieces are pieces of text, or all, special ones too (Google's BERT)",
-        values="text all",
+        "text all",
         phased=True,
     )
     sentence_loss: bool = key(
         False, "bert, albert: adds a loss on whether B follows A, or whether both are in order"
     )
-    positive_pair_rate: float = key(0.5, "rate of segments B that follow A", values="[0, 1]")
-    read_threads: int = key(4, "threads that read and build batches", FREE, "[1, 1_024]")
-    prefetch: int = key(8, "dispatches of batches kept ready", FREE, "[1, 1_024]")
+    positive_pair_rate: float = key(0.5, "rate of segments B that follow A", "[0, 1]")
+    read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)
+    prefetch: int = key(8, "dispatches of batches kept ready", "[1, 1_024]", FREE)
     workers: int = key(
         -1,
         "processes that build batches; 0 = threads",
-        FREE,
         "[0, 1_024]",
+        FREE,
         special={-1: "one per four cores, at most 8"},
     )
 
@@ -141,33 +137,35 @@ class FinetuneConfig:
     task: str = key(
         "none",
         "task of the head; none = pretraining",
-        values="none classification multi_label_classification regression multiple_choice "
+        "none classification multi_label_classification regression multiple_choice "
         "question_answering token_classification embeddings text_to_text",
     )
     train: str = key(
         "",
         "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name",
-        FREE,
+        resume=FREE,
     )
-    dev: str = key("", "examples that rank checkpoints, in the same form; empty = none", FREE)
+    dev: str = key(
+        "", "examples that rank checkpoints, in the same form; empty = none", resume=FREE
+    )
     dev_share: float = key(
         0.0,
         "share of the training examples that is the dev set if finetune.dev is empty, drawn "
         "by seeds.data",
-        values="[0, 1)",
+        "[0, 1)",
     )
     epochs: float = key(
         0.0,
         "passes over the training examples if train.steps is not set; then, unless set, "
         "optimizer.warmup_steps is a tenth of them, checkpoint.every and evaluation.every "
         "are one pass",
-        FREE,
         "[0, 1_000_000]",
+        FREE,
     )
     columns: str = key(
         "",
         "columns or fields of the texts, then of the label, with commas; empty = the usual names",
-        FREE,
+        resume=FREE,
     )
     labels: str = key(
         "",
@@ -178,54 +176,54 @@ class FinetuneConfig:
         True,
         "leaves out examples with the label null, NaN, - or (of classes 0 to n - 1) -1; "
         "False refuses them",
-        FREE,
+        resume=FREE,
     )
     metric: str = key("", "score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key(
         "",
         "tokenizer file or folder of a run from scratch; empty = that of checkpoint.init_from",
-        FREE,
+        resume=FREE,
     )
     segments: int = key(
         1,
         "segments of an example; the earlier ones fill the memory, without gradient",
-        values="[1, 1_024]",
+        "[1, 1_024]",
     )
-    patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
+    patience: int = key(
+        0, "evaluations without a better score that end the run; 0 = off", resume=FREE
+    )
     stride: int = key(
-        128,
-        "question_answering: tokens between the starts of two windows of a context",
-        values="[1, inf)",
+        128, "question_answering: tokens between the starts of two windows of a context", "[1, inf)"
     )
     max_question: int = key(
-        64, "pieces kept of a question; multiple_choice: with its option", values="[1, inf)"
+        64, "pieces kept of a question; multiple_choice: with its option", "[1, inf)"
     )
     max_answer: int = key(
         64,
         "question_answering, text_to_text: pieces of the longest answer or target",
-        FREE,
         "[1, inf)",
+        FREE,
     )
     beam: int = key(
         5,
         "question_answering: starts searched, and ends per start; text_to_text: hypotheses, "
         "1 = greedy",
-        FREE,
         "[1, 1_024]",
+        FREE,
     )
     length_penalty: float = key(
         0.6,
         "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6)^length_penalty",
-        FREE,
         "[0, 5]",
+        FREE,
     )
     pooling: str = key(
         "mean",
         "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece",
-        values="mean cls max last",
+        "mean cls max last",
     )
     normalize: bool = key(False, "embeddings: vectors have length 1")
-    temperature: float = key(0.05, "embeddings: divisor of cosine similarities", values="(0, inf)")
+    temperature: float = key(0.05, "embeddings: divisor of cosine similarities", "(0, inf)")
 
     def column_list(self) -> list[str]:
         """The names in `columns`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import glob
 import logging
 import os
+import pathlib
 import re
 import runpy
 import sys
@@ -62,14 +62,13 @@ def start_from(file: str, other: str) -> ConfigDict:
 def packaged() -> dict[str, str]:
     """Paths of the packaged configurations by name, such as `transformer_xl/quickstart`."""
     # Configurations are inside of the package in a wheel, beside it in a checkout.
-    package = os.path.dirname(os.path.dirname(__file__))
-    inside, beside = (
-        os.path.join(package, "configs"),
-        os.path.join(os.path.dirname(package), "configs"),
-    )
-    folder = inside if os.path.isdir(inside) else beside
-    paths = glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)
-    return {os.path.relpath(path, folder).removesuffix(".py"): path for path in paths}
+    package = pathlib.Path(__file__).parents[1]
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.parent / "configs"
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): str(path)
+        for path in folder.rglob("*.py")
+    }
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
@@ -95,9 +94,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
         # stdout is kept for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):
             values = runpy.run_path(path)["get_config"]()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a file may raise anything
+    except (Exception, SystemExit) as error:  # a file may raise anything
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(

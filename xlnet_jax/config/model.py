@@ -18,27 +18,23 @@ if TYPE_CHECKING:
 class ModelConfig:
     """Architecture. Defaults are XLNet-Large."""
 
-    architecture: str = key("xlnet", "member of the family", values=" ".join(MEMBERS))
-    vocab_size: int = key(
-        32000, "vocabulary size; must equal the tokenizer's", values="[0, 16_777_216]"
-    )
+    architecture: str = key("xlnet", "member of the family", " ".join(MEMBERS))
+    vocab_size: int = key(32000, "vocabulary size; must equal the tokenizer's", "[0, 16_777_216]")
     spare_rows: int = key(
         0,
         "last rows of `vocab_size` without a piece, as in padded tables of imports; they "
         "are in the softmax of the loss, but never predicted",
-        values="[0, 16_777_216]",
+        "[0, 16_777_216]",
     )
-    layers: int = key(24, "number of layers", values="[1, 1_000]")
-    d_model: int = key(1024, "model width D", values="[1, 65_536]")
-    heads: int = key(16, "attention heads H", values="[1, 4_096]")
-    head_dim: int = key(64, "width of one head E", values="[1, 4_096]")
-    d_ff: int = key(4096, "inner width of the feed-forward layer F", values="[1, 262_144]")
-    activation: str = key("gelu", "gelu is the tanh approximation", values="gelu gelu_erf relu")
+    layers: int = key(24, "number of layers", "[1, 1_000]")
+    d_model: int = key(1024, "model width D", "[1, 65_536]")
+    heads: int = key(16, "attention heads H", "[1, 4_096]")
+    head_dim: int = key(64, "width of one head E", "[1, 4_096]")
+    d_ff: int = key(4096, "inner width of the feed-forward layer F", "[1, 262_144]")
+    activation: str = key("gelu", "gelu is the tanh approximation", "gelu gelu_erf relu")
     biases_per_layer: bool = key(True, "each layer has its own u, v and w biases (`untie_r`)")
     norm: str = key(
-        "post",
-        "LayerNorm after each residual sum (post) or before each branch (pre)",
-        values="post pre",
+        "post", "LayerNorm after each residual sum (post) or before each branch (pre)", "post pre"
     )
     scale_embedding: bool = key(
         False, "multiplies word embeddings by sqrt(d_model) (Transformer-XL)"
@@ -48,25 +44,21 @@ class ModelConfig:
         "first words of the tail clusters of the adaptive softmax, with commas; empty = no "
         "clusters",
     )
-    div_val: int = key(
-        1, "tail cluster i has vectors of width d_embed / div_val^i", values="[1, 65_536]"
-    )
+    div_val: int = key(1, "tail cluster i has vectors of width d_embed / div_val^i", "[1, 65_536]")
     d_embed: int = key(
         0,
         "width of the word embedding before its projection; 0 = d_model, without projection",
-        values="[0, 65_536]",
+        "[0, 65_536]",
     )
     tie_embedding: bool = key(True, "the softmax shares the weights of the word embedding")
     tie_projections: str = key(
         "all",
         "clusters whose softmax shares the embedding's projection; rest = all but the first",
-        values="all rest none",
+        "all rest none",
     )
     share_layers: bool = key(False, "all layers share their parameters (ALBERT)")
     max_positions: int = key(
-        512,
-        "tokens of the longest text, for models with positions at the input",
-        values="[1, 1_048_576]",
+        512, "tokens of the longest text, for models with positions at the input", "[1, 1_048_576]"
     )
     layer_losses: bool = key(
         False,
@@ -75,57 +67,57 @@ class ModelConfig:
         of_run=True,
     )
     memory_len: int = key(
-        384, "memory slots M; 0 = no memory", values="[0, 1_048_576]", of_run=True, phased=True
+        384, "memory slots M; 0 = no memory", "[0, 1_048_576]", of_run=True, phased=True
     )
     same_length: bool = key(
         False, "each query sees the `memory_len` newest positions, itself included", of_run=True
     )
-    clamp_len: int = key(-1, "bound on relative distances", values="[1, inf)", special={-1: "off"})
+    clamp_len: int = key(-1, "bound on relative distances", "[1, inf)", special={-1: "off"})
     dropout: float = key(
         0.1,
         "rate on embedding, position table, sub-layer outputs and final output",
-        values="[0, 1)",
+        "[0, 1)",
         of_run=True,
         phased=True,
     )
     attention_dropout: float = key(
-        0.1, "rate on attention probabilities", values="[0, 1)", of_run=True, phased=True
+        0.1, "rate on attention probabilities", "[0, 1)", of_run=True, phased=True
     )
     activation_dropout: float = key(
-        0.0, "rate after the feed-forward activation", values="[0, 1)", of_run=True, phased=True
+        0.0, "rate after the feed-forward activation", "[0, 1)", of_run=True, phased=True
     )
     init_std: float = key(
-        0.02, "standard deviation of the normal initialiser", values="(0, inf)", of_run=True
+        0.02, "standard deviation of the normal initialiser", "(0, inf)", of_run=True
     )
     init_truncated: bool = key(
         False, "truncates the initialiser at 2 standard deviations (Google's BERT)", of_run=True
     )
-    layer_norm_epsilon: float = key(1e-12, "epsilon of LayerNorm", values="(0, inf)")
+    layer_norm_epsilon: float = key(1e-12, "epsilon of LayerNorm", "(0, inf)")
     compute_dtype: str = key(
         "bfloat16",
         "dtype of activations and memory; softmax, LayerNorm, positions and loss use at "
         "least float32",
-        values="bfloat16 float32 float64",
+        "bfloat16 float32 float64",
         of_run=True,
     )
     remat: str = key(
         "none",
         "recomputed in the backward pass: nothing, all but matmuls, or whole layers",
-        FREE,
         "none dots full",
+        FREE,
     )
     attention: str = key(
         "auto",
         "implementation, with equal results; auto = fused on TPU v4 and later and on NVIDIA "
         "A100, H100 and H200 if it agrees with xla, cpu on a CPU, else xla",
-        FREE,
         "auto xla cpu fused",
+        FREE,
     )
     unroll: str = key(
         "auto",
         "unrolls the layers of a training step; auto = only with attention=cpu",
-        FREE,
         "auto on off",
+        FREE,
     )
 
     @property

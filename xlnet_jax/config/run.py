@@ -21,36 +21,34 @@ class OptimizerConfig:
     name: str = key(
         "adamw",
         "update rule; lamb is for large batches, muon has orthogonal updates",
-        values="adamw lamb muon",
+        "adamw lamb muon",
     )
-    learning_rate: float = key(4e-4, "peak learning rate", FREE, "(0, inf)", phased=True)
-    warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
+    learning_rate: float = key(4e-4, "peak learning rate", "(0, inf)", FREE, phased=True)
+    warmup_steps: int = key(40_000, "steps from 0 to the peak", resume=FREE)
     schedule: str = key(
         "polynomial",
         "decay after the warm-up: polynomial is linear, wsd is constant before it decays, "
         "inverse_sqrt never ends",
-        FREE,
         "polynomial cosine wsd inverse_sqrt",
+        FREE,
     )
     decay_fraction: float = key(
-        0.1, "wsd: last share of train.steps, in which the rate falls", FREE, "(0, 1]"
+        0.1, "wsd: last share of train.steps, in which the rate falls", "(0, 1]", FREE
     )
     decay_shape: str = key(
-        "linear", "wsd: the rate falls as 1 - x or as 1 - sqrt(x)", FREE, "linear sqrt"
+        "linear", "wsd: the rate falls as 1 - x or as 1 - sqrt(x)", "linear sqrt", FREE
     )
-    min_lr_ratio: float = key(0.0, "final learning rate as a share of the peak", FREE, "[0, 1]")
-    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
-    adam_b1: float = key(0.9, "decay of the first moment", FREE, "[0, 1)")
-    adam_b2: float = key(0.999, "decay of the second moment", FREE, "[0, 1)")
-    adam_epsilon: float = key(1e-6, "added outside the square root", FREE, "(0, inf)")
-    clip: float = key(1.0, "bound on the global gradient norm; 0 = off", FREE)
+    min_lr_ratio: float = key(0.0, "final learning rate as a share of the peak", "[0, 1]", FREE)
+    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", resume=FREE)
+    adam_b1: float = key(0.9, "decay of the first moment", "[0, 1)", FREE)
+    adam_b2: float = key(0.999, "decay of the second moment", "[0, 1)", FREE)
+    adam_epsilon: float = key(1e-6, "added outside the square root", "(0, inf)", FREE)
+    clip: float = key(1.0, "bound on the global gradient norm; 0 = off", resume=FREE)
     layer_decay: float = key(
-        1.0, "rate of a layer as a share of the layer above; embeddings are lowest", FREE, "(0, 1]"
+        1.0, "rate of a layer as a share of the layer above; embeddings are lowest", "(0, 1]", FREE
     )
     average: float = key(
-        0.0,
-        "decay of an exponential average of the parameters, such as 0.999; 0 = none",
-        values="[0, 1)",
+        0.0, "decay of an exponential average of the parameters, such as 0.999; 0 = none", "[0, 1)"
     )
 
 
@@ -59,40 +57,44 @@ class TrainConfig:
     """Length and shape of the run."""
 
     steps: int = key(
-        500_000, "optimizer steps of the run, at which the schedule ends", FREE, "[1, inf)"
+        500_000, "optimizer steps of the run, at which the schedule ends", "[1, inf)", FREE
     )
     batch_size: int = key(
-        2048, "rows over all devices and hosts", ELASTIC, "[1, 4_194_304]", phased=True
+        2048, "rows over all devices and hosts", "[1, 4_194_304]", ELASTIC, phased=True
     )
     gradient_accumulation_steps: int = key(
         1,
         "sequential micro-batches per step; one gradient sum crosses the network",
-        ELASTIC,
         "[1, 65_536]",
+        ELASTIC,
     )
     elastic: bool = key(
-        False, "pads batches that do not divide over the devices with rows of weight 0", ELASTIC
+        False,
+        "pads batches that do not divide over the devices with rows of weight 0",
+        resume=ELASTIC,
     )
     steps_per_dispatch: int = key(
-        10, "segments K that the device runs without the host", ELASTIC, "[1, 65_536]"
+        10, "segments K that the device runs without the host", "[1, 65_536]", ELASTIC
     )
     max_bad_steps: int = key(
-        5, "consecutive non-finite steps or spikes that end the run (exit code 3)", FREE, "[1, inf)"
+        5, "consecutive non-finite steps or spikes that end the run (exit code 3)", "[1, inf)", FREE
     )
     label_smoothing: float = key(
-        0.0, "share of each target spread over the vocabulary, in training only", FREE, "[0, 1)"
+        0.0, "share of each target spread over the vocabulary, in training only", "[0, 1)", FREE
     )
     spike_zscore: float = key(
-        0.0, "skips steps whose loss is this many standard deviations above the mean; 0 = off", FREE
+        0.0,
+        "skips steps whose loss is this many standard deviations above the mean; 0 = off",
+        resume=FREE,
     )
     spike_window: int = key(
-        100, "good steps in the mean and deviation of the loss", FREE, "[2, 1_048_576]"
+        100, "good steps in the mean and deviation of the loss", "[2, 1_048_576]", FREE
     )
     compiler_options: str = key(
         "",
         "XLA options of the step: NAME=VALUE, with commas; chip = options that others set "
         "on the chip",
-        FREE,
+        resume=FREE,
     )
 
 
@@ -100,26 +102,26 @@ class TrainConfig:
 class MeshConfig:
     """Devices per axis; one axis may be -1 (all that are left)."""
 
-    data: int = key(-1, "splits the rows of the batch", ELASTIC, "[1, inf)", special=REST)
+    data: int = key(-1, "splits the rows of the batch", "[1, inf)", ELASTIC, special=REST)
     fsdp: int = key(
         1,
         "splits the rows, parameters, optimizer state and update",
-        ELASTIC,
         "[1, inf)",
+        ELASTIC,
         special=REST,
     )
     tensor: int = key(
-        1, "splits heads, feed-forward and vocabulary", ELASTIC, "[1, inf)", special=REST
+        1, "splits heads, feed-forward and vocabulary", "[1, inf)", ELASTIC, special=REST
     )
     slices: int = key(
         0,
         "TPU slices, which share the batch",
-        ELASTIC,
         "[1, inf)",
+        ELASTIC,
         special={0: "taken from the devices"},
     )
     zero1: bool = key(
-        False, "splits parameters, optimizer state and update over `data` as well", ELASTIC
+        False, "splits parameters, optimizer state and update over `data` as well", resume=ELASTIC
     )
 
 
@@ -128,30 +130,30 @@ class DistributedConfig:
     """Several processes of one run; TPU VMs, GKE and SLURM need no settings."""
 
     coordinator: str = key(
-        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS or the cluster's", FREE
+        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS or the cluster's", resume=FREE
     )
     processes: int = key(
-        0, "number of processes; 0 = JAX_NUM_PROCESSES or the cluster's", FREE, "[0, 1_048_576]"
+        0, "number of processes; 0 = JAX_NUM_PROCESSES or the cluster's", "[0, 1_048_576]", FREE
     )
     process_id: int = key(
         -1,
         "number of this process, from 0",
-        FREE,
+        resume=FREE,
         special={-1: "JAX_PROCESS_ID, or from the cluster"},
     )
-    detect: bool = key(True, "asks the cluster; false = only the values set here", FREE)
+    detect: bool = key(True, "asks the cluster; false = only the values set here", resume=FREE)
     rendezvous_port: int = key(
-        0, "port on the host of process 0; 0 = next to the coordinator's", FREE, "[0, 65_536)"
+        0, "port on the host of process 0; 0 = next to the coordinator's", "[0, 65_536)", FREE
     )
     rendezvous_seconds: float = key(
-        600.0, "wait for missing processes, before exit code 42", FREE, "(0, 1_000_000_000]"
+        600.0, "wait for missing processes, before exit code 42", "(0, 1_000_000_000]", FREE
     )
     report_seconds: float = key(
-        30.0, "interval of log lines about missing processes", FREE, "(0, 1_000_000_000]"
+        30.0, "interval of log lines about missing processes", "(0, 1_000_000_000]", FREE
     )
     # With a shorter one a host that is only busy is taken for lost.
     heartbeat_seconds: float = key(
-        60.0, "silence after which a process is lost and all exit with 42", FREE, "[2, 100_000_000]"
+        60.0, "silence after which a process is lost and all exit with 42", "[2, 100_000_000]", FREE
     )
 
 
@@ -160,24 +162,28 @@ class CheckpointConfig:
     """When the whole state is saved, asynchronously, and which checkpoints are kept."""
 
     every: int = key(
-        1000, "steps between checkpoints; the last step is always saved", FREE, "[1, inf)"
+        1000, "steps between checkpoints; the last step is always saved", "[1, inf)", FREE
     )
-    keep: int = key(3, "newest checkpoints kept", FREE, "[1, inf)")
-    keep_every: int = key(0, "also keeps a checkpoint every so many steps; 0 = none", FREE)
-    keep_best: int = key(0, "also keeps so many checkpoints of the lowest held-out loss", FREE)
+    keep: int = key(3, "newest checkpoints kept", "[1, inf)", FREE)
+    keep_every: int = key(0, "also keeps a checkpoint every so many steps; 0 = none", resume=FREE)
+    keep_best: int = key(
+        0, "also keeps so many checkpoints of the lowest held-out loss", resume=FREE
+    )
     memory: str = key(
-        "all", "all = saved; rebuild = computed from the text on resume", FREE, "all rebuild"
+        "all", "all = saved; rebuild = computed from the text on resume", "all rebuild", FREE
     )
     init_from: str = key(
-        "", "work directory or checkpoint that gives a new run its parameters; empty = none", FREE
+        "",
+        "work directory or checkpoint that gives a new run its parameters; empty = none",
+        resume=FREE,
     )
     io_deadline_seconds: float = key(
-        300.0, "time for retries of a failed save before the run ends", FREE, "[0, 1_000_000_000]"
+        300.0, "time for retries of a failed save before the run ends", "[0, 1_000_000_000]", FREE
     )
     grace_seconds: float = key(
         30.0,
         "time from SIGTERM to SIGKILL; warns if two dispatches and a save take longer; 0 = unknown",
-        FREE,
+        resume=FREE,
     )
 
 
@@ -185,24 +191,24 @@ class CheckpointConfig:
 class EvaluationConfig:
     """Held-out loss: a permutation LM has fixed orders, a left-to-right model a carried memory."""
 
-    every: int = key(0, "steps between evaluations in training; 0 = none", FREE)
-    blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", FREE)
+    every: int = key(0, "steps between evaluations in training; 0 = none", resume=FREE)
+    blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", resume=FREE)
     batch_size: int = key(
         0,
         "rows per step, without effect on the result; 0 = train.batch_size",
-        FREE,
         "[0, 4_194_304]",
+        FREE,
     )
     final: bool = key(
         True,
         "evaluates after the last step if there is a held-out split, and plots the losses",
-        FREE,
+        resume=FREE,
     )
     averaged: bool = key(
         False,
         "commands that read parameters, such as evaluate and export, take the average of "
         "optimizer.average",
-        FREE,
+        resume=FREE,
     )
 
 
@@ -214,33 +220,37 @@ class WatchdogConfig:
         1800.0,
         "time without a dispatch, evaluation or save until all stacks are printed and the "
         "run exits with 42; 0 = off",
-        FREE,
         "[0, 1_000_000_000]",
+        FREE,
     )
-    report_every: int = key(1000, "steps between reports of step times; 0 = none", FREE)
+    report_every: int = key(1000, "steps between reports of step times; 0 = none", resume=FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
     """Logs written in addition to the checkpoints."""
 
-    tensorboard: bool = key(True, "writes TensorBoard events beside metrics.jsonl", FREE)
+    tensorboard: bool = key(True, "writes TensorBoard events beside metrics.jsonl", resume=FREE)
     samples: int = key(
         0,
         "held-out texts that each evaluation fills, in samples.jsonl and TensorBoard",
-        FREE,
         "[0, 100]",
+        FREE,
     )
-    wandb: str = key("", "Weights & Biases project that also gets the metrics; empty = none", FREE)
-    profile_start: int = key(-1, "first step of a profiler capture", FREE, special={-1: "none"})
+    wandb: str = key(
+        "", "Weights & Biases project that also gets the metrics; empty = none", resume=FREE
+    )
+    profile_start: int = key(
+        -1, "first step of a profiler capture", resume=FREE, special={-1: "none"}
+    )
     profile_steps: int = key(
-        5, "steps in the capture, rounded up to whole dispatches", FREE, "[1, inf)"
+        5, "steps in the capture, rounded up to whole dispatches", "[1, inf)", FREE
     )
     compilation_cache: str = key(
         "",
         "folder; empty = <workdir>/compilation_cache in training, else ~/.cache/xlnet_jax; "
         "none = no cache",
-        FREE,
+        resume=FREE,
     )
 
 
@@ -248,11 +258,9 @@ class LogConfig:
 class SeedsConfig:
     """Seeds."""
 
-    init: int = key(0, "parameters", values="[0, 4_294_967_296)")
-    data: int = key(
-        1, "order of the blocks, spans, permutations, segments", values="[0, 4_294_967_296)"
-    )
-    dropout: int = key(2, "dropout masks", values="[0, 4_294_967_296)")
+    init: int = key(0, "parameters", "[0, 4_294_967_296)")
+    data: int = key(1, "order of the blocks, spans, permutations, segments", "[0, 4_294_967_296)")
+    dropout: int = key(2, "dropout masks", "[0, 4_294_967_296)")
 
 
 def rules(config: Config) -> list[Rule]:

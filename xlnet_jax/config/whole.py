@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from xlnet_jax import compat
@@ -107,7 +106,7 @@ def check(config: Config) -> None:
     Raises BadInput with all values that are not allowed, or else all conflicts between values, each
     with key, value and fix.
     """
-    conflicts = list(_conflicts(config)) or (_phase_conflicts(config) if config.phases else [])
+    conflicts = _conflicts(config) or (_phase_conflicts(config) if config.phases else [])
     if len(conflicts) == 1:
         raise BadInput(conflicts[0])
     if conflicts:
@@ -117,23 +116,24 @@ def check(config: Config) -> None:
         raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
 
 
-def _conflicts(config: Config) -> Iterator[str]:
-    values, wrong = flat(config), False
-    for name, field in fields().items():
-        value = values[name]
-        if what := mistyped(field, value) or mistake(field, value):
-            wrong = True
-            yield f"{name}={value!r} {what}"
+def _conflicts(config: Config) -> list[str]:
+    values, every = flat(config), fields()
+    wrong = [
+        f"{name}={values[name]!r} {what}"
+        for name, field in every.items()
+        if (what := mistyped(field, values[name]) or mistake(field, values[name]))
+    ]
     if wrong:
-        return  # rules compute only with allowed values
+        return wrong  # rules compute only with allowed values
     if config.phases:  # rules hold in each phase; no phase need have the values of the whole run
-        phased = [key for key, field in fields().items() if field.metadata["phased"]]
-        yield from phases.conflicts(config, phased)
-        return
-    for section in (architecture, examples, run, compat):
-        for name, holds, what in section.rules(config):
-            if not holds:
-                yield f"{name}={values[name]} {what}"
+        phased = [name for name, field in every.items() if field.metadata["phased"]]
+        return [*phases.conflicts(config, phased)]
+    return [
+        f"{name}={values[name]} {what}"
+        for section in (architecture, examples, run, compat)
+        for name, holds, what in section.rules(config)
+        if not holds
+    ]
 
 
 def _phase_conflicts(config: Config) -> list[str]:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import socket
 import struct
 import time
@@ -158,10 +159,11 @@ def read_jsonl(*names: str) -> list[Json]:
 def _parts(path: str) -> list[str]:
     """The addresses of the parts in a bucket, the first steps first."""
     folder = path.removesuffix(".jsonl")
-    names = [
-        name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()
+    return [
+        f"{folder}/{name}"
+        for name in sorted(files.listing(folder))
+        if re.fullmatch(r"\d+\.jsonl", name)
     ]
-    return [f"{folder}/{name}" for name in sorted(names)]
 
 
 def _values(path: str, number: int, line: str) -> Json | None:
@@ -309,10 +311,11 @@ class MetricsWriter:
         """
         if self._active:
             self._files[name].append(to_line(values), values["step"])
-            if name in PREFIXES and "events" in self._files:
-                self._files["events"].append(event(PREFIXES[name], values), values["step"])
-            if name in PREFIXES and self._wandb:
-                self._wandb.log(named(PREFIXES[name], values) | {"step": values["step"]})
+            if prefix := PREFIXES.get(name):
+                if "events" in self._files:
+                    self._files["events"].append(event(prefix, values), values["step"])
+                if self._wandb:
+                    self._wandb.log(named(prefix, values) | {"step": values["step"]})
 
     def write_samples(self, step: int, samples: list[Json]) -> None:
         """Adds a line to `samples.jsonl`, which only runs with samples have: for each text its
