@@ -34,7 +34,7 @@ OUTPUT_CLOSED = 141
 _NO_OPTIONS = ("command", "what", "chosen", "json")
 _LIMITS = {
     "Too many open files": (
-        "raise the limit of open files (`ulimit -n`, or that of the container or service)"
+        "raise the limit of open files (`ulimit -n`, or the limit of the container or service)"
     ),
     "can't start new thread": (
         "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"

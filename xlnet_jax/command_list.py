@@ -36,7 +36,7 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
     """The options of a command about texts, a file with more of them, and a checkpoint."""
     return (
         option("texts", texts, nargs="*", metavar="TEXT"),
-        option("--input", f"file of more, one per line{more}, or - for stdin"),
+        option("--input", f"file of more texts, one per line{more}, or - for stdin"),
         *_CHECKPOINT,
         *options,
         count("--batch_size", f"{batch} at a time (default 16)", 16, le=MOST_ROWS),
@@ -94,7 +94,7 @@ COMMANDS = (
             count(
                 "--vocab_size",
                 "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that "
-                "the text gives), or most counted ones to keep",
+                "the text gives), or most counted entries to keep",
                 None,
                 10,
                 10**6,
@@ -280,7 +280,7 @@ COMMANDS = (
             option("texts", "examples", nargs="*", metavar="TEXT"),
             option(
                 "--input",
-                "file of more, as for training or one per line, or - for stdin",
+                "file of more examples, as for training or one per line, or - for stdin",
             ),
             option("--skip_bad", "do not fail because of unusable examples", False),
             *_CHECKPOINT,

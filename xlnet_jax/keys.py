@@ -15,8 +15,8 @@ from xlnet_jax.messages import suggest
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
-Rule = tuple[str, bool, str]
-"""Key, whether its value is good beside the values of other keys, and the message if it is not."""
+Rule = tuple[str, object, str]
+"""Key, a truth value (whether the key agrees with other keys), and the message if it is false."""
 
 _BOUNDS = {
     "at least": operator.ge,
@@ -135,10 +135,3 @@ def join_names(names: list[str]) -> str:
     text = ",".join(names)
     plain = [name.strip() for name in text.split(",")] == names and not text.startswith('["')
     return text if plain else json.dumps(names, ensure_ascii=False)
-
-
-def divides(part: int, whole: int) -> bool:
-    """Whether `whole` is a multiple of `part`; also True for a part below 1, which another bound
-    refuses.
-    """
-    return part < 1 or whole % part == 0

@@ -90,7 +90,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
             elif lazily("run.workdir:read_config")(where := options["workdir"]) is None:
                 raise BadInput(
                     f"--workdir={where} holds no run that could be resumed; "
-                    "give the --config of a new one"
+                    "give the --config of a new run"
                 )
             else:
                 config = lazily("run.workdir:load_config")(where, overrides)

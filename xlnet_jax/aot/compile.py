@@ -113,8 +113,8 @@ def out_of_memory(message: str) -> tuple[int, int]:
     )
     if "RESOURCE_EXHAUSTED" not in message or not found:
         raise RuntimeError(f"the TPU compiler failed: {message}")
-    wanted, wanted_unit, there, there_unit = found.groups()
-    return int(float(wanted) * _UNITS[wanted_unit]), int(float(there) * _UNITS[there_unit])
+    wanted, wanted_unit, available, available_unit = found.groups()
+    return int(float(wanted) * _UNITS[wanted_unit]), int(float(available) * _UNITS[available_unit])
 
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:

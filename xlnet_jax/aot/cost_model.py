@@ -59,8 +59,8 @@ class CostModel:
     """Most turns of a kernel loop whose number of turns depends on data."""
 
     def result(self, steps: int, least: float) -> Json:
-        """The keys of docs/compile.md for one of `steps` steps; `least` is its seconds at the
-        published peak.
+        """The keys of docs/compile.md per step of `steps` steps; `least` is the seconds of a step
+        at the published peak.
         """
         lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
         kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}

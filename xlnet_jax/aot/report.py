@@ -255,7 +255,7 @@ def print_report(result: Json) -> None:
     times = dict(result["account"] or {})
     units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]
     for name, value in (result | {"account": times, "units": units}).items():
-        # The speed is the one figure that is not the compiler's.
+        # All figures but the speed are the compiler's.
         label = f"PROJECTION {name}" if name.startswith(("account", "projected")) else name
         for row in value if isinstance(value, list) else [value]:
             table.add_row(label, _shown(name, row))

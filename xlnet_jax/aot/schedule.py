@@ -114,7 +114,7 @@ def read_schedules(folder: pathlib.Path) -> dict[str, Schedule]:
     operations once.
     """
     texts: dict[str, dict[str, str]] = {}
-    # Where an operation was compiled again, the last one counts.
+    # If an operation was compiled again, the last schedule counts.
     for path in sorted(folder.iterdir()):
         if name := _NAME.fullmatch(path.name):
             texts.setdefault(name[1], {})[name[2]] = path.read_text(

@@ -30,7 +30,7 @@ def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction
     block in a Pallas kernel are not counted.
     """
     if one.opcode in ("copy-start", "slice-start"):
-        # One end of a copy is in HBM, or both.
+        # One end of a copy, or both, is in HBM.
         ends = _split(one.type)[:2]
         return min(map(padded_bytes, ends)) * sum(map(in_hbm, ends))
     if (

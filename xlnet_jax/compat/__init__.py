@@ -71,7 +71,7 @@ class CompatConfig:
     switches: str = key(
         "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names with commas"
     )
-    cores: int = key(1, "TPU cores that core_clip imitates")
+    cores: int = key(1, "TPU cores that core_clip imitates", "[1, inf)")
 
     def on(self, name: str) -> bool:
         """Whether a switch is on."""
@@ -146,12 +146,12 @@ def _step_rules(config: Any) -> list[Rule]:
         ),
         (
             "train.gradient_accumulation_steps",
-            train.gradient_accumulation_steps == 1 or not on("core_clip"),
+            not on("core_clip") or train.gradient_accumulation_steps == 1,
             "must be 1 with compat switch core_clip, which cuts the batch by compat.cores",
         ),
         (
             "train.elastic",
-            not train.elastic or not on("core_clip"),
+            not (train.elastic and on("core_clip")),
             "must be off with compat switch core_clip, which divides the batch by compat.cores",
         ),
         (
@@ -161,7 +161,7 @@ def _step_rules(config: Any) -> list[Rule]:
         ),
         (
             "compat.cores",
-            config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
+            train.batch_size % config.compat.cores == 0,
             f"must divide train.batch_size={train.batch_size}",
         ),
     ]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from xlnet_jax.keys import FREE, Rule, divides, key, split_names, split_numbers
+from xlnet_jax.keys import FREE, Rule, key, split_names, split_numbers
 from xlnet_jax.objectives import OBJECTIVES, PREFIX
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DataConfig:
     mask_group_size: int = key(
         6, "context pieces per `masks_per_group` targets when spans are drawn", "[0, 65_536]"
     )
-    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
+    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces", "[1, inf)")
     max_span: int = key(
         5, "longest target span; a length n has probability proportional to 1/n", "[1, 65_536]"
     )
@@ -237,6 +237,7 @@ class FinetuneConfig:
 def rules(config: Config) -> list[Rule]:
     """Rules for the examples of pretraining or of a task."""
     data, pretraining, objective = config.data, config.pretrains, config.objective
+    block = data.reuse_len * data.windows_per_block
     return [
         (
             "data.factorization_order",
@@ -256,11 +257,8 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.shuffle_len",
-            divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
-            (
-                "must be a multiple of the "
-                f"{data.reuse_len * data.windows_per_block} tokens of a block"
-            ),
+            data.shuffle_len % block == 0,
+            f"must be a multiple of the {block} tokens of a block",
         ),
         (
             "data.weights",
@@ -269,8 +267,8 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.mask_group_size",
-            data.mask_group_size >= data.masks_per_group >= 1,
-            f"must be at least data.masks_per_group={data.masks_per_group}, and that at least 1",
+            data.mask_group_size >= data.masks_per_group,
+            f"must be at least data.masks_per_group={data.masks_per_group}",
         ),
     ]
 
@@ -312,12 +310,12 @@ def _task_rules(config: Config) -> list[Rule]:
         ),
         (
             "evaluation.every",
-            not every or task.dev != "" or task.dev_share > 0,
+            task.dev or task.dev_share or not every,
             "needs examples to score; set finetune.dev",
         ),
         (
             "evaluation.every",
-            divides(config.checkpoint.every, every),
+            every % config.checkpoint.every == 0,
             (
                 f"must be a multiple of checkpoint.every={config.checkpoint.every}: "
                 "the best checkpoint is kept"
@@ -328,5 +326,5 @@ def _task_rules(config: Config) -> list[Rule]:
             task.task != "embeddings" or config.train.gradient_accumulation_steps == 1,
             "would cut the batch, whose other rows are the negatives; use 1",
         ),
-        ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
+        ("finetune.patience", every or not task.patience, "needs scores; set evaluation.every"),
     ]

@@ -48,7 +48,7 @@ NAMES = {
 
 
 def default() -> ConfigDict:
-    """The defaults as a locked ConfigDict; a config file starts here and sets what differs."""
+    """The defaults as a locked ConfigDict; a config file starts here and sets other values."""
     return ConfigDict(dataclasses.asdict(Config())).lock()
 
 
@@ -94,7 +94,9 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
         # stdout is kept for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):
             values = runpy.run_path(path)["get_config"]()
-    except (Exception, SystemExit) as error:  # a file may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a file may raise anything
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(
@@ -188,7 +190,7 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         if not found or int(found[1]) >= count:
             raise BadInput(
                 f"{word!r}: the configuration has {quantity(count, 'phase')}, counted from 0; "
-                "write a key of one as --config.phases[0].data.num_predict=20"
+                "write a key of a phase as --config.phases[0].data.num_predict=20"
             )
         if found[2] != "steps":
             _check_key(found[2])

@@ -230,12 +230,12 @@ def _cluster_rules(model: ModelConfig) -> list[Rule]:
         ),
         (
             "model.spare_rows",
-            not model.spare_rows or not model.adaptive,
+            not (model.spare_rows and model.adaptive),
             "must be 0 with clusters or projections",
         ),
         (
             "model.div_val",
-            model.div_val == 1 or bool(model.cutoffs),
+            model.cutoffs or model.div_val == 1,
             "must be 1 without model.cutoffs",
         ),
         (
@@ -253,7 +253,7 @@ def _causal_rules(config: Config) -> list[Rule]:
     return [
         (
             "model.same_length",
-            model.memory_len > 0 or not model.same_length,
+            model.memory_len or not model.same_length,
             "needs a memory: a query would see nothing with model.memory_len=0",
         ),
         ("model.same_length", causal or not model.same_length, "needs data.objective=clm"),

@@ -71,7 +71,7 @@ def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where
     if number != then or [*config.phases[:number]] != [*saved[:number]]:
         raise BadInput(
             f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: "
-            "one that is over must stay as it was; restore it, "
+            "a phase that is over must not change; restore it, "
             "or start a new run in another --workdir"
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from xlnet_jax.keys import ELASTIC, FREE, Rule, divides, key
+from xlnet_jax.keys import ELASTIC, FREE, Rule, key
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -151,7 +151,7 @@ class DistributedConfig:
     report_seconds: float = key(
         30.0, "interval of log lines about missing processes", "(0, 1_000_000_000]", FREE
     )
-    # With a shorter one a host that is only busy is taken for lost.
+    # With a shorter time a busy host would count as lost.
     heartbeat_seconds: float = key(
         60.0, "silence after which a process is lost and all exit with 42", "[2, 100_000_000]", FREE
     )
@@ -274,12 +274,12 @@ def _optimizer_rules(config: Config) -> list[Rule]:
     return [
         (
             "optimizer.warmup_steps",
-            0 <= optimizer.warmup_steps < train.steps,
+            optimizer.warmup_steps < train.steps,
             f"must lie in [0, train.steps={train.steps})",
         ),
         (
             "optimizer.warmup_steps",
-            optimizer.warmup_steps > 0 or not endless,
+            optimizer.warmup_steps or not endless,
             "must be at least 1 with optimizer.schedule=inverse_sqrt",
         ),
         (
@@ -294,7 +294,7 @@ def _optimizer_rules(config: Config) -> list[Rule]:
         ),
         (
             "optimizer.min_lr_ratio",
-            optimizer.min_lr_ratio == 0 or not endless,
+            not (optimizer.min_lr_ratio and endless),
             "must be 0 with optimizer.schedule=inverse_sqrt, which has no end",
         ),
         (
@@ -312,31 +312,31 @@ def _saving_rules(config: Config) -> list[Rule]:
     K = config.train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
     return [
-        ("checkpoint.every", divides(K, checkpoint.every), of_dispatches),
+        ("checkpoint.every", checkpoint.every % K == 0, of_dispatches),
         (
             "checkpoint.keep_every",
-            divides(checkpoint.every, checkpoint.keep_every),
+            checkpoint.keep_every % checkpoint.every == 0,
             f"must be a multiple of checkpoint.every={checkpoint.every}",
         ),
         (
             "checkpoint.keep_best",
-            checkpoint.keep_best == 0 or every > 0,
+            every or not checkpoint.keep_best,
             "needs held-out losses; set evaluation.every",
         ),
         (
             "evaluation.averaged",
-            config.optimizer.average > 0 or not config.evaluation.averaged,
+            config.optimizer.average or not config.evaluation.averaged,
             "needs a run that keeps an average; set optimizer.average from its first step on",
         ),
-        ("evaluation.every", divides(K, every), of_dispatches),
+        ("evaluation.every", every % K == 0, of_dispatches),
         (
             "log.samples",
-            not config.log.samples or config.pretrains,
+            config.pretrains or not config.log.samples,
             f"is for pretraining; use 0 with finetune.task={config.finetune.task}",
         ),
         (
             "log.samples",
-            not config.log.samples or every > 0 or config.evaluation.final,
+            every or config.evaluation.final or not config.log.samples,
             "needs evaluations; set evaluation.every",
         ),
     ]
@@ -349,11 +349,11 @@ def _step_rules(config: Config) -> list[Rule]:
         (
             "mesh.data",
             [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
-            "and another axis are both -1; only one can take what is left",
+            "and another axis are both -1; only one axis can take the devices that are left",
         ),
         (
             "train.compiler_options",
-            re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options) is not None,
+            re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options),
             "must be chip, or NAME=VALUE, or several of them separated by commas",
         ),
         (
@@ -363,7 +363,7 @@ def _step_rules(config: Config) -> list[Rule]:
         ),
         (
             "train.label_smoothing",
-            not train.label_smoothing or not config.model.cutoffs,
+            not (train.label_smoothing and config.model.cutoffs),
             "is not for the clusters of model.cutoffs; use 0",
         ),
     ]

@@ -25,7 +25,7 @@ log = logging.getLogger("xlnet_jax")
 # which both have for v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it
 # "might lead to [...] incorrect results". For several slices maxtext also has
 # xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_data_parallel_opt_different_sized_ops:
-# gradients are reduced between them while the next ones are computed.
+# gradients are reduced between slices while the next gradients are computed.
 OPTIONS = {
     # Collectives run while the chip computes, which v5 and later do by default (axlearn).
     "TPU v4": {

@@ -71,32 +71,29 @@ class Reporter:
         tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)
         self.rates.append(tokens_per_second)
         row: Json = {}
-        for i, step in enumerate(steps):
-            row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
+        for i, done in enumerate(steps):
+            step = done + 1
+            row = {"step": step, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.pretrains:
                 row["perplexity"] = perplexity(row["loss"])
-            row |= self._by_corpus(step, [x_KB[i] for x_KB in by_row])
+            row |= self._by_corpus(done, [x_KB[i] for x_KB in by_row])
             row["tokens_per_second"] = tokens_per_second
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.write("metrics", row)
             self.last = row
-            if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
+            if self.bar.disable and (step in LOG_FIRST or step % LOG_EVERY == 0):
                 log.info(
                     "step %d: loss %s, %.0f tokens/s",
-                    step + 1,
+                    step,
                     shown(row["loss"]),
                     tokens_per_second,
                 )
             if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
-                what = (
-                    "non-finite steps or spikes"
-                    if self.config.train.spike_zscore
-                    else "non-finite steps"
-                )
+                what = "non-finite steps" + " or spikes" * bool(self.config.train.spike_zscore)
                 raise Diverged(
-                    f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; "
+                    f"step {step}: {bad} {what} in a row, the first at step {step + 1 - bad}; "
                     "lower optimizer.learning_rate, or look at its data with `xlnet-jax inspect "
-                    f"--step={step + 1 - bad}` (inspect counts from 0)"
+                    f"--step={step - bad}` (inspect counts from 0)"
                 )
         self.bar.update(
             self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}"
@@ -104,8 +101,8 @@ class Reporter:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows `what` stops the steps, such as `compiling`: in the bar, whose clock continues, or
-        in the log.
+        """Shows `what`, such as `compiling`, while no steps are made: in the bar, whose clock
+        continues, or in the log.
         """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:

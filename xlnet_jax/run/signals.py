@@ -90,7 +90,7 @@ class StopRequest:
                     )
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
                     line = f"second {number.name}: ending at once; the newest checkpoint is good"
-                    messages.inform(None)  # at once: the other processes find this one lost
+                    messages.inform(None)  # no wait: the other processes find this process lost
                     messages.end(Interrupted.exit_code, line)
 
 

@@ -42,7 +42,7 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 OURS = {"config.json", "checkpoints", "lock.json"}
-"""Files of which a run writes one first, except for the compilation cache."""
+"""Files, one of which a run writes first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer."""
@@ -66,7 +66,7 @@ def identity(
     config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[Json] = ()
 ) -> Json:
     """The content of `config.json`, also in every checkpoint: all keys, the hashes of data and
-    tokenizer, and the phases. In a checkpoint the keys are those of its phase.
+    tokenizer, and the phases. In a checkpoint the keys are the keys of its phase.
 
     `distributed` is left out, since other processes may resume or evaluate a run.
     """
@@ -157,7 +157,7 @@ def read_config(workdir: str) -> Json | None:
         )
     if unknown := sorted(identity["config"].keys() - configs.fields().keys()):
         raise BadInput(
-            f"{path}: use the version that wrote it; this one has no config key {unknown[0]!r}"
+            f"{path}: use the version that wrote it; this version has no config key {unknown[0]!r}"
             f"{configs.suggest_key(unknown[0])}"
         )
     return identity

@@ -89,7 +89,7 @@ on_disk = _by_path(_LOCAL.on_disk)
 def check_writable(path: str, option: str) -> None:
     """Raises BadInput, naming the option, unless the folder can be created or written to.
 
-    A bucket shows only at a request what it allows.
+    A bucket shows its permissions only at a request.
     """
     if at(path) is _BUCKET:
         return
