@@ -23,7 +23,7 @@ from xlnet_jax import __version__, messages
 from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
-from xlnet_jax.options import call, unknown
+from xlnet_jax.options import call, unknown_word
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
 """Help and example of groups, the first words of two-word commands."""
@@ -187,7 +187,7 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
                 and not word.startswith("--config.")
                 and word.split("=")[0] not in known
             ):
-                return unknown(command, word)
+                return unknown_word(command, word)
     if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
         return message + suggest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
     return message

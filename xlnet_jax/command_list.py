@@ -10,7 +10,7 @@ from typing import Any
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
 from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
-from xlnet_jax.options import Command, Option, count, declared, lazily, option
+from xlnet_jax.options import Command, Option, count, declared_options, lazily, option
 
 MOST_ROWS = 2**22
 """Largest batch size of a command."""
@@ -285,7 +285,7 @@ COMMANDS = (
             option("--skip_bad", "do not fail because of unusable examples", False),
             *_CHECKPOINT,
             count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
-            *declared(Decoding, ("temperature", "top_k", "top_p", "seed")),
+            *declared_options(Decoding, ("temperature", "top_k", "top_p", "seed")),
         ),
         stops=True,
         meets=True,
@@ -298,7 +298,9 @@ COMMANDS = (
         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws;\n"
         "--top=5 shows the five best pieces for the only [MASK] of a text.",
         lazily("commands.texts:fill_shown"),
-        _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)),
+        _texts(
+            "texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared_options(Fill)
+        ),
         stops=True,
     ),
     Command(
@@ -311,7 +313,7 @@ COMMANDS = (
             "",
             "texts",
             option("--prompt", "text to continue; repeatable", [], action="append"),
-            *declared(Generate),
+            *declared_options(Generate),
         ),
         stops=True,
     ),
@@ -326,7 +328,7 @@ COMMANDS = (
             "texts to score, with nothing given",
             " (.jsonl: text, before, after)",
             "texts times orders",
-            *declared(Score),
+            *declared_options(Score),
         ),
         stops=True,
         meets=True,

@@ -79,7 +79,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
     messages.inform(announce if command.meets else None)
     for word in overrides:
         if not (command.overrides and word.startswith("--config.")):
-            raise BadInput(unknown(command, word))
+            raise BadInput(unknown_word(command, word))
     for option in command.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the command, which take seconds.
@@ -100,7 +100,7 @@ def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any
         return command.run(**options)
 
 
-def unknown(command: Command, word: str) -> str:
+def unknown_word(command: Command, word: str) -> str:
     """The message about an unknown word of a command."""
     if not word.startswith("--"):
         together = any(option.keywords.get("nargs") == "*" for option in command.options)
@@ -141,7 +141,7 @@ def count(
     return option(name, help, default, key(0, help, f"[{ge}, {le}]"), type=int)
 
 
-def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
+def declared_options(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
     """The options of a declaration, or `only` some."""
     return tuple(
         option(

@@ -97,8 +97,8 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
         (
             "optimizer.clipp",
             1,
-            "use the version that wrote it; this version has no config key 'optimizer.clipp'. Did you "
-            "mean 'optimizer.clip'?",
+            "use the version that wrote it; this version has no config key 'optimizer.clipp'. "
+            "Did you mean 'optimizer.clip'?",
         ),
         (
             "watchdog.sdc_every",

@@ -205,11 +205,11 @@ def event(prefix: str, values: Json) -> bytes:
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
 
-    scalars = [scalar(name, value).value[0] for name, value in named(prefix, values).items()]
-    return _record(step=values["step"], summary=Summary(value=scalars))
+    written = [scalar(name, value).value[0] for name, value in scalars(prefix, values).items()]
+    return _record(step=values["step"], summary=Summary(value=written))
 
 
-def named(prefix: str, values: Json) -> Json:
+def scalars(prefix: str, values: Json) -> Json:
     """The numbers of a line by their names in TensorBoard and Weights & Biases, with one prefix."""
     return {
         f"{prefix}/{name.removeprefix(prefix + '_')}": value
@@ -315,7 +315,7 @@ class MetricsWriter:
                 if "events" in self._files:
                     self._files["events"].append(event(prefix, values), values["step"])
                 if self._wandb:
-                    self._wandb.log(named(prefix, values) | {"step": values["step"]})
+                    self._wandb.log(scalars(prefix, values) | {"step": values["step"]})
 
     def write_samples(self, step: int, samples: list[Json]) -> None:
         """Adds a line to `samples.jsonl`, which only runs with samples have: for each text its

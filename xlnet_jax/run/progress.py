@@ -85,7 +85,7 @@ class Reporter:
                 log.info(
                     "step %d: loss %s, %.0f tokens/s",
                     step,
-                    shown(row["loss"]),
+                    loss_text(row["loss"]),
                     tokens_per_second,
                 )
             if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
@@ -96,7 +96,7 @@ class Reporter:
                     f"--step={step - bad}` (inspect counts from 0)"
                 )
         self.bar.update(
-            self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}"
+            self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {loss_text(row['loss'])}"
         )
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class Reporter:
         return row
 
 
-def shown(loss: float | None) -> str:
+def loss_text(loss: float | None) -> str:
     """A loss for the log."""
     return "not finite" if loss is None else f"{loss:.4f}"
 
@@ -146,19 +146,19 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
+def draw_losses(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
     """Draws `loss.png` of a finished run: the training loss by step, with the final held-out loss
-    and its unigram baseline as lines; see `picture` for result and errors.
+    and its unigram baseline as lines; see `write_plot` for result and errors.
     """
     lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
     levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
-    return picture(
+    return write_plot(
         os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels
     )
 
 
-def picture(
+def write_plot(
     path: str,
     title: str,
     xlabel: str,
