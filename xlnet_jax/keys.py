@@ -99,7 +99,8 @@ def mistake(field: dataclasses.Field[Any], value: Any) -> str:
     """The end of a message about a value of the right type that is not allowed, `must be at least
     1`; "" for an allowed value.
     """
-    choices, bounds = field.metadata["choices"], field.metadata["bounds"]
+    choices = field.metadata["choices"]
+    bounds = field.metadata["bounds"]
     if choices and value not in choices:
         return f"is not one of {', '.join(choices)}{suggest(str(value), choices)}"
     if isinstance(value, float) and not math.isfinite(value):

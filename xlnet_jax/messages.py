@@ -37,10 +37,8 @@ output = Reporting()
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
     """Sets `Reporting.others`, and the number of this process, which `end` prints."""
-    output.name, output.others = (
-        "xlnet-jax" if process is None else f"xlnet-jax, process {process}",
-        others,
-    )
+    output.name = "xlnet-jax" if process is None else f"xlnet-jax, process {process}"
+    output.others = others
 
 
 def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> int:

@@ -17,7 +17,7 @@ from rich.progress import Progress, TextColumn
 from xlnet_jax import cli
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.messages import progress_bar
-from xlnet_jax.options import Verb
+from xlnet_jax.options import Command
 from xlnet_jax.run import progress
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
@@ -139,7 +139,7 @@ def test_lines_of_the_log_and_of_warnings_stand_above_the_bar(monkeypatch, trans
         return {}
 
     monkeypatch.setattr(cli, "TOPICS", {"data": ("x",)})
-    monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run),))
+    monkeypatch.setattr(cli, "COMMANDS", (Command("x", "does", "xlnet-jax x", run),))
     assert cli.main(["x"]) == 0
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line).rstrip() for line in screen.lines()]
     assert lines[:3] == ["before", "compiled 1 step", "a warning"] and lines[-1] == "after"

@@ -73,7 +73,8 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
-    arguments, zero1 = argument_bytes(built), None
+    arguments = argument_bytes(built)
+    zero1 = None
     if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         share, whole = meshes.split_share(
             (built.abstract_state.params, built.abstract_state.opt_state)
@@ -87,7 +88,8 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         needed, available = out_of_memory(str(error))
         needed += sum(arguments.values())  # the compiler reports the size of the temporaries only
     else:
-        memory, available = compiled.memory_analysis(), topology.hbm_bytes
+        memory = compiled.memory_analysis()
+        available = topology.hbm_bytes
         temp = memory.temp_size_in_bytes
         needed = (
             memory.argument_size_in_bytes

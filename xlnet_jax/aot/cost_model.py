@@ -39,7 +39,8 @@ class Cost:
 
     def add(self, part: Cost, times: int = 1) -> None:
         """Appends `part`, so many times."""
-        self.time, self.busy = self.time + times * part.time, self.busy + times * part.busy
+        self.time = self.time + times * part.time
+        self.busy = self.busy + times * part.busy
         self.hidden += times * part.hidden
 
 
@@ -87,7 +88,8 @@ class CostModel:
         """The cost of one run of a computation. A condition takes the shortest branch, or for
         `upper` the longest.
         """
-        body, total = self.program.computations[name], Cost()
+        body = self.program.computations[name]
+        total = Cost()
         pieces = collections.Counter(self.program.chain(one) for one in body.values())
         seen: collections.Counter[str | None] = collections.Counter()
         running: dict[str | None, np.ndarray] = {}
@@ -112,7 +114,8 @@ class CostModel:
         for one in body.values():
             inside = [self.run(each, upper) for each in hlo.called(one) if one.opcode != "fusion"]
             if one.opcode == "while":
-                turns, part = self.program.trip_count(name, one), Cost()
+                turns = self.program.trip_count(name, one)
+                part = Cost()
                 part.add(self.run(hlo.attribute(one, "body"), upper), turns)
                 part.add(self.run(hlo.attribute(one, "condition"), upper), turns + 1)
                 follow(part)
@@ -126,7 +129,8 @@ class CostModel:
                 elif one.operands[0] in running:
                     running[one.name] = running.pop(one.operands[0])
             else:
-                chain, work = self.program.chain(one), self._work(name, one, upper)
+                chain = self.program.chain(one)
+                work = self._work(name, one, upper)
                 # The first piece starts the collective, the last waits for it.
                 network = work * _NETWORK if chain and pieces[chain] > 1 else 0 * work
                 if network.any() and chain not in running:

@@ -80,7 +80,8 @@ class Program:
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
-        entry, current = "", {}
+        entry = ""
+        current = {}
         for line in text.splitlines():
             if header := _COMPUTATION.match(line):
                 current = self.computations.setdefault(header[2], {})
@@ -108,7 +109,8 @@ class Program:
         self._loops[name] = loop
         for one in self.computations[name].values():
             if one.opcode == "while":
-                turns, body = self.trip_count(name, one), attribute(one, "body")
+                turns = self.trip_count(name, one)
+                body = attribute(one, "body")
                 self._visit(attribute(one, "condition"), times * (turns + 1), loop)
                 self._visit(body, times * turns, body)
             for each in called(one):
@@ -121,10 +123,8 @@ class Program:
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
-        condition, caller = (
-            self.computations[attribute(loop, "condition")],
-            self.computations[where],
-        )
+        condition = self.computations[attribute(loop, "condition")]
+        caller = self.computations[where]
 
         def constant(name: str) -> int | None:
             one = condition.get(name)
@@ -162,7 +162,8 @@ class Program:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and
         sizes in order.
         """
-        counted, moved = collections.Counter[Collective](), collections.Counter[Collective]()
+        counted = collections.Counter[Collective]()
+        moved = collections.Counter[Collective]()
         chains: set[Any] = set()
         for name, times in self.runs.items():
             for one in self.computations[name].values():
@@ -190,10 +191,8 @@ class Program:
         # A send also has a token operand, which has no bytes.
         operands = one.operands[:1] if one.opcode == "send" else one.operands
         types = " ".join(self.computations[name][operand].type for operand in operands)
-        size, dtype = (
-            array_bytes(types),
-            "+".join(sorted({found[0] for found in ARRAY.findall(types)})),
-        )
+        size = array_bytes(types)
+        dtype = "+".join(sorted({found[0] for found in ARRAY.findall(types)}))
         if one.opcode == "send":
             # Between slices; slices are the first mesh axis, see mesh.make_mesh.
             slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
@@ -307,7 +306,8 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
             name: (int(before or 1), int(size or 0))
             for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])
         }
-        shape, places = [], {}
+        shape = []
+        places = {}
         for name, length in re.findall(r"'(\w+)'=(\d+)", named[1]):
             before, size = across.get(name, (1, 0))
             places[name] = len(shape) + 1

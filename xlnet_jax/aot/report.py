@@ -101,7 +101,8 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     }
     if trial.executable is None:
         return result | dict.fromkeys(("account", "projected_tokens_per_second", "projected_days"))
-    steps, axes = config.train.steps_per_dispatch, dict(trial.mesh.shape)
+    steps = config.train.steps_per_dispatch
+    axes = dict(trial.mesh.shape)
     program = hlo.Program(trial.executable.as_text())
     # Queries at chosen positions visit one block after the other.
     blocks = math.ceil(config.data.segment_len / tpu.TpuBlocks.window)
@@ -152,7 +153,8 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
     """Settings that fit, each compiled: the first change of remat or mesh that does, else the
     largest batch found.
     """
-    remat, ways = ["--config.model.remat=full"], meshes.row_devices(refused.mesh)
+    remat = ["--config.model.remat=full"]
+    ways = meshes.row_devices(refused.mesh)
     first = [] if refused.config.model.remat == "full" else remat
     for more in [[], *_more_fsdp(refused, topology)]:
         if words := [*first, *more]:
@@ -209,14 +211,16 @@ def search(first: Trial, topology: Topology) -> list[Json]:
     """The largest batch per device that fits, for each remat, with the mesh as it is and with the
     largest fsdp.
     """
-    found, ways = [], meshes.row_devices(first.mesh)
+    found = []
+    ways = meshes.row_devices(first.mesh)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
             best = largest_batch(
                 override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways
             )
             if best is not None:
-                rows, mesh = best.config.train.batch_size // ways, dict(best.mesh.shape)
+                rows = best.config.train.batch_size // ways
+                mesh = dict(best.mesh.shape)
                 found.append(
                     {
                         "batch_per_core": rows,
@@ -238,7 +242,8 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
     while not high or high - low > max(low // 16, 1):
         trial = _try(config, [f"--config.train.batch_size={guess * ways}"], topology)
         if trial.fits:
-            low, best = guess, trial
+            low = guess
+            best = trial
         else:
             high = guess
         # Memory grows almost linearly with the batch; where it does not, bisection ends the search.

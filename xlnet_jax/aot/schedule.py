@@ -134,7 +134,8 @@ def parse(text: str, units: str = "") -> Schedule:
     lines = [(line, found) for line in text.splitlines() if (found := _BUNDLE.match(line))]
     depths = [len(found[2]) for _, found in lines]
     starts = [n for n, (_, found) in enumerate(lines) if found[1] == "LB"]
-    times, unknown = [1] * len(lines), [False] * len(lines)
+    times = [1] * len(lines)
+    unknown = [False] * len(lines)
     for start in starts:
         depth = depths[start]
         after = next((n for n in starts if n > start and depths[n] <= depth), len(lines))

@@ -159,7 +159,8 @@ def check_topology(name: str, slices: int = 1) -> Chip:
     if kind not in CHIPS:
         examples = ", ".join(chip.example for chip in CHIPS.values())
         raise BadInput(f"--topology={name}: no such TPU; use for example {examples}")
-    chip, sold = CHIPS[kind], slice_shapes()[kind]
+    chip = CHIPS[kind]
+    sold = slice_shapes()[kind]
     sides = (
         [int(side) for side in layout.split("x")]
         if re.fullmatch(r"\d{1,5}(x\d{1,5})*", layout)

@@ -45,7 +45,8 @@ def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction
         for each in operands
         if in_hbm(each.type)
     )
-    results, written = _split(one.type), _written(program, body, one)
+    results = _split(one.type)
+    written = _written(program, body, one)
     return read + sum(size for kind, size in zip(results, written, strict=True) if in_hbm(kind))
 
 
@@ -108,7 +109,8 @@ def padded_bytes(kind: str) -> int:
     """
     total = 0
     for dtype, dims, order, layout in ARRAY.findall(kind):
-        sizes, tile = ints(dims), re.match(r"T\(([\d,]+)\)", layout)
+        sizes = ints(dims)
+        tile = re.match(r"T\(([\d,]+)\)", layout)
         minor = [sizes[axis] for axis in ints(order)]
         for n, step in enumerate(reversed(ints(tile[1]) if tile else [])):
             minor[n : n + 1] = [-(-size // step) * step for size in minor[n : n + 1]]

@@ -85,7 +85,8 @@ def by_cores(
     bound; then the cores are summed. So a core with fewer targets weighs more per target, and the
     bound hardly ever acts.
     """
-    compat, bound = recipe.config.compat, recipe.config.optimizer.clip or jnp.inf
+    compat = recipe.config.compat
+    bound = recipe.config.optimizer.clip or jnp.inf
     if not compat.on("core_clip"):
         return None
 
@@ -97,10 +98,8 @@ def by_cores(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), results
 
-    of_rows, zeros = (
-        jax.value_and_grad(mean_loss, has_aux=True),
-        jax.tree.map(jnp.zeros_like, params),
-    )
+    of_rows = jax.value_and_grad(mean_loss, has_aux=True)
+    zeros = jax.tree.map(jnp.zeros_like, params)
     grads, (loss_C, losses_C) = jax.lax.scan(core, zeros, recipe.apart(rows, compat.cores, 0))
     return (loss_C.mean(), recipe.joined(losses_C, 0)), grads
 
@@ -126,7 +125,8 @@ def adam(config: Any) -> optax.GradientTransformation:
     Without weight decay it is TensorFlow's Adam, as in that code: at the t-th update the quotient
     times sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
     """
-    b1, b2 = config.adam_b1, config.adam_b2
+    b1 = config.adam_b1
+    b2 = config.adam_b2
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)

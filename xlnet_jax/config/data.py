@@ -157,8 +157,8 @@ class FinetuneConfig:
     epochs: float = key(
         0.0,
         "passes over the training examples if train.steps is not set; then, unless set, "
-        "optimizer.warmup_steps is a tenth of them, checkpoint.every and evaluation.every "
-        "are one pass",
+        "optimizer.warmup_steps is a tenth of the steps, checkpoint.every and "
+        "evaluation.every are one pass",
         "[0, 1_000_000]",
         FREE,
     )
@@ -280,7 +280,8 @@ _WITHOUT_CLS = ("classification", "multi_label_classification", "text_to_text")
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, member = config.finetune, config.evaluation.every, config.model.member
-    generates, T = task.task == "text_to_text", config.data.segment_len
+    generates = task.task == "text_to_text"
+    T = config.data.segment_len
     least = 16 if generates else 8
     return [
         (

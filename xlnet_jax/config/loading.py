@@ -110,10 +110,8 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
     """Takes a tenth of the training examples as dev set, if words name these examples and the dev
     set is of another TFDS data set.
     """
-    task, named = (
-        config.finetune,
-        {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides},
-    )
+    task = config.finetune
+    named = {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides}
     same = task.train.startswith(task.dev.rpartition(":")[0])
     if same or not task.dev.startswith("tfds:") or named & {"train", "dev"} != {"train"}:
         return config
@@ -162,7 +160,8 @@ def suggest_key(name: str, prefix: str = "") -> str:
     """`messages.suggest` for an unknown key, dotted or not: the key with this name in other
     programs, or else the nearest key.
     """
-    keys, (section, _, last) = list(fields()), name.rpartition(".")
+    keys = list(fields())
+    section, _, last = name.rpartition(".")
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
     same = [key for key in same if key.startswith(f"{section}.")] or same
     if not section and not same:
@@ -208,7 +207,8 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
-    found, usual = values.to_dict(), TrainConfig().steps
+    found = values.to_dict()
+    usual = TrainConfig().steps
     if found.get("phases") and not any(
         word.startswith("--config.train.steps=") for word in overrides
     ):
@@ -282,7 +282,8 @@ def _mistake(error: BaseException, path: str) -> str:
     ]
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename == path:
-        lines, text = [error.lineno or 1], error.msg
+        lines = [error.lineno or 1]
+        text = error.msg
     at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return (

@@ -28,7 +28,8 @@ LONGEST = 8
 
 def with_steps(config: Config) -> Config:
     """Sets `train.steps` to the steps of all phases. Raises BadInput if another number is given."""
-    total, given = config.ends[-1], config.train.steps
+    total = config.ends[-1]
+    given = config.train.steps
     if given not in (total, TrainConfig().steps):
         raise BadInput(
             f"train.steps={given} beside phases, "
@@ -104,7 +105,8 @@ def parts(config: Config) -> list[Config]:
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
     blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
-    shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
+    shuffle_len = config.data.shuffle_len
+    common = math.lcm(*blocks)
     if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
     return [

@@ -269,7 +269,8 @@ def rules(config: Config) -> list[Rule]:
 
 
 def _optimizer_rules(config: Config) -> list[Rule]:
-    train, optimizer = config.train, config.optimizer
+    train = config.train
+    optimizer = config.optimizer
     endless = optimizer.schedule == "inverse_sqrt"
     return [
         (
@@ -307,7 +308,8 @@ def _optimizer_rules(config: Config) -> list[Rule]:
 
 def _saving_rules(config: Config) -> list[Rule]:
     """Rules for checkpoints, evaluations and samples."""
-    checkpoint, every = config.checkpoint, config.evaluation.every
+    checkpoint = config.checkpoint
+    every = config.evaluation.every
     # Steps of text to text have several lengths, so a dispatch has one.
     K = config.train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1
     of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
@@ -344,7 +346,8 @@ def _saving_rules(config: Config) -> list[Rule]:
 
 def _step_rules(config: Config) -> list[Rule]:
     """Rules for the mesh and the step."""
-    train, mesh = config.train, config.mesh
+    train = config.train
+    mesh = config.mesh
     return [
         (
             "mesh.data",

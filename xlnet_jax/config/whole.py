@@ -117,7 +117,8 @@ def check(config: Config) -> None:
 
 
 def _conflicts(config: Config) -> list[str]:
-    values, every = flat(config), fields()
+    values = flat(config)
+    every = fields()
     wrong = [
         f"{name}={values[name]!r} {what}"
         for name, field in every.items()

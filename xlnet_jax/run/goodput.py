@@ -164,7 +164,8 @@ def time_line(line: Json) -> str:
     """A line of the log about a line of `time.jsonl`, the largest loss first."""
     spent = summary(line)
     seconds = spent["seconds"]
-    total, steps = max(sum(seconds.values()), 1e-9), seconds.pop("steps")
+    total = max(sum(seconds.values()), 1e-9)
+    steps = seconds.pop("steps")
     lost = sorted(((each, cause) for cause, each in seconds.items() if each >= 0.05), reverse=True)
     parts = [f"{cause} {each:.1f} s ({100 * each / total:.1f} %)" for each, cause in lost]
     training = f"{total:.1f} s in all, training {steps:.1f} s ({100 * spent['goodput']:.1f} %)"
@@ -197,7 +198,8 @@ class StepTimes:
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
         self._goodput, self._processes, self._every = goodput, processes, every
-        self._since, self._before = start, goodput.now()
+        self._since = start
+        self._before = goodput.now()
 
     def at(self, step: int) -> None:
         """Called by all processes after every dispatch."""
@@ -212,7 +214,8 @@ class StepTimes:
         if jax.process_index():
             return
         ms_PC = 1e3 * np.array([json.loads(text) for text in texts])
-        step_P, outside_P = ms_PC.sum(axis=1), ms_PC[:, 1:].sum(axis=1)
+        step_P = ms_PC.sum(axis=1)
+        outside_P = ms_PC[:, 1:].sum(axis=1)
         log.info(
             "step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median "
             "process, %.1f in the slowest",

@@ -39,7 +39,8 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
-    lease, ended = Lease(workdir), threading.Event()
+    lease = Lease(workdir)
+    ended = threading.Event()
     lease.take()
     thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
     thread.start()
@@ -58,7 +59,8 @@ class Lease:
     def __init__(self, workdir: str) -> None:
         self._workdir = files.resolve(workdir)
         self._path = f"{self._workdir}/lock.json"
-        token, since = uuid.uuid4().hex, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        token = uuid.uuid4().hex
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._me = {
             "token": token,
             "job": os.environ.get("XLNET_JOB_ID") or token,

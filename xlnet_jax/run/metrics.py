@@ -297,7 +297,8 @@ class MetricsWriter:
     ) -> None:
         self._active = jax.process_index() == 0
         self._workdir, self._check, self._failed, self._wandb = workdir, check, False, wandb
-        self._step, self._files = step, dict[str, RunFile]()
+        self._step = step
+        self._files = dict[str, RunFile]()
         if self._active:
             with files.translate_errors(workdir):
                 for name in ("metrics", "evaluations", "time"):

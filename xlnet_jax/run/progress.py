@@ -65,7 +65,8 @@ class Reporter:
 
     def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
-        before, self.clock = self.clock, self.goodput.training()
+        before = self.clock
+        self.clock = self.goodput.training()
         rate = len(steps) / (self.clock - before)
         by_row: Any = values.pop("rows_B", ())
         tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)

@@ -48,7 +48,8 @@ def until_it_works(
     RestartMe if the error may be temporary; raises all other errors at once. `alive` is called
     before every attempt, and may raise.
     """
-    until, pause = time.monotonic() + seconds, FIRST_PAUSE
+    until = time.monotonic() + seconds
+    pause = FIRST_PAUSE
     while True:
         alive()
         try:
@@ -81,7 +82,8 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
             # session names.
             return None
         # Errors of C++ libraries have only the text of the number.
-        number, text = getattr(cause, "errno", None), str(cause)
+        number = getattr(cause, "errno", None)
+        text = str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
             if number in numbers or any(os.strerror(each) in text for each in numbers):
                 return kind

@@ -76,12 +76,14 @@ class StopRequest:
         return element.result()
 
     def _listen(self, pipe: int) -> None:
-        came, interrupts = 0.0, 0
+        came = 0.0
+        interrupts = 0
         while numbers := os.read(pipe, 64):
             for number in (signal.Signals(number) for number in numbers):
                 interrupts += number == signal.SIGINT
                 if self.name is None:
-                    came, self.name = time.monotonic(), number.name
+                    came = time.monotonic()
+                    self.name = number.name
                     if not self._working:
                         line = f"{self.name}: there was nothing to save; rerun the same command"
                         messages.end(RestartMe.exit_code, line)
@@ -107,7 +109,8 @@ def stop_request() -> Iterator[StopRequest]:
     if _active:
         yield _active[-1]
         return
-    stop, (reading, writing) = StopRequest(), os.pipe()
+    stop = StopRequest()
+    reading, writing = os.pipe()
     os.set_blocking(writing, False)
     listener = threading.Thread(target=stop._listen, args=(reading,), name="signals", daemon=True)
     listener.start()

@@ -35,7 +35,8 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float, doing: Callable[[], str]) -> None:
-        self.seconds, self._doing = seconds, doing
+        self.seconds = seconds
+        self._doing = doing
         self._step, self._progress, self._watching = 0, 0, False
         self._over = threading.Event()
         self.progress()
@@ -69,7 +70,8 @@ class Watchdog:
         while count < INTERVALS:
             if self._over.wait(self.seconds / INTERVALS):
                 return
-            before, began = began, time.monotonic()
+            before = began
+            began = time.monotonic()
             if self._watching and began - before > self.seconds:
                 text = (
                     "this process did not run for %.0f s (stopped, "

@@ -234,10 +234,8 @@ def tokenizer(workdir: str) -> Tokenizer:
     Raises BadInput if the copy is missing, damaged, or not the tokenizer of the training.
     """
     folder = os.path.join(workdir, TOKENIZER)
-    where, types = (
-        f"{folder}/normalization.json",
-        {field.name: bool for field in dataclasses.fields(Normalization)},
-    )
+    where = f"{folder}/normalization.json"
+    types = {field.name: bool for field in dataclasses.fields(Normalization)}
     try:
         switches = files.read_json_object(where)
         files.check_types(switches, types, where)
@@ -247,10 +245,8 @@ def tokenizer(workdir: str) -> Tokenizer:
         raise BadInput(f"{error}; restore it from a copy") from error
     listed = files.listing(folder)
     name = next((name for name in TOKENIZERS if name in listed), TOKENIZERS[0])
-    copy, trained = (
-        open_tokenizer(os.path.join(folder, name), Normalization(**switches)),
-        read_config(workdir),
-    )
+    copy = open_tokenizer(os.path.join(folder, name), Normalization(**switches))
+    trained = read_config(workdir)
     if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
         raise BadInput(
             f"{copy.path} is not the tokenizer that {workdir} was trained "
@@ -293,7 +289,8 @@ def check_shared(workdir: str, processes: Session) -> None:
     """
     if processes.watch is None:
         return
-    path, mark = os.path.join(workdir, ".shared"), uuid.uuid4().hex
+    path = os.path.join(workdir, ".shared")
+    mark = uuid.uuid4().hex
     if jax.process_index() == 0:
         files.write(path, mark.encode())
     mark = processes.broadcast(mark, "marking the work directory")
@@ -349,7 +346,8 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if jax.process_index() != 0:
         return
     # The first start has read its source, which may be gone now.
-    before, branch = read_config(workdir), origin.get("branch", "")
+    before = read_config(workdir)
+    branch = origin.get("branch", "")
     source = branch.rpartition("@")[0] or restore.run_of(config.checkpoint.init_from)[0]
     source = source if before is None else workdir
     content = identity(config, data.sha256, data.tokenizer.sha256, config.phases)

@@ -129,7 +129,8 @@ class Bucket:
         """A folder exists if it has contents; a name may be a file."""
         with self._connected(name) as remote:
             if glob.has_magic(name):
-                entries, is_folder = remote.glob(name, detail=True), False
+                entries = remote.glob(name, detail=True)
+                is_folder = False
             else:
                 entries = remote.find(name, detail=True)
                 is_folder = bool(entries) and remote.info(name)["type"] == "directory"
