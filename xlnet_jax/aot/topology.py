@@ -53,13 +53,13 @@ class Chip:
 # Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3
 # and v4 do not give the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A
 # Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020), v4 six of 50
-# GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks.
-# Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on
-# v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our
-# assumption: their pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is
-# a torus of 32 x 32 chips, one of v5e or v6e of 16 x 16, and a shorter side is a part of it without
-# the ends; slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical
-# switches join.
+# GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks. The
+# other clocks follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on v5e
+# and v5p (two cores), and 4 products of 256 x 256 on v6e and TPU7x. These last 4 are our
+# assumption: the pages give v6e two units, which would mean a clock of 3.5 GHz. A pod of v3 is a
+# torus of 32 x 32 chips, a pod of v5e or v6e of 16 x 16; the ends of a shorter side are not joined;
+# slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical switches
+# join.
 CHIPS = {
     "v3": Chip("TPU v3", 2, 32 * GIB,
                123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),

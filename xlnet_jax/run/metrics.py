@@ -102,7 +102,8 @@ class RunFile:
             files.write(self._path, bytes(self._data))
             self._changed = False
         if len(self._data) >= self._part_bytes:
-            self._path, self._data = "", bytearray(self._header)
+            self._path = ""
+            self._data = bytearray(self._header)
 
 
 def open_lines(path: str, step: int) -> RunFile:
