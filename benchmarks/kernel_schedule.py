@@ -27,7 +27,7 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import CHIPS, describe, prepare_environment
 
 prepare_environment()
-schedule.prepare()
+schedule.request_schedules()
 
 import jax  # noqa: E402
 from _attention import RATE, Sizes, lowered  # noqa: E402

@@ -4,18 +4,18 @@ python docs/cli.py
 """
 
 import pathlib
+import re
 
-from xlnet_jax.cli import help_of
 from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import LARGEST_INT
 from xlnet_jax.keys import allowed
 
 HEAD = """# Command line
 
-Every command as `xlnet-jax COMMAND --help` has it. All take `--json`: one JSON object on stdout, or
-one for each text, and all else on stderr. Where a configuration is read, `--config.KEY=VALUE`
-changes a [key](configuration.md). An error is one line on stderr; with `--json` it is also an
-object on stdout, `{"error": "...", "exit_code": 2}`.
+All commands, as in `xlnet-jax COMMAND --help`. With `--json` stdout gets one JSON object, or one
+for each text, and stderr all else. Where a configuration is read, `--config.KEY=VALUE` changes a
+[key](configuration.md). An error is one line on stderr; with `--json` it is also an object on
+stdout, `{"error": "...", "exit_code": 2}`.
 
 ## Exit codes
 
@@ -28,34 +28,34 @@ EXIT_CODES = {
     0: "done",
     1: "a bug of ours (a traceback)",
     2: (
-        "bad input or configuration: one line says what, where, and what to do; also a disk that "
-        "stays full, a permission that stays lost"
+        "bad input or configuration, or a disk or permission that stays bad: the line says what, "
+        "where, and what to do"
     ),
-    3: "the run diverged: too many non-finite steps in a row",
+    3: "the run diverged: too many consecutive non-finite steps",
     42: (
-        "interrupted, with all training saved: rerun the same command. A signal, a hang, a lost "
-        "process or worker, a disk or bucket that does not answer"
+        "interrupted with all training saved, by a signal, a hang, a lost process or worker, or a "
+        "silent disk or bucket: rerun the same command"
     ),
     130: (
-        "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP more than ten "
-        "seconds after the first signal), or Ctrl-C in a command that neither computes with a "
-        "model nor prepares a corpus"
+        "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP over ten "
+        "seconds after the first signal), or Ctrl-C in a command without a model or preparation"
     ),
     141: r"the reader of the output closed it, as in `xlnet-jax ... \| head -1`",
 }
 
 
+SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
+
+
 def row(option) -> str:
-    """The line of an option or of a word without a name: its default, the values that it takes, and
-    its help.
-    """
+    """The line of an option or of a word without a name: its default, its values and its help."""
     words = option.keywords
     values = ", ".join(f"`{choice}`" for choice in words.get("choices") or ())
     if option.field and not values:
         bounds = option.field.metadata["bounds"].items()
         values = allowed(
-            option.field, {name: bound for name, bound in bounds if bound != LARGEST_INT}
-        )
+            option.field, {SIGNS[name]: bound for name, bound in bounds if bound != LARGEST_INT}
+        ).replace(" and ", ", ")
     name = option.name + (
         f"={words['metavar']}" if "metavar" in words and option.name.startswith("--") else ""
     )
@@ -67,22 +67,23 @@ def row(option) -> str:
         if words.get("default") not in (None, "", [])
         else ""
     )
-    return f"| `{name}` | {default} | {values} | {words['help']} |\n"
+    # The page has a column for it.
+    help = re.sub(r" \(default:? [^)]*\)$", "", words["help"]) if default else words["help"]
+    return f"| `{name}` | {default} | {values} | {help} |\n"
 
 
 def page() -> str:
     """The page."""
     page = [HEAD, *(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())]
     for topic, names in TOPICS.items():
-        page.append(f"\n## {topic.capitalize()}\n\n| command | |\n|---|---|\n")
-        page += [f"| `{name}` | {help_of(name)} |\n" for name in names]
+        page.append(f"\n## {topic.capitalize()}\n")
         for command in [
             command for name in names for command in COMMANDS if command.name.split()[0] == name
         ]:
             example, *more = command.example.split("\n\n")
             page.append(f"\n### {command.name}\n\n{command.help}\n\n```bash\n{example}\n```\n\n")
             page += [f"{each}\n\n" for each in more]
-            page.append("| option | default | values | what it is |\n|---|---|---|---|\n")
+            page.append("| option | default | values | meaning |\n|---|---|---|---|\n")
             page += map(row, command.options)
     return "".join(page)
 

@@ -12,34 +12,34 @@ from xlnet_jax.keys import allowed
 
 HEAD = """# Configuration
 
-A run is described by a Python file (`configs/`), whose `get_config()` returns a `ConfigDict`; the
-command line changes single keys: `--config.train.steps=10`. A key that does not exist is refused
-with the nearest one that does, and fields that contradict each other are refused before any device
-is touched. `get_config()` starts from all defaults, `config.default()` of `xlnet_jax`, or from
-another file: `config.start_from(__file__, "xlnet_large.py")`.
+A run is described by a Python file (`configs/`), whose `get_config()` returns a `ConfigDict`. It
+starts from all defaults, `xlnet_jax.config.default()`, or from another file,
+`config.start_from(__file__, "xlnet_large.py")`; the command line changes single keys,
+`--config.train.steps=10`. Unknown keys and contradictions are refused before any device is used.
 
-What may happen to a key when a run is resumed:
+When a run is resumed, a key is
 
-- **frozen**: must be as it was (model, objective, data, seeds; also the corpus and tokenizer, by
-  their hash);
-- **elastic**: may change; the data plan and the log take note of it (batch size, mesh);
-- **free**: may change at any start.
+- **frozen**: it must not change (model, objective, data, seeds; corpus and tokenizer by hash);
+- **elastic**: it may change, and the data plan and the log record it (batch size, mesh);
+- **free**: it may change.
 
-Keys with **phase** beside it may differ between the [phases](training.md#phases) of a run, `config.phases`.
+A **phase** key may differ between the [phases](training.md#phases) of a run, `config.phases`. Upper
+bounds only catch typing errors, before they take all memory.
+"""
 
-Upper bounds of a number are far above any run: a typing error shall not take all memory before it
-is found.
-"""  # noqa: E501
+SIGNS = {"at least": "≥", "above": ">", "at most": "≤", "below": "<"}
 
 
 def values(field) -> str:
     """What a key may be: its choices, or its bounds."""
     bounds = {
-        name: bound for name, bound in field.metadata["bounds"].items() if bound != LARGEST_INT
+        SIGNS[name]: bound
+        for name, bound in field.metadata["bounds"].items()
+        if bound != LARGEST_INT
     }
     return ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or allowed(
         field, bounds
-    )
+    ).replace(" and ", ", ")
 
 
 def page() -> str:
@@ -50,7 +50,7 @@ def page() -> str:
             section = name.split(".")[0]
             what = inspect.getdoc(type(getattr(configs.Config(), section)))
             page.append(
-                f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n"
+                f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | meaning |\n"
             )
             page.append("|---|---|---|---|---|\n")
         about = field.metadata

@@ -1,11 +1,11 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, segment
 recurrence.
 
-As a library: `model = xlnet_jax.load(PATH)`. All that it offers is in `__all__`, and
-docs/library.md shows each.
+As a library: `model = xlnet_jax.load(PATH)`. `__all__` lists the public names, which
+docs/library.md shows.
 """
 
-import importlib as _importlib
+import pkgutil as _pkgutil
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
@@ -39,31 +39,30 @@ __all__ = [
 ]
 
 _PLACES = {
-    "BadInput": "errors.BadInput",
-    "Config": "config.Config",
-    "Model": "library.Model",
-    "Passage": "library.Passage",
-    "batches": "train.launch.batches",
-    "evaluate": "commands.evaluate.evaluate",
-    "export": "commands.export.export",
-    "fine_tune": "commands.finetune.finetune",
-    "load": "library.load",
-    "load_config": "config.load",
-    "predict": "commands.predict.predict",
-    "prepare": "data.prepare.pipeline.prepare",
-    "pretrain": "commands.train.train",
+    "BadInput": "errors:BadInput",
+    "Config": "config:Config",
+    "Model": "library:Model",
+    "Passage": "library:Passage",
+    "batches": "train.launch:batches",
+    "evaluate": "commands.evaluate:evaluate",
+    "export": "commands.export:export",
+    "fine_tune": "commands.finetune:finetune",
+    "load": "library:load",
+    "load_config": "config:load",
+    "predict": "commands.predict:predict",
+    "prepare": "data.prepare.pipeline:prepare",
+    "pretrain": "commands.train:train",
 }
-"""Where each name is; `train` and `finetune` are folders."""
+"""Modules and names behind the public names; `train` and `finetune` are folders."""
 
 
 def __getattr__(name: str) -> object:
-    """A name of `__all__`, imported when it is used: the command line must answer before JAX is
-    there.
+    """A name of `__all__`, imported on first use, so that the command line answers before JAX
+    loads.
     """
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, found = _PLACES[name].rpartition(".")
-    return getattr(_importlib.import_module(f"{__name__}.{module}"), found)
+    return _pkgutil.resolve_name(f"{__name__}.{_PLACES[name]}")
 
 
 def __dir__() -> list[str]:

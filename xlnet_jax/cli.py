@@ -1,5 +1,4 @@
-"""The command line: parses, runs one of the `commands`, prints its result, and ends with an exit
-code of `errors`.
+"""The command line: parses, runs a command, prints its result, and ends with a code of `errors`.
 
 With `--json` one JSON object, or one for each text, goes to stdout and everything else to stderr.
 """
@@ -24,18 +23,18 @@ from xlnet_jax import __version__, messages
 from xlnet_jax.command_list import COMMANDS, TOPICS
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
-from xlnet_jax.options import call, unknown
+from xlnet_jax.options import call, unknown_word
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
-"""Help and example of commands of two words, by the first word."""
+"""Help and example of groups, the first words of two-word commands."""
 
 OUTPUT_CLOSED = 141
-"""Exit code if the reader of stdout has gone: that of a program ended by SIGPIPE."""
+"""Exit code if the reader of stdout has gone, as for a program that SIGPIPE ends."""
 
 _NO_OPTIONS = ("command", "what", "chosen", "json")
 _LIMITS = {
     "Too many open files": (
-        "raise the limit of open files (`ulimit -n`, or that of the container or service)"
+        "raise the limit of open files (`ulimit -n`, or the limit of the container or service)"
     ),
     "can't start new thread": (
         "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
@@ -44,15 +43,15 @@ _LIMITS = {
         "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)"
     ),
 }
-"""By what an error says, the fix of a limit that the system has set."""
+"""Fixes of limits of the system, by texts of errors."""
 
 
 class _Rejected(BadInput):
-    """Words that a parser cannot read: the parser, and its message."""
+    """Unreadable words: a parser and its message."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Leaves its errors to `main`, which prints them like all others."""
+    """Raises its errors for `main`, which prints them like all others."""
 
     def error(self, message: str) -> NoReturn:
         raise _Rejected(self, message)
@@ -60,14 +59,13 @@ class _Parser(argparse.ArgumentParser):
 
 def program() -> None:
     """The console script: `main`, then the end of the process."""
-    # Closed by the caller.
+    # The caller may have closed a stream.
     sys.stdout, sys.stderr = (
         stream or open(os.devnull, "w")  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr)
     )
     _open_many_files()
-    # At the end Python's resource tracker removes what is left in shared memory, as it should, and
-    # would warn of it.
+    # Python's resource tracker removes leftovers in shared memory at the end, and would warn.
     sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     try:
         code = main()
@@ -76,15 +74,14 @@ def program() -> None:
     code = code or _write("")
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    # Everything is saved and closed. A thread that still waits for data or a disk would block a
-    # normal exit.
+    # All is saved. A thread that still waits for data or a disk would block a normal exit.
     os._exit(code)
 
 
 def _open_many_files() -> None:
     """Raises the limit of open files as far as the system allows.
 
-    Data workers pass every array in a file of its own, and process 0 has two connections for each
+    Data workers pass every array in a separate file, and process 0 has two connections to each
     other process: eight workers, or a thousand hosts, need more than the usual limit of 1024.
     """
     with contextlib.suppress(OSError, ValueError):
@@ -145,9 +142,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _shortage(error: BaseException) -> str | None:
-    """The line for an error that says what the system does not give: memory, files, threads.
-    None = another error.
-    """
+    """The line for an error about a shortage of memory, files or threads; None for other errors."""
     if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
         return (
             f"out of memory: {summary(error)}; use a smaller model or train.batch_size, "
@@ -170,7 +165,7 @@ def _write(text: str) -> int:
         sys.stdout.flush()
         return 0
     except OSError as error:
-        # Python flushes it again at the end of the process.
+        # Python flushes stdout again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return OUTPUT_CLOSED
@@ -180,8 +175,8 @@ def _write(text: str) -> int:
 
 
 def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -> str:
-    """The message of a parser. With a missing option: the unknown word that was meant; of a wrong
-    word: the nearest.
+    """The message of a parser, with the nearest choice for a wrong word; for a missing option, the
+    message about an unknown word that may mean it.
     """
     command = parser.get_default("chosen")
     if command and message.startswith("the following arguments are required"):
@@ -192,7 +187,7 @@ def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -
                 and not word.startswith("--config.")
                 and word.split("=")[0] not in known
             ):
-                return unknown(command, word)
+                return unknown_word(command, word)
     if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
         return message + suggest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
     return message
@@ -204,7 +199,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="xlnet-jax",
         usage="xlnet-jax [-h] [--version] COMMAND ...",
         description="Pretrain XLNet in JAX.",
-        epilog=_listed(shutil.get_terminal_size().columns - 2),
+        epilog=_commands_by_topic(shutil.get_terminal_size().columns - 2),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -229,27 +224,28 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def help_of(name: str) -> str:
-    """The sentence of a command, or of a group of commands."""
-    return (
-        GROUPS[name][0]
-        if name in GROUPS
-        else next(command.help for command in COMMANDS if command.name == name)
+def _commands_by_topic(columns: int) -> str:
+    """The list of commands in `--help`; argparse would list them in one row."""
+    helps = {command.name: command.help for command in COMMANDS} | {
+        name: text for name, (text, _) in GROUPS.items()
+    }
+    return "\n\n".join(
+        "\n".join(
+            [
+                f"{topic}:",
+                *(
+                    textwrap.fill(
+                        helps[name],
+                        columns,
+                        initial_indent=f"  {name:12}",
+                        subsequent_indent=" " * 14,
+                    )
+                    for name in names
+                ),
+            ]
+        )
+        for topic, names in TOPICS.items()
     )
-
-
-def _listed(columns: int) -> str:
-    """The commands by topic, which argparse cannot do: it would list them in one row."""
-    lines = []
-    for topic, names in TOPICS.items():
-        lines.append(f"{chr(10) * bool(lines)}{topic}:")
-        lines += [
-            textwrap.fill(
-                help_of(name), columns, initial_indent=f"  {name:12}", subsequent_indent=" " * 14
-            )
-            for name in names
-        ]
-    return "\n".join(lines)
 
 
 def _help(text: str, example: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""The commands of the command line: the name, help, example and options of each, and the function
-that it calls.
+"""The commands of the command line: name, help, example, options and function of each.
 
-A new command is a run function and a `Command` at the end of this file; what a command is stands in
-`options`.
+A new command is a run function and a `Command` (see `options`) in this file.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ from typing import Any
 from xlnet_jax.infer.options import MOST_ORDERS, Decoding, Fill, Generate, Score
 from xlnet_jax.keys import key
 from xlnet_jax.members import MEMBERS
-from xlnet_jax.options import Command, Option, count, declared, lazily, option
+from xlnet_jax.options import Command, Option, count, declared_options, lazily, option
 
 MOST_ROWS = 2**22
-"""Of a batch."""
+"""Largest batch size of a command."""
 
 TOPICS = {
     "data": ("prepare", "corpus", "inspect"),
@@ -23,22 +21,22 @@ TOPICS = {
     "use": ("fill", "generate", "score", "predict", "export", "import"),
     "operate": ("doctor", "compile", "report"),
 }
-"""What `--help` and docs/cli.md list together: the first words of the commands."""
+"""First words of commands by topic, for `--help` and docs/cli.md."""
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     from xlnet_jax.aot import topology as topologies
 
-    topologies.check(topology, slices)
+    topologies.check_topology(topology, slices)
     topologies.prepare_environment()
-    return lazily("aot.report", "compile_for")(name=topology, slices=slices, **options)
+    return lazily("aot.report:compile_for")(name=topology, slices=slices, **options)
 
 
 def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
     """The options of a command about texts, a file with more of them, and a checkpoint."""
     return (
         option("texts", texts, nargs="*", metavar="TEXT"),
-        option("--input", f"more: a file with one per line{more}, or - for stdin"),
+        option("--input", f"file of more texts, one per line{more}, or - for stdin"),
         *_CHECKPOINT,
         *options,
         count("--batch_size", f"{batch} at a time (default 16)", 16, le=MOST_ROWS),
@@ -46,10 +44,12 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 
 
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
-_FILE = "Python file, or name of one of ours; --config.KEY=VALUE changes a key"
-_CONFIG = option("--config", f"{_FILE} (default: the configuration of the resumed run)")
+_FILE = "Python file or name of a packaged one; --config.KEY=VALUE changes a key"
+_CONFIG = option("--config", f"{_FILE} (default: that of the resumed run)")
 _CHECKPOINT = (
-    option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
+    option(
+        "--workdir", "work directory of the run; --config.KEY=VALUE changes a key", required=True
+    ),
     count("--step", "checkpoint (default: the newest)", ge=0),
 )
 
@@ -63,7 +63,7 @@ COMMANDS = (
         "prepare",
         "Turn text into a corpus of token pages.",
         "xlnet-jax prepare --input=books/ --document=file --output=corpus",
-        lazily("commands.corpus", "prepare"),
+        lazily("commands.corpus:prepare"),
         (
             option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
             option(
@@ -73,48 +73,46 @@ COMMANDS = (
                 action="append",
                 metavar="NAME[:SPLIT]",
             ),
-            option("--data_dir", "where TFDS has its data sets (default: its own)"),
-            option("--field", "field of a record that holds the text (default: text)", "text"),
+            option("--data_dir", "folder of the TFDS data sets (default: TFDS's own)"),
+            option("--field", "field of a record with the text (default: text)", "text"),
             option("--output", "folder of the corpus, also gs://", required=True),
             option(
                 "--tokenizer",
-                "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
-                "vocabulary.json to use, or the folder of one; without it one is made",
+                "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt), "
+                "vocabulary.json, or a folder with one (default: a new one)",
             ),
             option(
                 "--vocabulary",
-                "train a SentencePiece model, WordPiece or BPE of bytes, or count words, "
-                "characters or bytes",
+                "train SentencePiece, WordPiece or byte BPE, or count words, characters or bytes",
                 choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes"),
             ),
             option(
                 "--family",
-                "of the model: trains its kind of vocabulary (default: xlnet)",
+                "model family, which sets the kind of vocabulary (default: xlnet)",
                 choices=tuple(MEMBERS),
             ),
             count(
                 "--vocab_size",
                 "pieces to train (default: the most of 32000, 16000, 8000, 4000, 2000, 1000 that "
-                "the text gives), or the most to keep of those counted",
+                "the text gives), or most counted entries to keep",
                 None,
                 10,
                 10**6,
             ),
             option(
                 "--dataset",
-                "the published files of enwik8, text8 or wikitext103; "
-                ":test holds out the test split",
+                "published files of enwik8, text8 or wikitext103; :test holds out the test split",
                 metavar="NAME[:test]",
             ),
             option(
                 "--document",
-                "what ends a document (default: a blank line)",
+                "end of a document (default: a blank line)",
                 "blank_line",
                 choices=("blank_line", "file", "line"),
             ),
             option(
                 "--sentences",
-                "what ends a sentence: its line, or also . ! ? and the like (default: line)",
+                "end of a sentence: the line, or also . ! ? and the like (default: line)",
                 "line",
                 choices=("line", "punctuation"),
             ),
@@ -122,38 +120,43 @@ COMMANDS = (
             option("--uncased", "lower-case the text", False),
             option(
                 "--strip_accents",
-                "take accents, umlauts and other marks off, as the released XLNet does",
+                "remove accents, umlauts and other marks, as the released XLNet does",
                 False,
             ),
             option(
                 "--nfkc",
-                "compose characters at the end (NFKC), which Hangul needs after --strip_accents",
+                "compose characters last (NFKC); Hangul needs it after --strip_accents",
                 False,
             ),
             option(
-                "--heldout", "share of documents held out (default 0.01)", 0.01, key(0.01, "", lt=1)
+                "--heldout",
+                "share of documents held out (default 0.01)",
+                0.01,
+                key(0.01, "", "[0, 1)"),
             ),
             option(
                 "--errors",
-                "text that is not UTF-8, and empty documents: refuse, or replace and leave out",
+                "refuse text that is not UTF-8 and empty documents, or replace and leave out",
                 "strict",
                 choices=("strict", "replace"),
             ),
-            count("--sample_bytes", "text the tokenizer is trained on", 100_000_000, le=10**12),
-            count("--seed", "of the tokenizer's sample", 0, 0, 2**32 - 1),
+            count(
+                "--sample_bytes", "bytes of text that train the tokenizer", 100_000_000, le=10**12
+            ),
+            count("--seed", "seed of the tokenizer's sample", 0, 0, 2**32 - 1),
             count(
                 "--shard_bytes",
-                "source text of a work unit, and a shard (default: 64 MB, or 1 GB from 1 TB on)",
+                "bytes of text of a work unit and its shard (default: 64 MB, or 1 GB from 1 TB on)",
                 le=10**12,
             ),
             count("--workers", "processes (default: the cores)"),
             option(
                 "--engine",
-                "local: processes of this machine (default); beam: an Apache Beam pipeline",
+                "processes of this machine (local, default), or an Apache Beam pipeline",
                 "local",
                 choices=("local", "beam"),
             ),
-            option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
+            option("--beam_options", "options of the Beam pipeline", "", metavar="NAME=VALUE,..."),
         ),
         overrides=False,
         stops=True,
@@ -162,7 +165,7 @@ COMMANDS = (
         "corpus info",
         "Show the contents of a corpus and how it was made.",
         "xlnet-jax corpus info corpus --json",
-        lazily("data.corpus.verify", "info"),
+        lazily("data.corpus.verify:info"),
         (_CORPUS,),
         overrides=False,
     ),
@@ -170,8 +173,8 @@ COMMANDS = (
         "corpus verify",
         "Read a whole corpus and compare it with all its hashes and counts.",
         "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
-        "Every problem is a line on stderr, and the exit code is 2.",
-        lazily("commands.corpus", "verify"),
+        "Each problem is a line on stderr; then the exit code is 2.",
+        lazily("commands.corpus:verify"),
         (_CORPUS, count("--workers", "shards at a time (default: the cores)")),
         overrides=False,
     ),
@@ -180,22 +183,24 @@ COMMANDS = (
         "Show excerpts of a corpus as text: what the model will read.",
         "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
         "§ starts a document, ¶ a paragraph, | a sentence.",
-        lazily("data.corpus.verify", "sample"),
+        lazily("data.corpus.verify:sample"),
         (
             _CORPUS,
-            option("--split", "(default: train)", "train", choices=("train", "heldout")),
-            count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),
+            option(
+                "--split", "split to show (default: train)", "train", choices=("train", "heldout")
+            ),
+            count("--seed", "seed of the choice (default 0)", 0, 0, 2**64 - 1),
             count("--count", "number of excerpts (default 5)", 5, le=10**5),
-            count("--length", "tokens of each (default 100)", 100, le=10**6),
+            count("--length", "tokens of an excerpt (default 100)", 100, le=10**6),
         ),
-        lazily("commands.corpus", "show_samples"),
+        lazily("commands.corpus:show_samples"),
         overrides=False,
     ),
     Command(
         "configure",
         "Write a configuration file that suits a corpus, this machine and the time available.",
         "xlnet-jax configure corpus --minutes=30 --output=config.py",
-        lazily("commands.configure", "configure"),
+        lazily("commands.configure:configure"),
         (
             option(
                 "corpus",
@@ -206,12 +211,12 @@ COMMANDS = (
             option("--output", "Python file to write (default: config.py)", "config.py"),
             option(
                 "--family",
-                "the model to configure (default: the --family of the corpus, or xlnet)",
+                "model family (default: the --family of the corpus, or xlnet)",
                 choices=tuple(MEMBERS),
             ),
             option(
                 "--objective",
-                "mdm: masked diffusion (default: the usual one of the family)",
+                "mdm: masked diffusion (default: the usual objective of the family)",
                 choices=("mdm",),
             ),
         ),
@@ -221,22 +226,22 @@ COMMANDS = (
         "train",
         "Pretrain, or resume, in a work directory.",
         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
-        lazily("commands.train", "train"),
+        lazily("commands.train:train"),
         (
             _CONFIG,
             option(
                 "--workdir",
-                "folder for checkpoints, metrics and manifest, also gs://",
+                "folder of checkpoints, metrics and manifest, also gs://",
                 required=True,
             ),
             option(
                 "--branch",
-                "start from the whole state of another run: a decay branch",
+                "start from the whole state of another run, as a decay branch",
                 metavar="RUN[@STEP]",
             ),
             *_STOPS,
         ),
-        lazily("commands.train", "show"),
+        lazily("commands.train:show"),
         stops=True,
         meets=True,
     ),
@@ -245,88 +250,85 @@ COMMANDS = (
         "Train a task on labelled examples from a pretrained model, or resume.",
         "xlnet-jax finetune --config=configs/finetune/sst2.py "
         "--config.checkpoint.init_from=run --workdir=sst2",
-        lazily("commands.finetune", "finetune"),
+        lazily("commands.finetune:finetune"),
         (
             _CONFIG,
             option(
                 "--workdir",
-                "new folder for checkpoints, scores and predictions, also gs://",
+                "folder of checkpoints, scores and predictions, also gs://",
                 required=True,
             ),
             count(
                 "--seeds",
-                "runs with different seeds, below the work directory (default 1)",
+                "runs with different seeds, in folders below (default 1)",
                 1,
                 le=1000,
             ),
             *_STOPS,
         ),
-        lazily("commands.train", "show"),
+        lazily("commands.train:show"),
         stops=True,
         meets=True,
     ),
     Command(
         "predict",
-        "Labels, scores, answers or vectors of texts, "
-        "from a fine-tuned model; one JSON object per line.",
+        "Predict labels, scores, answers or vectors of texts; one JSON object per line.",
         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
-        "Several texts of one example, such as a pair, are separated by a tab, "
-        "or are columns of an --input.",
-        lazily("commands.predict", "predict"),
+        "Tabs separate the texts of one example, such as a pair; an --input has them in columns.",
+        lazily("commands.predict:predict"),
         (
             option("texts", "examples", nargs="*", metavar="TEXT"),
             option(
                 "--input",
-                "more examples: a file as for training, another with one per line, or - for stdin",
+                "file of more examples, as for training or one per line, or - for stdin",
             ),
-            option("--skip_bad", "examples that cannot be used are no error", False),
+            option("--skip_bad", "do not fail because of unusable examples", False),
             *_CHECKPOINT,
             count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
-            *declared(Decoding, ("temperature", "top_k", "top_p", "seed")),
+            *declared_options(Decoding, ("temperature", "top_k", "top_p", "seed")),
         ),
         stops=True,
         meets=True,
     ),
     Command(
         "fill",
-        "Fill the gaps of texts with a permutation model; "
-        "one JSON object per line, or as text on a terminal.",
+        "Fill the gaps of texts; one JSON object per line, or text on a terminal.",
         "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' "
         "--order=confidence\n\n"
-        "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws; "
-        "--top=5 shows the five\n"
-        "best pieces for the only [MASK] of a text.",
-        lazily("commands.texts", "fill_shown"),
-        _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared(Fill)),
+        "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws;\n"
+        "--top=5 shows the five best pieces for the only [MASK] of a text.",
+        lazily("commands.texts:fill_shown"),
+        _texts(
+            "texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *declared_options(Fill)
+        ),
         stops=True,
     ),
     Command(
         "generate",
-        "Continue texts, from left to right or in any order; "
-        "one JSON object per line, or as text on a terminal.",
+        "Continue texts, in any order; one JSON object per line, or text on a terminal.",
         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-        lazily("commands.texts", "generate_shown"),
+        lazily("commands.texts:generate_shown"),
         _texts(
             "texts to continue",
             "",
             "texts",
-            option("--prompt", "such a text; repeatable", [], action="append"),
-            *declared(Generate),
+            option("--prompt", "text to continue; repeatable", [], action="append"),
+            *declared_options(Generate),
         ),
         stops=True,
     ),
     Command(
         "score",
-        "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
+        "Log-likelihood of texts, or of a part given the rest; one JSON object per line.",
         "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
         'echo \'{"before": "The ", "text": "end", "after": " of the war."}\' | '
         "xlnet-jax score --workdir=run --input=-",
-        lazily("commands.texts", "score"),
+        lazily("commands.texts:score"),
         _texts(
-            "texts of which nothing is given",
+            "texts to score, with nothing given",
             " (.jsonl: text, before, after)",
             "texts times orders",
-            *declared(Score),
+            *declared_options(Score),
         ),
         stops=True,
         meets=True,
@@ -335,21 +337,20 @@ COMMANDS = (
         "inspect",
         "Show one training example, or count parameters.",
         "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-        lazily("commands.inspect", "inspect"),
+        lazily("commands.inspect:inspect"),
         (
             option("--config", _FILE, dest="path"),
-            option("--workdir", "run or imported model, in place of --config"),
-            count("--step", "(default 0)", 0, 0),
-            count("--row", "(default 0)", 0, 0),
-            option("--output", "PNG of the content and the query mask"),
+            option("--workdir", "run or imported model, instead of --config"),
+            count("--step", "training step (default 0)", 0, 0),
+            count("--row", "row of the batch (default 0)", 0, 0),
+            option("--output", "PNG file for the content and query masks"),
             option("--parameters", "count parameters and tensors instead", False),
         ),
-        lazily("commands.inspect", "show"),
+        lazily("commands.inspect:show"),
     ),
     Command(
         "compile",
-        "Compile the training step for TPUs without having one: memory, "
-        "collectives, projected speed.",
+        "Compile the training step for absent TPUs: memory, collectives, projected speed.",
         "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16",
         _compile,
         (
@@ -360,57 +361,58 @@ COMMANDS = (
                 required=True,
             ),
             count("--slices", "equal slices, joined by a network (default 1)", 1),
-            count("--phase", "of a run with phases, counted from 0 (default 0)", 0, 0),
+            count("--phase", "phase of the run, from 0 (default 0)", 0, 0),
             option(
                 "--budget",
-                "search the largest batch per device that fits: many compilations",
+                "search the largest batch per device that fits, by many compilations",
                 False,
             ),
         ),
-        lazily("aot.report", "print_report"),
+        lazily("aot.report:print_report"),
     ),
     Command(
         "quickstart",
-        "The whole way on real prose in about five minutes.",
+        "Run all steps, from text to a trained model, in about five minutes.",
         "xlnet-jax quickstart --workdir=runs/quickstart",
-        lazily("commands.quickstart", "quickstart"),
+        lazily("commands.quickstart:quickstart"),
         (
-            option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
+            option(
+                "--workdir", "folder of all outputs (default: runs/quickstart)", "runs/quickstart"
+            ),
             option(
                 "--config",
-                "Python file, or name of one of ours (default: quickstart)",
+                "Python file or name of a packaged one (default: quickstart)",
                 "quickstart",
             ),
         ),
-        lazily("commands.quickstart", "show"),
+        lazily("commands.quickstart:show"),
     ),
     Command(
         "doctor",
-        "Check this machine before a launch: a line for each check; "
-        "exit code 2 if one would stop it.",
+        "Check this machine before a launch; exit code 2 if a check fails.",
         "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
-        lazily("commands.doctor", "doctor"),
+        lazily("commands.doctor:doctor"),
         (
-            option("--workdir", "of the run: rights and space"),
+            option("--workdir", "work directory, for rights and space"),
             option(
                 "--corpus",
                 "folder that `xlnet-jax prepare` wrote; several with commas",
                 metavar="DIR",
             ),
         ),
-        lazily("commands.doctor", "show"),
+        lazily("commands.doctor:show"),
         overrides=False,
     ),
     Command(
         "evaluate",
-        "Held-out loss; left to right, and with --factorization_order, also bits per character.",
+        "Held-out loss; left to right or with --factorization_order, also bits per character.",
         "xlnet-jax evaluate --workdir=run --json\n"
         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
-        lazily("commands.evaluate", "run"),
+        lazily("commands.evaluate:run"),
         (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
-            count("--blocks", "score only so many blocks, evenly spread (default: all)", ge=0),
+            count("--blocks", "number of blocks, evenly spread (default: all)", ge=0),
             count(
                 "--streams",
                 "left to right: rows of text, which start without memory (default: few)",
@@ -419,47 +421,47 @@ COMMANDS = (
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
             count(
                 "--clamp_len",
-                "left to right: clip relative distances to this (default: as in training)",
+                "left to right: bound on relative distances (default: as in training)",
                 ge=-1,
             ),
             option(
                 "--same_length",
-                "left to right: every query sees as many tokens as there are slots",
+                "left to right: each query sees as many tokens as memory slots",
                 False,
             ),
             option(
                 "--context",
-                "left to right: instead, the loss by the length of the context, and a plot",
+                "left to right: report and plot the loss by context length instead",
                 False,
             ),
             option(
                 "--against",
-                "with --context: the work directory of another model; repeatable",
+                "with --context: work directory of another model; repeatable",
                 [],
                 action="append",
                 metavar="DIR",
             ),
             option(
                 "--factorization_order",
-                "permutation model: targets of this order distribution (default: as in training)",
+                "permutation model: order distribution of the targets (default: as in training)",
                 choices=("spans", "uniform", "left_within"),
             ),
             option(
                 "--target_share",
-                "permutation model: instead, joint likelihoods of windows with this share "
-                "unknown, by order",
+                "permutation model: report joint likelihoods of windows with this share unknown "
+                "instead",
                 type=float,
                 metavar="SHARE",
             ),
             count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
             count(
                 "--windows",
-                "with --target_share: windows of each corpus, 0 = all (default 64)",
+                "with --target_share: windows per corpus, 0 = all (default 64)",
                 ge=0,
             ),
             option(
                 "--sliding",
-                "for vanilla: predict every token from the full window before it (slow)",
+                "vanilla: predict each token from the full window before it (slow)",
                 False,
             ),
         ),
@@ -468,38 +470,35 @@ COMMANDS = (
     ),
     Command(
         "compare",
-        "Train several configurations with several seeds, "
-        "score all by one estimator, and write a page.",
+        "Train configurations with several seeds, score all alike, and write a page.",
         "xlnet-jax compare "
         "--configs=configs/compare/objectives/clm.py,configs/compare/objectives/plm_spans.py "
         "--corpus=corpus --workdir=compared",
-        lazily("commands.compare", "compare"),
+        lazily("commands.compare:compare"),
         (
             option(
                 "--configs",
-                "Python files, separated by commas; the first sets the budget",
+                "Python files, with commas; the first sets the budget",
                 required=True,
                 metavar="FILE,...",
             ),
             option(
                 "--corpus", "folder that `xlnet-jax prepare` wrote", required=True, metavar="DIR"
             ),
-            option(
-                "--workdir", "folder of all runs, and of compare.json and page.html", required=True
-            ),
+            option("--workdir", "folder of all runs, compare.json and page.html", required=True),
             count(
                 "--seeds",
-                "runs of each configuration (default 5); with fewer nothing is claimed",
+                "runs of each configuration; fewer than 5 claim nothing (default 5)",
                 5,
                 le=1000,
             ),
             option(
                 "--equal",
-                "what all spend as much of in training: flops (default) or tokens",
+                "equal budget of training: flops (default) or tokens",
                 "flops",
                 choices=("flops", "tokens"),
             ),
-            option("--only", "do this run alone, as a job of a cluster", metavar="NAME:SEED"),
+            option("--only", "the only run to do, as a job of a cluster", metavar="NAME:SEED"),
             count("--windows", "windows of held-out text (default 32)", 32, le=10**6),
             count(
                 "--length",
@@ -510,35 +509,37 @@ COMMANDS = (
             count("--orders", "random orders for half of a window (default 2)", 2, le=MOST_ORDERS),
             option(
                 "--finetune",
-                "files of tasks, separated by commas, that every run is then fine-tuned on",
+                "task files, with commas, on which each run is fine-tuned",
                 metavar="FILE,...",
             ),
         ),
-        lazily("commands.compare", "show"),
+        lazily("commands.compare:show"),
         stops=True,
     ),
     Command(
         "report",
-        "Write one HTML page about runs, also of one that is going on.",
+        "Write an HTML page about runs, even unfinished ones.",
         "xlnet-jax report runs/quickstart/run --output=report.html",
-        lazily("commands.report", "report"),
+        lazily("commands.report:report"),
         (
-            option("workdirs", "of training runs, also gs://", nargs="*", metavar="WORKDIR"),
+            option(
+                "workdirs", "work directories of runs, also gs://", nargs="*", metavar="WORKDIR"
+            ),
             option("--output", "file to write (default: report.html)", "report.html"),
         ),
-        lazily("commands.report", "show"),
+        lazily("commands.report:show"),
         overrides=False,
     ),
     Command(
         "export",
         "Write a checkpoint for another library.",
         "xlnet-jax export --workdir=run --format=huggingface --output=exported",
-        lazily("commands.export", "export"),
+        lazily("commands.export:export"),
         (
             *_CHECKPOINT,
             option(
                 "--format",
-                "orbax: the parameters alone (default: huggingface)",
+                "orbax: parameters only (default: huggingface)",
                 "huggingface",
                 choices=("huggingface", "orbax"),
             ),
@@ -546,13 +547,13 @@ COMMANDS = (
             option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
             count(
                 "--average",
-                "mean of so many saves, that one and those before it (default 1)",
+                "mean of so many saves, up to that checkpoint (default 1)",
                 1,
                 le=1000,
             ),
             count(
                 "--shard_bytes",
-                "largest file of weights in a Hugging Face folder (default: 5 GB)",
+                "largest weight file of a Hugging Face folder (default: 5 GB)",
                 5 * 10**9,
                 le=2**63 - 1,
             ),
@@ -560,20 +561,20 @@ COMMANDS = (
     ),
     Command(
         "import",
-        "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
+        "Make a work directory from a model of Hugging Face, TensorFlow or Orbax.",
         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
-        "--config.KEY=VALUE sets what the source does not: memory, segment length, dropout.",
-        lazily("commands.import_", "import_"),
+        "--config.KEY=VALUE sets keys that the source lacks: memory, segment length, dropout.",
+        lazily("commands.import_:import_"),
         (
             option(
                 "source",
-                "folder, or the common part of the names of a TensorFlow checkpoint's files",
+                "folder, or common prefix of the files of a TensorFlow checkpoint",
             ),
             option("--workdir", "new folder, also gs://", required=True),
             option(
                 "--tokenizer",
-                "file of a tokenizer (default: the one beside the parameters), or the symbols of a "
-                "Transformer-XL, one a line",
+                "tokenizer file (default: beside the parameters), or symbols of a Transformer-XL, "
+                "one per line",
             ),
         ),
     ),

@@ -16,19 +16,18 @@ from typing import Any
 
 SUMMARY_LENGTH = 400
 LARGEST_INT = 2**31 - 1
-"""Of every whole number without a bound of its own: steps, rows and positions are int32 on the
-device.
+"""Bound of whole numbers without another bound: steps, rows and positions are int32 on the device.
 """
 
 
 class XLNetError(Exception):
-    """Base of the errors that end the program with one clear line instead of a traceback."""
+    """Base of errors that end the program with one line instead of a traceback."""
 
     exit_code = 1
     details: Mapping[str, Any] = {}
-    """With `--json`, added to the object of the error."""
+    """Further keys of the error's object with `--json`."""
     results: Sequence[Mapping[str, Any]] = ()
-    """What could be computed: printed before the error, one JSON object per line."""
+    """Results computed before the error, printed first, one JSON object per line."""
 
 
 class BadInput(XLNetError):
@@ -38,7 +37,7 @@ class BadInput(XLNetError):
 
 
 class Diverged(XLNetError):
-    """Too many non-finite steps in a row; the newest checkpoint is from before them."""
+    """Too many consecutive non-finite steps; the newest checkpoint is older."""
 
     exit_code = 3
 
@@ -56,20 +55,20 @@ class Interrupted(XLNetError):
 
 
 def error_of(code: int, line: str) -> XLNetError:
-    """The error that ends the program with this exit code, such as that of another process."""
+    """The error with this exit code, for example of another process."""
     kinds = (BadInput, Diverged, RestartMe, Interrupted)
     return next((kind for kind in kinds if kind.exit_code == code), XLNetError)(line)
 
 
 class Stopped(Exception):
-    """A signal came, where the state can be saved; the text says which, and to which process. See
+    """A signal came while the state can be saved; the text names signal and process. See
     `run.signals`.
     """
 
 
 def check_link(name: str, path: str) -> None:
-    """Raises BadInput, which names the option, if a path on disk or a folder above it is a symbolic
-    link to nothing.
+    """Raises BadInput, naming the option, if a path on disk or a folder above it links to
+    nothing.
     """
     above = path.rstrip("/")
     while above and not os.path.exists(above):
@@ -92,9 +91,9 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def summary(error: BaseException) -> str:
     """One line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
 
-    An error that quotes its cause says more than the cause, and our own errors are meant for
-    people: both end the search. The type is named only if there is no text. The caller adds the
-    file of an OSError.
+    The search ends at an error that quotes its cause, which says more, and at an error of ours,
+    which is written for people. An error without text gives its type. The caller adds the file of
+    an OSError.
     """
     best = ""
     for cause in causes(error):

@@ -1,5 +1,5 @@
-"""What a configuration key is: a field with its documentation, its rule on resume, and the values
-that it may have.
+"""Declares configuration keys: dataclass fields with documentation, allowed values and a rule on
+resume.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from xlnet_jax.messages import suggest
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
-Rule = tuple[str, bool, str]
-"""Key, whether its value is good beside the values of other keys, and the message if it is not."""
+Rule = tuple[str, object, str]
+"""Key, a truth value (whether the key agrees with other keys), and the message if it is false."""
 
 _BOUNDS = {
     "at least": operator.ge,
@@ -24,56 +24,59 @@ _BOUNDS = {
     "at most": operator.le,
     "below": operator.lt,
 }
+_ENDS = {"[": "at least", "(": "above", "]": "at most", ")": "below"}
+"""Names of the bounds by the ends of an interval."""
 
 
 def key(
     default: Any,
     doc: str,
+    values: str = "",
     resume: str = FROZEN,
-    choices: str = "",
     *,
-    ge: float = 0,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
     special: dict[int, str] | None = None,
     of_run: bool = False,
     phased: bool = False,
 ) -> Any:
-    """A dataclass field with all that is known of a key.
+    """A dataclass field with the documentation and the rules of a key.
 
     A key of `model` is architecture, which parameters bring with them to another run, unless it is
     free or `of_run`.
 
     Args:
+      values: of a string, the allowed words, separated by spaces, or "" for any text; of a number,
+        its interval, such as `(0, 1]`, or "" for `[0, inf)`. Upper ends are far above any run, and
+        below the size at which a typing error takes all memory, or an hour, before it fails; a
+        whole number without an upper end is at most `LARGEST_INT`.
       resume: `FROZEN`, `ELASTIC` or `FREE`.
-      choices: the allowed values of a string, separated by spaces; empty = any.
-      ge, gt, le, lt: bounds of a number: at least, above, at most, below. The upper ones are far
-        above any run, and below the size at which a typing error takes all memory, or an hour,
-        before it fails.
+      special: numbers outside the interval with a meaning: `{-1: "off"}`.
       phased: whether a phase of a run may have its own value; see `config.phases`.
-      special: numbers outside the bounds that have a meaning of their own: `{-1: "off"}`.
     """
-    if type(default) is int and le is lt is None:
-        le = LARGEST_INT
-    bounds = {"at least": ge if gt is None else None, "above": gt, "at most": le, "below": lt}
+    is_text = isinstance(default, str | bool)
     metadata = {
         "doc": doc,
         "resume": resume,
-        "choices": tuple(choices.split()),
+        "choices": tuple(values.split()) if is_text else (),
+        "bounds": {} if is_text else _bounds(values or "[0, inf)", type(default) is int),
         "special": special or {},
         "of_run": of_run,
         "phased": phased,
-        "bounds": {}
-        if isinstance(default, str | bool)
-        else {k: v for k, v in bounds.items() if v is not None},
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _bounds(interval: str, whole: bool) -> dict[str, int]:
+    """The ends of an interval of whole or real numbers, by the names of `_BOUNDS`."""
+    least, most = interval[1:-1].split(", ")
+    bounds = {_ENDS[interval[0]]: int(least)}
+    if most != "inf":
+        return bounds | {_ENDS[interval[-1]]: int(most)}
+    return bounds | ({"at most": LARGEST_INT} if whole else {})
+
+
 def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value: `must be of type int`; "" if it is. Whole numbers are
-    real ones too.
+    """The end of a message about a value of a wrong type, `must be of type int`; "" for the right
+    type. A real number may be a whole one.
     """
     kind = type(field.default)
     return (
@@ -83,9 +86,9 @@ def mistyped(field: dataclasses.Field[Any], value: Any) -> str:
     )
 
 
-def allowed(field: dataclasses.Field[Any], bounds: dict[str, float]) -> str:
-    """The numbers that a key takes by some of its bounds: `-1 (off) or at least 1 and at most 16`;
-    "" = any.
+def allowed(field: dataclasses.Field[Any], bounds: dict[str, int]) -> str:
+    """The allowed numbers by some of the bounds: `-1 (off) or at least 1 and at most 16`; "" = any
+    number.
     """
     special = [f"{value} ({meaning})" for value, meaning in field.metadata["special"].items()]
     limits = " and ".join(f"{name} {bound:,}" for name, bound in bounds.items())
@@ -93,10 +96,11 @@ def allowed(field: dataclasses.Field[Any], bounds: dict[str, float]) -> str:
 
 
 def mistake(field: dataclasses.Field[Any], value: Any) -> str:
-    """The end of a message about a value of the right type: `must be at least 1`; "" if it is
-    allowed.
+    """The end of a message about a value of the right type that is not allowed, `must be at least
+    1`; "" for an allowed value.
     """
-    choices, bounds = field.metadata["choices"], field.metadata["bounds"]
+    choices = field.metadata["choices"]
+    bounds = field.metadata["bounds"]
     if choices and value not in choices:
         return f"is not one of {', '.join(choices)}{suggest(str(value), choices)}"
     if isinstance(value, float) and not math.isfinite(value):
@@ -107,18 +111,16 @@ def mistake(field: dataclasses.Field[Any], value: Any) -> str:
     return f"must be {allowed(field, broken)}" if broken else ""
 
 
-def numbers(text: str, kind: type) -> list[Any]:
-    """The numbers of a text with commas; if one of its words is none, a NaN, which no rule
-    allows.
-    """
+def split_numbers(text: str, kind: type) -> list[Any]:
+    """The numbers in a text with commas; [NaN], which no rule allows, if a word is no number."""
     try:
         return [kind(word) for word in text.split(",")] if text else []
     except ValueError:
         return [math.nan]
 
 
-def split(text: str) -> list[str]:
-    """The names in a text with commas, or in a list of JSON. Raises BadInput for a broken one."""
+def split_names(text: str) -> list[str]:
+    """The names in a text with commas or in a JSON list. Raises BadInput for a broken list."""
     if not text.startswith('["'):
         return [name.strip() for name in text.split(",")] if text else []
     try:
@@ -129,13 +131,8 @@ def split(text: str) -> list[str]:
         ) from error
 
 
-def joined(names: list[str]) -> str:
-    """The text of which `split` reads these names: a list of JSON if commas do not do."""
+def join_names(names: list[str]) -> str:
+    """The text that `split_names` reads: names with commas, or a JSON list if a name has one."""
     text = ",".join(names)
     plain = [name.strip() for name in text.split(",")] == names and not text.startswith('["')
     return text if plain else json.dumps(names, ensure_ascii=False)
-
-
-def divides(part: int, whole: int) -> bool:
-    """Whether a number is a multiple of another; a part below 1 is against its own bound."""
-    return part < 1 or whole % part == 0

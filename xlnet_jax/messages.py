@@ -1,6 +1,4 @@
-"""Output for people and scripts: the line and the JSON object of an error, durations, safe text, a
-bar.
-"""
+"""Output for people and scripts: lines and JSON objects of errors, durations, safe text, a bar."""
 
 from __future__ import annotations
 
@@ -22,16 +20,16 @@ _JOINERS = "\u200c\u200d"
 
 @dataclasses.dataclass
 class Reporting:
-    """How this process reports errors; the command line and a run set it."""
+    """How this process reports errors, set by the command line and a run."""
 
     json: bool = False
-    """Results and errors are JSON on stdout."""
+    """Whether results and errors are JSON on stdout."""
     command: str = ""
-    """That of the command line; empty in a library."""
+    """Name of the command; empty in a library."""
     name: str = "xlnet-jax"
-    """What `end` prints."""
+    """Name of the program that `end` prints."""
     others: Callable[[int, str], None] | None = None
-    """Informs the other processes of a run: called with the exit code and the line of an error."""
+    """Called with exit code and line of an error, to inform the other processes of a run."""
 
 
 output = Reporting()
@@ -39,10 +37,8 @@ output = Reporting()
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
     """Sets `Reporting.others`, and the number of this process, which `end` prints."""
-    output.name, output.others = (
-        "xlnet-jax" if process is None else f"xlnet-jax, process {process}",
-        others,
-    )
+    output.name = "xlnet-jax" if process is None else f"xlnet-jax, process {process}"
+    output.others = others
 
 
 def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> int:
@@ -57,7 +53,7 @@ def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = No
     if output.json:
         # Another thread may end the process with its own error: stdout gets one object only.
         output.json = False
-        # stdout may be closed; stderr has the line.
+        # stdout may be closed; the line is on stderr.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code, **(details or {})}), flush=True)
     if output.others:
@@ -76,9 +72,7 @@ def end(code: int, line: str) -> NoReturn:
 
 
 def printable(text: str) -> str:
-    """Text that cannot control a terminal: other characters are escaped, such as `\\x1b` and
-    `\\n`.
-    """
+    """The text with control characters, such as `\\x1b` and `\\n`, escaped for a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -88,32 +82,30 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """`printable`, of each line."""
+    """Applies `printable` to each line."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def suggest(word: str, choices: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about a word that is no choice, `. Did you mean 'train'?`, with its
-    prefix; else empty.
+    """The end of a message about an unknown word, `. Did you mean 'train'?`, with the `prefix`
+    before the choice; empty if no choice is near.
     """
     near = difflib.get_close_matches(word, sorted(choices), n=1)
     return f". Did you mean {prefix + near[0]!r}?" if near else ""
 
 
 def suggest_file(path: str) -> str:
-    """`suggest` for a path where nothing is: another name in the same folder. Empty for one where
-    something is.
-    """
+    """`suggest` for a missing path: another name in the same folder. Empty for an existing path."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
         names = [] if os.path.lexists(path) else os.listdir(folder or ".")
-    except (OSError, ValueError):  # the folder is not there either, or it is an address
+    except (OSError, ValueError):  # the folder is missing too, or an address
         return ""
     return suggest(name, names, os.path.join(folder, ""))
 
 
 def how_to_install(extra: str) -> str:
-    """For messages: the command of the README."""
+    """The end of a message: the command that installs an extra."""
     return (
         f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
     )
@@ -137,8 +129,8 @@ def quantity(number: int, noun: str) -> str:
 
 
 def print_lines(values: dict[str, Any], prefix: str = "") -> None:
-    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`. None
-    has no line.
+    """Prints `name value` lines, such as `splits.train.tokens 5000`, without None; seconds are
+    shown as `1 h 02 min`.
     """
     for name, value in values.items():
         if value is None:
@@ -153,8 +145,8 @@ def print_lines(values: dict[str, Any], prefix: str = "") -> None:
 
 
 class Log(logging.StreamHandler):
-    """Writes to `sys.stderr` as it is now: while a bar is shown, rich's, which puts whole lines
-    above the bar.
+    """Writes to the current `sys.stderr`; while a bar is shown, rich's stream puts lines above the
+    bar.
     """
 
     stream: Any = property(lambda self: sys.stderr, lambda self, at_the_start: None)
@@ -163,10 +155,9 @@ class Log(logging.StreamHandler):
 def progress_bar(
     what: str, total: int, done: int = 0, note: str = "", transient: bool = True
 ) -> Progress:
-    """A bar on stderr for several things, with a task of its own; off where stderr is no terminal
-    that can show one.
+    """A bar on stderr with one task, off for a single thing or if stderr is not a capable terminal.
 
-    A `note` stands behind the counts; a `transient` bar is gone at the end.
+    A `note` follows the counts; a `transient` bar vanishes at the end.
     """
     # Not at the top: the command line and data workers must start fast.
     from rich import console
@@ -182,8 +173,7 @@ def progress_bar(
     )
     screen = console.Console(file=cast(IO[str], _Terminal()))
     off = total < 2 or not sys.stderr.isatty() or screen.is_dumb_terminal
-    # Lines for stderr, and for a stdout on the same screen, are printed above the bar; one in a
-    # file stays there.
+    # Lines for stderr, and for a stdout on the same screen, are printed above the bar.
     bar = rich.Progress(
         *columns,
         console=screen,
@@ -197,9 +187,7 @@ def progress_bar(
 
 
 class _Terminal:
-    """stderr, which may close while the program writes to it: no work ends because no one sees its
-    bar.
-    """
+    """stderr without errors: work goes on if stderr closes and nobody sees the bar."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr

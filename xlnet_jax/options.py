@@ -1,4 +1,4 @@
-"""What a command of the command line is: its options, their checks, and the call of its function.
+"""Commands of the command line: options, their checks, and the call of a function.
 
 Nothing here imports JAX until a command runs: `--help` answers at once, and an error in a
 configuration is reported before any device is used.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,16 +21,16 @@ from xlnet_jax.messages import print_lines, suggest
 
 
 class Option(NamedTuple):
-    """An option of a command, or a word without a name: the arguments of `add_argument`."""
+    """An option or a positional word of a command: the arguments of `add_argument`."""
 
     name: str
     keywords: dict[str, Any]
     field: Any = None
-    """With the bounds of a number; see `keys.key`."""
+    """Field of `keys.key` with the bounds of a number."""
 
     def check(self, value: Any) -> None:
-        """Raises BadInput for a number out of range, and for an empty text where the default is
-        another.
+        """Raises BadInput for a number out of range, and for an empty text that is not the
+        default.
         """
         if isinstance(value, str):
             if not value and self.keywords.get("default") != "":
@@ -43,20 +43,16 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One command.
+    """A command.
 
-    Attributes:
-      name: `train`, or `corpus info` for a command below another.
-      help, example: a sentence, and a command that works; more lines may follow.
-      run: takes the options as keywords and returns the result: with `--json` it is printed as one
-        object; a list is always printed as one object per line. An option `config` is the file's
-        name on the command line and the loaded `Config` here.
-      options: all commands also have `--json`.
-      show: prints the result without `--json`.
-      overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
-        takes them as `overrides`.
-      stops: whether a signal ends it with exit code 42, as from a run that can be resumed.
-      meets: whether all processes of a run call it, and wait for each other.
+    Attributes: name: `train`, or `corpus info` in a group. help, example: a sentence, and a working
+    command line; more lines may follow. run: takes the options as keywords and returns the result:
+    `--json` prints it as one object, and a list is always printed as one object per line. The
+    option `config`, a file's name, arrives as the loaded `Config`. options: options beside
+    `--json`, which all commands have. show: prints the result without `--json`. overrides: whether
+    `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
+    `overrides`. stops: whether a signal ends the command with exit code 42, as if it could be
+    resumed. meets: whether all processes of a run call the command and wait for each other.
     """
 
     name: str
@@ -71,41 +67,41 @@ class Command(NamedTuple):
 
 
 def call(command: Command, options: dict[str, Any], overrides: list[str]) -> Any:
-    """Checks the options, loads the configuration and runs the command. Raises the errors of all
-    three.
+    """Checks the options, loads the configuration and runs the command; raises the errors of
+    each.
     """
     config = None
 
     def announce(code: int, line: str) -> None:
-        lazily("distributed.processes", "announce")(config, overrides, code, line)
+        lazily("distributed.processes:announce")(config, overrides, code, line)
 
     messages.output.command = command.name
     messages.inform(announce if command.meets else None)
     for word in overrides:
         if not (command.overrides and word.startswith("--config.")):
-            raise BadInput(unknown(command, word))
+            raise BadInput(unknown_word(command, word))
     for option in command.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the command, which take seconds.
-    with lazily("run.signals", "stop_request")() if command.stops else contextlib.nullcontext():
+    with lazily("run.signals:stop_request")() if command.stops else contextlib.nullcontext():
         if "config" in options:
             if given := options["config"]:
                 config = configs.load(given, overrides)
-            elif lazily("run.workdir", "read_config")(where := options["workdir"]) is None:
+            elif lazily("run.workdir:read_config")(where := options["workdir"]) is None:
                 raise BadInput(
                     f"--workdir={where} holds no run that could be resumed; "
-                    "give the --config of a new one"
+                    "give the --config of a new run"
                 )
             else:
-                config = lazily("run.workdir", "load_config")(where, overrides)
+                config = lazily("run.workdir:load_config")(where, overrides)
             options = options | {"config": config}
         elif command.overrides:
             options = options | {"overrides": overrides}
         return command.run(**options)
 
 
-def unknown(command: Command, word: str) -> str:
-    """The message about a word that the command does not know."""
+def unknown_word(command: Command, word: str) -> str:
+    """The message about an unknown word of a command."""
     if not word.startswith("--"):
         together = any(option.keywords.get("nargs") == "*" for option in command.options)
         return (
@@ -123,16 +119,14 @@ def unknown(command: Command, word: str) -> str:
     return f"unknown option {word!r}{near or '; see --help'}"
 
 
-def lazily(module: str, function: str) -> Callable[..., Any]:
-    """A function of the package that is imported when it is called."""
-    return lambda *args, **options: getattr(
-        importlib.import_module(f"xlnet_jax.{module}"), function
-    )(*args, **options)
+def lazily(name: str) -> Callable[..., Any]:
+    """A function of the package, such as `run.workdir:read_config`, imported when it is called."""
+    return lambda *args, **options: pkgutil.resolve_name(f"xlnet_jax.{name}")(*args, **options)
 
 
 def option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
-    """An option of the type of its default; False makes a flag, `type` is for an option without a
-    default.
+    """An option with the type of its default; False makes a flag, and without default `more` has
+    the `type`.
     """
     if default is False:
         return Option(name, {"help": help, "action": "store_true"})
@@ -144,11 +138,11 @@ def count(
     name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT
 ) -> Option:
     """An option that is a whole number from `ge` to `le`."""
-    return option(name, help, default, key(ge, help, ge=ge, le=le), type=int)
+    return option(name, help, default, key(0, help, f"[{ge}, {le}]"), type=int)
 
 
-def declared(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
-    """The options that a declaration has, or `only` some."""
+def declared_options(options: type[Options], only: Sequence[str] = ()) -> tuple[Option, ...]:
+    """The options of a declaration, or `only` some."""
     return tuple(
         option(
             f"--{field.name}",

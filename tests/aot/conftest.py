@@ -14,7 +14,7 @@ from xlnet_jax.aot.topology import prepare_environment
 # Before libtpu is loaded. JAX is there already.
 prepare_environment()
 jax.config.update("jax_enable_compilation_cache", False)
-SCHEDULES = schedule.prepare()
+SCHEDULES = schedule.request_schedules()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from xlnet_jax.aot import cost_model, hlo, schedule
-from xlnet_jax.aot.topology import check, describe
+from xlnet_jax.aot.topology import check_topology, describe
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.distributed.mesh import make_mesh
 
@@ -215,7 +215,7 @@ def bounds(c):
     """The account of one training step of the compiled program; parameters are split over all
     chips.
     """
-    schedule.prepare()
+    schedule.request_schedules()
     topology = describe(c.topology)
     mesh = make_mesh(MeshConfig(data=1, fsdp=topology.chips), topology.devices)
     optimizer = optax.chain(
@@ -259,7 +259,7 @@ def account_of(executable, schedules, chip, axes, devices, at_peak):
         np.array([device.coords for device in devices]),
     )
     counted = cost_model.CostModel(
-        program, cost_model.completed(program, schedules), chip, axes, places, 1
+        program, cost_model.complete_schedules(program, schedules), chip, axes, places, 1
     )
     return counted.result(1, at_peak)
 
@@ -284,9 +284,12 @@ def test_a_product_of_matrices_takes_little_more_than_at_the_published_peak(
     """An account that does not count delays, or products in full, says less on v3, v5e, v5p and
     TPU7x.
     """
-    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < check(name).jaxlib:
+    if (
+        tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
+        < check_topology(name).jaxlib
+    ):
         pytest.skip("this jaxlib does not read it")
-    schedule.prepare()
+    schedule.request_schedules()
     topology = describe(name)
     whole = jax.ShapeDtypeStruct(
         2 * (size,), jnp.bfloat16, sharding=SingleDeviceSharding(topology.devices[0])

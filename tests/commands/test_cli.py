@@ -93,7 +93,7 @@ def test_a_run_is_resumed_by_its_work_directory_alone(left, tmp_path, capsys):
         line = capsys.readouterr().err
         assert line == (
             f"xlnet-jax {command}: --workdir={tmp_path}/new holds no run that could be resumed; "
-            "give the --config of a new one\n"
+            "give the --config of a new run\n"
         )
 
 
@@ -409,7 +409,7 @@ def caused(error, by):
             OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
             2,
             "Too many open files; raise the limit of open "
-            "files (`ulimit -n`, or that of the container or service)",
+            "files (`ulimit -n`, or the limit of the container or service)",
         ),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_phase_is_compiled_with_the_schedule_of_the_whole_run(monkeypatch):
     steps.
     """
     for name, stand_in in {
-        "check": lambda *_: None,
+        "check_topology": lambda *_: None,
         "check_readable": lambda *_: None,
         "describe": lambda *_: None,
         "attempt": lambda recipe, _: SimpleNamespace(fits=True, recipe=recipe),
@@ -294,7 +294,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
         importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name)
     )
     with pytest.raises(BadInput, match=r"pip install .* '\.\[tpu\]'"):
-        topology.check("v5e:2x2")
+        topology.check_topology("v5e:2x2")
 
 
 def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
@@ -422,7 +422,7 @@ def test_a_schedule_counts_delays_and_how_long_products_keep_a_unit_busy(kind, c
 def test_schedules_are_collected_by_operation_and_removed(tmp_path, monkeypatch):
     """Of the folder of the user's flags, which come first, nothing is read or removed."""
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
-    folder = schedule.prepare()
+    folder = schedule.request_schedules()
     with schedule.collected() as found:
         for name in ("17-fusion.2-02", "18-xlnet_attention_forward.3-02"):
             (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
@@ -437,7 +437,7 @@ def test_schedules_are_collected_by_operation_and_removed(tmp_path, monkeypatch)
         "xlnet_attention_forward.3": schedule.parse(BUNDLES, UNITS),
     }
     assert not folder.exists() and tmp_path.exists()
-    assert schedule.prepare() == folder, "libtpu reads the flags only once"
+    assert schedule.request_schedules() == folder, "libtpu reads the flags only once"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
     with schedule.collected() as none:
         pass

@@ -24,7 +24,7 @@ def result(text, schedules=None, blocks=1, steps=1):
         name: each if isinstance(each, Schedule) else Schedule(each)
         for name, each in (schedules or {}).items()
     }
-    known = cost_model.completed(program, known)
+    known = cost_model.complete_schedules(program, known)
     found = cost_model.CostModel(
         program, known, CHIP, {"data": 2}, np.arange(2)[:, None], blocks
     ).result(steps, 1.0)

@@ -160,7 +160,7 @@ def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
             "gpt2",
             {"finetune": {"task": "regression", "train": "x"}},
             (
-                "finetune.task=regression needs a CLS, which model.architecture=gpt2 has not; use "
+                "finetune.task=regression needs a CLS, which model.architecture=gpt2 lacks; use "
                 "one of classification, multi_label_classification, text_to_text"
             ),
         ),

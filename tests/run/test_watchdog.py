@@ -163,9 +163,9 @@ def test_time_is_counted_once_and_over_restarts(monkeypatch):
     assert seconds == pytest.approx(expected | {"restarts": 50})
     assert sum(seconds.values()) == pytest.approx(clock[0] - 70 - 100)
     assert goodput.summary(second)["goodput"] == pytest.approx(61.5 / sum(seconds.values()))
-    assert "training 61.5 s" in goodput.described(
+    assert "training 61.5 s" in goodput.time_line(
         second
-    ) and "lost: restarts 50.0 s" in goodput.described(second)
+    ) and "lost: restarts 50.0 s" in goodput.time_line(second)
     # After an end in order nothing was waiting.
     account = Goodput()
     account.resume_from([second | {"ended": True}])

@@ -97,13 +97,13 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
         (
             "optimizer.clipp",
             1,
-            "use the version that wrote it; this one has no config key 'optimizer.clipp'. Did you "
-            "mean 'optimizer.clip'?",
+            "use the version that wrote it; this version has no config key 'optimizer.clipp'. "
+            "Did you mean 'optimizer.clip'?",
         ),
         (
             "watchdog.sdc_every",
             0,
-            "use the version that wrote it; this one has no config key 'watchdog.sdc_every'",
+            "use the version that wrote it; this version has no config key 'watchdog.sdc_every'",
         ),
         ("finetune.task", "tokens", "finetune.task='tokens' is not one of none, classification, "),
     ],

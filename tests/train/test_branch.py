@@ -171,7 +171,7 @@ REFUSED = [
     (
         "{parent}@6",
         {"phases": ({"steps": 4}, {"steps": 6})},
-        "one that is over must stay as it was",
+        "a phase that is over must not change",
     ),
 ]
 

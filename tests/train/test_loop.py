@@ -499,7 +499,8 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "xlnet_jax"):
         patch.setitem(sys.modules, "matplotlib.figure", None)
         assert (
-            progress.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
+            progress.draw_losses(workdir, result["heldout_loss"], result["unigram_cross_entropy"])
+            is None
         )
     assert (
         sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1

@@ -411,7 +411,7 @@ def test_an_override_names_a_phase_and_steps_are_their_sum():
         ("--config.phases[1].data=9", "no config key 'data'"),
         (
             "--config.phases[1]=9",
-            "the configuration has 2 phases, counted from 0; write a key of one as",
+            "the configuration has 2 phases, counted from 0; write a key of a phase as",
         ),
         ("--config.phases[\N{ARABIC-INDIC DIGIT ONE}].steps=9", "the configuration has 2 phases"),
         (f"--config.phases[{'9' * 5000}].steps=9", "the configuration has 2 phases"),
@@ -490,7 +490,7 @@ def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
 @pytest.mark.slow
 def test_phases_that_are_over_must_stay(whole, pytestconfig):
     other = ({"steps": 6}, *PHASES[1:])
-    with pytest.raises(BadInput, match="one that is over must stay as it was"):
+    with pytest.raises(BadInput, match="a phase that is over must not change"):
         train(settings(pytestconfig, other), str(whole))
 
 

@@ -1,7 +1,6 @@
-"""Compiles one training dispatch for devices that are not here: whether it fits, its memory, the
-text of the program.
+"""Compiles one training dispatch for absent devices: its memory, whether it fits, its text.
 
-The step is the one of `train`, from the same `build_step`; nothing is executed.
+The step is the step of `train`, from the same `build_step`; nothing is executed.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ class Trial:
     """None if it did not compile."""
     executable: Any = None
     schedules: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
-    """Of the operations, by the name of their instruction."""
+    """Schedules of the operations by the name of their instruction."""
     zero1: dict[str, float] | None = None
     """`meshes.split_share` of parameters and optimizer; None without ZeRO-1."""
 
     @property
     def config(self) -> Config:
-        """Of the recipe."""
+        """Configuration of the recipe."""
         return self.recipe.config
 
     @property
@@ -68,13 +67,14 @@ def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
 
 
 def attempt(recipe: Recipe, topology: Topology) -> Trial:
-    """Compiles once. A program that is too large for the HBM also gives a Trial; other errors are
-    raised.
+    """Compiles once. A program too large for the HBM gives a Trial without executable; other errors
+    are raised.
     """
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
-    arguments, zero1 = argument_bytes(built), None
+    arguments = argument_bytes(built)
+    zero1 = None
     if recipe.config.mesh.zero1 or mesh.shape["fsdp"] > 1:
         share, whole = meshes.split_share(
             (built.abstract_state.params, built.abstract_state.opt_state)
@@ -84,37 +84,29 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         with refusals(recipe.config.train.compiler_options), schedule.collected() as schedules:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        required, available = out_of_memory(str(error))
-        required += sum(arguments.values())  # the compiler reports the size of the temporaries only
-        return Trial(
-            recipe, mesh, arguments, time.monotonic() - began, required, available, zero1=zero1
+        compiled, temp, schedules = None, None, {}
+        needed, available = out_of_memory(str(error))
+        needed += sum(arguments.values())  # the compiler reports the size of the temporaries only
+    else:
+        memory = compiled.memory_analysis()
+        available = topology.hbm_bytes
+        temp = memory.temp_size_in_bytes
+        needed = (
+            memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + temp
+            + memory.generated_code_size_in_bytes
         )
-    memory = compiled.memory_analysis()
-    needed = (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes
-        + memory.generated_code_size_in_bytes
-    )
-    seconds, temp = time.monotonic() - began, memory.temp_size_in_bytes
+    seconds = time.monotonic() - began
     return Trial(
-        recipe,
-        mesh,
-        arguments,
-        seconds,
-        needed,
-        topology.hbm_bytes,
-        temp,
-        compiled,
-        schedules,
-        zero1,
+        recipe, mesh, arguments, seconds, needed, available, temp, compiled, schedules, zero1
     )
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
-    """(bytes needed, bytes available) from the compiler's out-of-memory message. RuntimeError for
-    any other message.
+    """Bytes needed and available, from the compiler's out-of-memory message. RuntimeError for any
+    other message.
     """
     found = re.search(
         r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)\)?(?: "
@@ -123,12 +115,12 @@ def out_of_memory(message: str) -> tuple[int, int]:
     )
     if "RESOURCE_EXHAUSTED" not in message or not found:
         raise RuntimeError(f"the TPU compiler failed: {message}")
-    wanted, wanted_unit, there, there_unit = found.groups()
-    return int(float(wanted) * _UNITS[wanted_unit]), int(float(there) * _UNITS[there_unit])
+    wanted, wanted_unit, available, available_unit = found.groups()
+    return int(float(wanted) * _UNITS[wanted_unit]), int(float(available) * _UNITS[available_unit])
 
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
-    """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
+    """Bytes per device by group, from shapes and shardings, without the compiler's padding."""
     trees = built.abstract_state.split()
     groups = {
         "parameters": trees.pop("params"),

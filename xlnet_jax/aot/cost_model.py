@@ -1,12 +1,11 @@
-"""The time of a step from its scheduled program: what each operation needs of the core, of HBM and
-of the network.
+"""Bounds on the time of a step, from the work of each operation of its scheduled program.
 
-An operation takes at least the longest of its bundles or products at the clock, its bytes at the
-bandwidth of HBM, and its collective at the bandwidth of the network: its lower time. Its upper time
-is their sum, or the cycles that the compiler estimates if these are more: it knows of copies in
-small pieces. Operations follow each other. Only what has a start and a done in the program runs
-beside the work between them, with the bandwidth that this leaves. Bandwidths are the published
-ones; stalls and pauses between operations are in neither time.
+An operation works on the core (bundles or products at the clock), in HBM (bytes at its bandwidth)
+and on the network (its collective at the bandwidth). Its lower time is the longest of the three.
+Its upper time is their sum, or the compiler's estimate of cycles if that is more, because the
+compiler knows of copies in small pieces. Operations follow each other. Only an operation with a
+start and a done in the program runs beside the work between them, with the bandwidth left over.
+Bandwidths are published; neither time has stalls or pauses between operations.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from xlnet_jax.storage.files import Json
 CORE, HBM, ICI, DCN = range(4)
 _NETWORK = np.array([0, 0, 1, 1])
 _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
-"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of
-the array.
-"""
+"""Factors of ring traffic: a device of n sends factor * (n - 1) / n * bytes of the array."""
 
 
 @dataclasses.dataclass
@@ -36,34 +33,35 @@ class Cost:
 
     time: float = 0.0
     busy: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(4))
-    """Of work, by CORE, HBM, ICI and DCN."""
+    """Seconds of work by CORE, HBM, ICI and DCN."""
     hidden: float = 0.0
-    """Of the work of collectives, what other work runs beside."""
+    """Seconds of collectives beside other work."""
 
     def add(self, part: Cost, times: int = 1) -> None:
-        """`part` follows, so often."""
-        self.time, self.busy = self.time + times * part.time, self.busy + times * part.busy
+        """Appends `part`, so many times."""
+        self.time = self.time + times * part.time
+        self.busy = self.busy + times * part.busy
         self.hidden += times * part.hidden
 
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
-    """What the time of a program follows from."""
+    """A program with schedules, chip and mesh."""
 
     program: hlo.Program
     schedules: dict[str, Schedule]
-    """By the name of the instruction."""
+    """Schedules by the name of the instruction."""
     chip: Chip
     axes: dict[str, int]
     """Names and sizes of the mesh, in order."""
     places: np.ndarray
-    """Coordinates of the chip of each device in its torus, in the order of the mesh."""
+    """Torus coordinates of the chip of each device, in mesh order."""
     blocks: int
-    """The most turns that a loop in a kernel takes if their number depends on data."""
+    """Most turns of a kernel loop whose number of turns depends on data."""
 
     def result(self, steps: int, least: float) -> Json:
-        """The keys of docs/compile.md, for one of so many steps; `least` are its seconds at the
-        published peak.
+        """The keys of docs/compile.md per step of `steps` steps; `least` is the seconds of a step
+        at the published peak.
         """
         lower, upper = (self.run(self.program.entry, bound) for bound in (False, True))
         kernels = {one.name: self.schedules[one.name] for one in self.program.kernels()}
@@ -87,10 +85,11 @@ class CostModel:
         }
 
     def run(self, name: str, upper: bool) -> Cost:
-        """One run of a computation. Where a condition chooses, the shortest branch, or the longest
-        for `upper`.
+        """The cost of one run of a computation. A condition takes the shortest branch, or for
+        `upper` the longest.
         """
-        body, total = self.program.computations[name], Cost()
+        body = self.program.computations[name]
+        total = Cost()
         pieces = collections.Counter(self.program.chain(one) for one in body.values())
         seen: collections.Counter[str | None] = collections.Counter()
         running: dict[str | None, np.ndarray] = {}
@@ -109,13 +108,14 @@ class CostModel:
         def wait(name: str | None) -> None:
             left = running.pop(name)
             follow(Cost(left.max(), left))
-            # Counted at its start.
+            # `start` has counted it as busy.
             total.busy = total.busy - left
 
         for one in body.values():
             inside = [self.run(each, upper) for each in hlo.called(one) if one.opcode != "fusion"]
             if one.opcode == "while":
-                turns, part = self.program.trip_count(name, one), Cost()
+                turns = self.program.trip_count(name, one)
+                part = Cost()
                 part.add(self.run(hlo.attribute(one, "body"), upper), turns)
                 part.add(self.run(hlo.attribute(one, "condition"), upper), turns + 1)
                 follow(part)
@@ -129,7 +129,8 @@ class CostModel:
                 elif one.operands[0] in running:
                     running[one.name] = running.pop(one.operands[0])
             else:
-                chain, work = self.program.chain(one), self._work(name, one, upper)
+                chain = self.program.chain(one)
+                work = self._work(name, one, upper)
                 # The first piece starts the collective, the last waits for it.
                 network = work * _NETWORK if chain and pieces[chain] > 1 else 0 * work
                 if network.any() and chain not in running:
@@ -144,7 +145,7 @@ class CostModel:
 
     def _operation(self, one: hlo.Instruction, work: np.ndarray, upper: bool) -> Cost:
         estimate = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
-        # It takes all arrays to be in HBM, also where none is.
+        # The estimate takes all arrays to be in HBM, so it says nothing if none is.
         cycles = int(estimate[1]) if estimate and work[HBM] else 0
         return Cost(max(work.sum(), cycles / self.chip.clock) if upper else work.max(), work)
 
@@ -156,12 +157,14 @@ class CostModel:
             (self.blocks - 1) * schedule.repeated if upper and hlo.KERNEL in one.attributes else 0
         )
         work[CORE] = max(schedule.bundles + further, schedule.products) / chip.clock
-        work[HBM] = traffic.moved(self.program, body, one) / (chip.hbm_bandwidth / chip.devices)
+        work[HBM] = traffic.bytes_moved(self.program, body, one) / (
+            chip.hbm_bandwidth / chip.devices
+        )
         for found in self.program.collectives_of(name, one, self.axes):
             wire = found.bytes * (
                 _RING[found.kind] * (found.group - 1) / found.group if found.kind in _RING else 1
             )
-            # Where nothing is published it is left out.
+            # Without a published rate the collective is left out.
             rate = (
                 chip.ici_bandwidth / 2 * self._links(found.axis)
                 if found.network == "ici"
@@ -175,8 +178,8 @@ class CostModel:
     def _links(self, axes: str) -> float:
         """The share of a chip's links that a ring along mesh axes has.
 
-        Of each side of the torus that it goes along these are both if it goes around, else one:
-        along a part of the side, or where the ends of the side are not joined.
+        On each side of the torus along the ring, both links count if the ring goes around, else
+        one: along a part of the side, or if the ends of the side are not joined.
         """
         grid = self.places.reshape(*self.axes.values(), -1)
         group = grid[tuple(slice(None) if name in axes.split("+") else 0 for name in self.axes)]
@@ -187,9 +190,9 @@ class CostModel:
         return max(((along > 1) * (1 + around)).sum(), 1) / self.chip.links
 
 
-def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
-    """With those of equal operations, which libtpu writes once. RuntimeError if that of a kernel is
-    missing.
+def complete_schedules(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str, Schedule]:
+    """Adds the schedules of equal operations, which libtpu writes once. RuntimeError if a kernel
+    has no schedule.
     """
     every = {
         one.name: program.identity(body, one)
@@ -204,6 +207,6 @@ def completed(program: hlo.Program, schedules: dict[str, Schedule]) -> dict[str,
         if one.name not in found:
             raise RuntimeError(
                 f"libtpu wrote no schedule of the kernel {one.name}; "
-                "it was loaded before aot.schedule.prepare()"
+                "it was loaded before aot.schedule.request_schedules()"
             )
     return found

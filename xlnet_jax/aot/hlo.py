@@ -30,12 +30,12 @@ _CALLED = re.compile(
     r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
-"""The only opcode whose computations under this name run by themselves; those of a custom call on
+"""Opcodes whose computations under these attributes run by themselves, those of a custom call on
 the SparseCores.
 """
 ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 KERNEL = "tpu_custom_call"
-"""Names a kernel of Pallas."""
+"""Name of a call of a Pallas kernel."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,31 +56,32 @@ class Collective:
 
     kind: str
     axis: str
-    """Mesh axes its groups run over, joined by +."""
+    """Mesh axes of its groups, joined by +."""
     network: str
     """`ici` within a slice, `dcn` between slices."""
     group: int
     """Number of devices in one group."""
     dtype: str
-    """Of the elements that are sent or added, as the compiler writes it: f32, bf16; joined by + if
-    they differ.
+    """Dtypes of the elements, as the compiler writes them: f32, bf16; joined by + if they
+    differ.
     """
     count: int
-    """How often it runs in the whole program."""
+    """Runs in the whole program."""
     bytes: int
-    """Bytes of the whole array, over all runs: the operand of a reduction, the result of a
+    """Bytes of the whole array over all runs: the operand of a reduction, the result of a
     gather.
     """
 
 
 class Program:
-    """A compiled module. ValueError if the text is not one, or the trip count of a loop cannot be
+    """A compiled module. ValueError if the text is none, or the trip count of a loop cannot be
     read.
     """
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
-        entry, current = "", {}
+        entry = ""
+        current = {}
         for line in text.splitlines():
             if header := _COMPUTATION.match(line):
                 current = self.computations.setdefault(header[2], {})
@@ -96,9 +97,9 @@ class Program:
         if not entry:
             raise ValueError("the text has no ENTRY computation")
         self.runs: collections.Counter[str] = collections.Counter()
-        """How often each computation runs."""
+        """Runs of each computation."""
         self._loops: dict[str, str] = {}
-        """The loop body that each computation is in."""
+        """Names of the loop bodies around the computations."""
         self.entry = entry
         self._visit(entry, 1, entry)
 
@@ -108,23 +109,22 @@ class Program:
         self._loops[name] = loop
         for one in self.computations[name].values():
             if one.opcode == "while":
-                turns, body = self.trip_count(name, one), attribute(one, "body")
+                turns = self.trip_count(name, one)
+                body = attribute(one, "body")
                 self._visit(attribute(one, "condition"), times * (turns + 1), loop)
                 self._visit(body, times * turns, body)
             for each in called(one):
                 self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Iterations of a loop that counts up to a constant: from 0, or from more where the
-        compiler took the first out of it; in steps of 1, or of more where it joined some.
+        """Iterations of a loop that counts up to a constant. It starts above 0 if the compiler took
+        out the first iterations, and its step is above 1 if the compiler joined some.
         """
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
-        condition, caller = (
-            self.computations[attribute(loop, "condition")],
-            self.computations[where],
-        )
+        condition = self.computations[attribute(loop, "condition")]
+        caller = self.computations[where]
 
         def constant(name: str) -> int | None:
             one = condition.get(name)
@@ -148,7 +148,7 @@ class Program:
         return -(-(limit - (constant(test.operands[0]) or 0)) // step)
 
     def _step(self, body: str, counter: Instruction | None) -> int:
-        """What one iteration adds to a part of the carried tuple."""
+        """The number that one iteration adds to a part of the carried tuple."""
         inside = self.computations[body]
         (carried,) = [one for one in inside.values() if one.root]
         after = _part(inside, carried, counter)
@@ -162,7 +162,8 @@ class Program:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and
         sizes in order.
         """
-        counted, moved = collections.Counter[Collective](), collections.Counter[Collective]()
+        counted = collections.Counter[Collective]()
+        moved = collections.Counter[Collective]()
         chains: set[Any] = set()
         for name, times in self.runs.items():
             for one in self.computations[name].values():
@@ -181,8 +182,8 @@ class Program:
         ]
 
     def collective(self, name: str, one: Instruction, axes: dict[str, int]) -> Collective | None:
-        """One run of the collective that an instruction of this computation starts, or is a piece
-        of, if it is one.
+        """One run of the collective that an instruction of this computation starts or is a piece
+        of; None for other instructions.
         """
         kind = _kind(name, one)
         if kind is None:
@@ -190,10 +191,8 @@ class Program:
         # A send also has a token operand, which has no bytes.
         operands = one.operands[:1] if one.opcode == "send" else one.operands
         types = " ".join(self.computations[name][operand].type for operand in operands)
-        size, dtype = (
-            array_bytes(types),
-            "+".join(sorted({found[0] for found in ARRAY.findall(types)})),
-        )
+        size = array_bytes(types)
+        dtype = "+".join(sorted({found[0] for found in ARRAY.findall(types)}))
         if one.opcode == "send":
             # Between slices; slices are the first mesh axis, see mesh.make_mesh.
             slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
@@ -206,23 +205,23 @@ class Program:
         )
 
     def collectives_of(self, name: str, one: Instruction, axes: dict[str, int]) -> list[Collective]:
-        """Those that an instruction runs once, also inside of a fusion."""
-        inner = attribute(one, "calls") if one.opcode == "fusion" else ""
-        inside = (
-            [(inner, each) for each in self.computations[inner].values()]
-            if inner
-            else [(name, one)]
-        )
-        return [found for place, each in inside if (found := self.collective(place, each, axes))]
+        """The collectives that an instruction runs once, also inside of a fusion."""
+        place = attribute(one, "calls") if one.opcode == "fusion" else name
+        inside = self._pieces(one)
+        return [found for each in inside if (found := self.collective(place, each, axes))]
+
+    def _pieces(self, one: Instruction) -> list[Instruction]:
+        """The instructions of a fusion; another instruction alone."""
+        if one.opcode == "fusion":
+            return [*self.computations[attribute(one, "calls")].values()]
+        return [one]
 
     def chain(self, one: Instruction) -> str | None:
-        """Common to the pieces of one collective; of a fusion that of the piece in it."""
-        inside = (
-            self.computations[attribute(one, "calls")].values()
-            if one.opcode == "fusion"
-            else (one,)
+        """A name that the pieces of one collective, or the fusions around them, have in common."""
+        found = (
+            re.search(r"channel_id=(\d+).*chain_id=(\S+)", each.attributes)
+            for each in self._pieces(one)
         )
-        found = (re.search(r"channel_id=(\d+).*chain_id=(\S+)", each.attributes) for each in inside)
         return next((" ".join(each.groups()) for each in found if each), None)
 
     def kernels(self) -> list[Instruction]:
@@ -235,16 +234,14 @@ class Program:
         ]
 
     def identity(self, body: dict[str, Instruction], one: Instruction) -> tuple[Any, ...]:
-        """What instructions have in common that compute the same."""
-        inside = (
-            self.computations[attribute(one, "calls")].values() if one.opcode == "fusion" else ()
-        )
+        """A value that is equal for instructions that compute the same."""
         operands = [body[name].type for name in one.operands if name in body]
-        return (one.opcode, one.type, *operands, *((each.opcode, each.type) for each in inside))
+        pieces = [(each.opcode, each.type) for each in self._pieces(one)]
+        return (one.type, *operands, *pieces)
 
 
 def called(one: Instruction) -> list[str]:
-    """The computations that an instruction runs once: all but those of a loop."""
+    """The computations that an instruction runs once: all but condition and body of a loop."""
     found = _CALLED.findall(one.attributes)
     names = " ".join(
         names for field, names in found if _CALLERS.get(field, one.opcode) == one.opcode
@@ -263,15 +260,15 @@ def attribute(one: Instruction, name: str) -> str:
 def _part(
     body: dict[str, Instruction], whole: Instruction, read: Instruction | None
 ) -> Instruction | None:
-    """What makes the part of a tuple that a get-tuple-element reads; None if that is not in the
-    text.
+    """The instruction behind the part of a tuple that a get-tuple-element reads; None if it is not
+    in the text.
     """
     index = re.search(r"index=(\d+)", read.attributes) if read else None
     return body.get(whole.operands[int(index[1])]) if index and whole.opcode == "tuple" else None
 
 
 def _kind(computation: str, one: Instruction) -> str | None:
-    """The collective that an instruction starts, if it starts one."""
+    """The kind of the collective that an instruction starts; None if it starts none."""
     if one.opcode == "send":
         between = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
         return between[1].lower().replace("_", "-") if between else None
@@ -288,7 +285,7 @@ def array_bytes(kind: str) -> int:
 
 
 def bits(dtype: str) -> int:
-    """Of one element: the first number in its name; a token has none, and no bits."""
+    """Bits of an element: the first number in its name; a token has no number and no bits."""
     return 8 if dtype == "pred" else (ints(dtype) or [0])[0]
 
 
@@ -309,7 +306,8 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
             name: (int(before or 1), int(size or 0))
             for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])
         }
-        shape, places = [], {}
+        shape = []
+        places = {}
         for name, length in re.findall(r"'(\w+)'=(\d+)", named[1]):
             before, size = across.get(name, (1, 0))
             places[name] = len(shape) + 1

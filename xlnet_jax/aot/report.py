@@ -1,9 +1,7 @@
-"""`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and
-analyses it.
+"""`xlnet-jax compile`: compiles the step of `train` for absent TPUs and analyses it.
 
-Memory, collectives and FLOPs need no chip and are exact. The time of a step lies between two bounds
-of `account`, by libtpu's schedule of every operation and the published bandwidths. Nothing is
-executed.
+Memory, collectives and FLOPs need no chip and are exact. `cost_model` bounds the time of a step, by
+libtpu's schedule of every operation and the published bandwidths. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from rich.table import Table
 
 from xlnet_jax.aot import cost_model, hlo, schedule
 from xlnet_jax.aot.compile import Trial, attempt
-from xlnet_jax.aot.topology import Topology, check, check_readable, describe
+from xlnet_jax.aot.topology import Topology, check_readable, check_topology, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
@@ -40,13 +38,13 @@ log = logging.getLogger(__name__)
 def compile_for(
     config: Config, name: str, slices: int = 1, budget: bool = False, phase: int = 0
 ) -> Json:
-    """Compiles one training dispatch for a topology, of a run with phases one of this `phase`;
-    returns the keys of docs/compile.md.
+    """Compiles one training dispatch, of this `phase` of the run, for a topology; returns the keys
+    of docs/compile.md.
 
-    Raises BadInput: there is no such phase, the topology is not rented, libtpu is missing, this
+    Raises BadInput: the phase does not exist, the topology is not rented, libtpu is missing, this
     jaxlib does not read its programs, or a mesh, batch or model does not divide over the devices.
     """
-    chip = check(name, slices)
+    chip = check_topology(name, slices)
     check_readable(name, chip)
     if phase >= len(config.ends):
         raise BadInput(
@@ -56,7 +54,7 @@ def compile_for(
     steps = config.phases[phase]["steps"] if config.phases else config.train.steps
     phases = [choice.resolve_attention(part, Session(), absent=chip) for part in config.parts]
     config = phases[phase]
-    schedule.prepare()
+    schedule.request_schedules()
     topology = describe(name, slices)
     with kept_for_absent_devices(config) as kept:
         trial = attempt(recipes(phases)[phase], topology)
@@ -75,8 +73,8 @@ def compile_for(
 
 
 def report(trial: Trial, topology: Topology, total: int) -> Json:
-    """The report of so many steps without advice and budget. For a program that did not compile
-    figures are None, collectives empty.
+    """The report for `total` steps, without advice and budget. If the program did not compile,
+    figures are None and collectives empty.
     """
     config = trial.config
     result: Json = {
@@ -103,11 +101,12 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
     }
     if trial.executable is None:
         return result | dict.fromkeys(("account", "projected_tokens_per_second", "projected_days"))
-    steps, axes = config.train.steps_per_dispatch, dict(trial.mesh.shape)
+    steps = config.train.steps_per_dispatch
+    axes = dict(trial.mesh.shape)
     program = hlo.Program(trial.executable.as_text())
     # Queries at chosen positions visit one block after the other.
     blocks = math.ceil(config.data.segment_len / tpu.TpuBlocks.window)
-    schedules = cost_model.completed(program, trial.schedules)
+    schedules = cost_model.complete_schedules(program, trial.schedules)
     places = np.array([device.coords for device in trial.mesh.devices.flat])
     at_peak = trial.recipe.flops_per_step / topology.chips / topology.chip.peak_flops
     times = cost_model.CostModel(program, schedules, topology.chip, axes, places, blocks).result(
@@ -134,7 +133,9 @@ def report(trial: Trial, topology: Topology, total: int) -> Json:
 
 
 def gradient_bytes(trial: Trial) -> int:
-    """Float32, as the backward pass has them: part of the temporaries of a device."""
+    """Bytes of the float32 gradients of a device in the backward pass, a part of its
+    temporaries.
+    """
     abstract = nn.meta.unbox(trial.recipe.abstract_params)
     *_, entry = gradients.layouts(trial.recipe, trial.mesh.shape)
     placed = jax.tree.map(
@@ -149,10 +150,11 @@ def _per_step(total: int, steps: int) -> float | int:
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[Json]:
-    """Settings that fit: the first change of remat or mesh that does, else the largest batch found;
-    all compiled.
+    """Settings that fit, each compiled: the first change of remat or mesh that does, else the
+    largest batch found.
     """
-    remat, ways = ["--config.model.remat=full"], meshes.row_devices(refused.mesh)
+    remat = ["--config.model.remat=full"]
+    ways = meshes.row_devices(refused.mesh)
     first = [] if refused.config.model.remat == "full" else remat
     for more in [[], *_more_fsdp(refused, topology)]:
         if words := [*first, *more]:
@@ -187,8 +189,8 @@ def _try(config: Config, words: list[str], topology: Topology) -> Trial:
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
-    """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the
-    present one.
+    """Words for the largest mesh.fsdp within a slice that divides the width of the model, if it is
+    larger than now.
     """
     per_slice = len(topology.devices) // topology.slices
     most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
@@ -200,25 +202,25 @@ def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
 
 
 def _estimate(trial: Trial, rows: int) -> int:
-    """Rows per device that would fit if everything except parameters and optimizer grew in
-    proportion to them.
-    """
+    """Rows per device that would fit if all but parameters and optimizer grew in proportion."""
     fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
 def search(first: Trial, topology: Topology) -> list[Json]:
-    """The largest batch per device that fits, for each remat, with the given mesh and with the
+    """The largest batch per device that fits, for each remat, with the mesh as it is and with the
     largest fsdp.
     """
-    found, ways = [], meshes.row_devices(first.mesh)
+    found = []
+    ways = meshes.row_devices(first.mesh)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
             best = largest_batch(
                 override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways
             )
             if best is not None:
-                rows, mesh = best.config.train.batch_size // ways, dict(best.mesh.shape)
+                rows = best.config.train.batch_size // ways
+                mesh = dict(best.mesh.shape)
                 found.append(
                     {
                         "batch_per_core": rows,
@@ -231,8 +233,8 @@ def search(first: Trial, topology: Topology) -> list[Json]:
 
 
 def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
-    """The Trial with the most rows per device that fits, to one part in 16; None if one row does
-    not fit.
+    """The Trial with the most rows per device that fits, within 1/16; None if one row does not
+    fit.
     """
     low, high, tries = 0, 0, 0
     best: Trial | None = None
@@ -240,7 +242,8 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
     while not high or high - low > max(low // 16, 1):
         trial = _try(config, [f"--config.train.batch_size={guess * ways}"], topology)
         if trial.fits:
-            low, best = guess, trial
+            low = guess
+            best = trial
         else:
             high = guess
         # Memory grows almost linearly with the batch; where it does not, bisection ends the search.
@@ -252,14 +255,12 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
 
 
 def print_report(result: Json) -> None:
-    """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md
-    explains them.
-    """
+    """Prints the result of `compile_for` as a table of its keys, which docs/compile.md explains."""
     table = Table("", "", show_header=False, box=None)
     times = dict(result["account"] or {})
     units = [{"kernel": name, **each} for name, each in times.pop("units", {}).items()]
     for name, value in (result | {"account": times, "units": units}).items():
-        # The speed is the one figure that is not the compiler's.
+        # All figures but the speed are the compiler's.
         label = f"PROJECTION {name}" if name.startswith(("account", "projected")) else name
         for row in value if isinstance(value, list) else [value]:
             table.add_row(label, _shown(name, row))

@@ -1,16 +1,16 @@
 """The static schedule of every operation, from the text that libtpu writes while it compiles.
 
 libtpu packs the instructions of an operation into bundles, and a core starts one bundle per cycle;
-on v3 `vdelay` in a bundle adds cycles. So the bundles, each as often as its loops run, are the
-cycles that the operation needs without stalls: a lower bound of its time. A part under a condition
-counts as if the condition always held. On v4 and v5p a device has two cores, and libtpu has already
-divided the work between them.
+on v3 `vdelay` in a bundle adds cycles. So the number of bundles, each times the turns of its loops,
+is the number of cycles without stalls: a lower bound. A part under a condition counts as if the
+condition always held. On v4 and v5p a device has two cores, between which libtpu has divided the
+work.
 
-Products go through queues: on v5e, v5p and TPU7x libtpu starts them closer together than the units
-can take them, and the core waits. So they are counted as well. A register has 8 rows of float32 or
-16 of bfloat16; a unit of 128 x 128 takes one per cycle, one of 256 x 256 (`mubr`) two. A product of
-transposed rows (`lmr`) has 8, as many as it gives results. libtpu keeps these distances on v3, v4
-and v6e, and with the clocks of topology.py they are the published peaks.
+Products go through queues: on v5e, v5p and TPU7x libtpu starts them faster than the units take
+them, and the core waits. So products are counted too. A register has 8 rows of float32 or 16 of
+bfloat16; a unit of 128 x 128 takes one row per cycle, a unit of 256 x 256 (`mubr`) two. A product
+of transposed rows (`lmr`) has 8 rows, as many as results. libtpu keeps these distances on v3, v4
+and v6e, and with the clocks of topology.py they give the published peaks.
 """
 
 from __future__ import annotations
@@ -43,25 +43,27 @@ class Schedule:
     """One call of an operation on one core."""
 
     bundles: int
-    """Cycles of the bundles, as often as their loops run; a loop whose number of turns depends on
-    data counts once.
+    """Cycles of the bundles, times the turns of their loops; a loop whose turns depend on data
+    counts once.
     """
     repeated: int = 0
-    """Of these the bundles in such loops: every further turn costs as many."""
+    """Cycles of the bundles in loops whose turns depend on data: each further turn costs as
+    many.
+    """
     units: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Shares of the slots of each unit that are used: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and
+    """Used share of the slots of each unit: MATMUL, MATPUSH, XLU, VALU, VLOAD, VSTORE and
     others.
     """
     products: float = 0
-    """Cycles for which its products keep each unit busy."""
+    """Cycles for which products keep each unit busy."""
 
 
-def prepare() -> pathlib.Path:
-    """Sets the flags with which libtpu writes schedules, once in a process. Returns the folder, not
-    yet there.
+def request_schedules() -> pathlib.Path:
+    """Sets the flags with which libtpu writes schedules, once in a process. Returns their folder,
+    which does not exist yet.
 
-    Call this before libtpu is loaded. The texts of all operations multiply the time to compile;
-    without `collected` they stay in the folder.
+    Call this before libtpu is loaded. Writing multiplies the time to compile; without `collected`
+    the texts stay in the folder.
     """
     if folder := _folder():
         return folder
@@ -76,7 +78,7 @@ def prepare() -> pathlib.Path:
 
 
 def _folder() -> pathlib.Path | None:
-    """The folder of `prepare`."""
+    """The folder of `request_schedules`."""
     found = re.search(
         rf"--xla_jf_dump_to=(\S*{_PREFIX}\S+)", os.environ.get("LIBTPU_INIT_ARGS", "")
     )
@@ -85,7 +87,9 @@ def _folder() -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[str, Schedule]]:
-    """After the block `read` of what it compiled; empty without `prepare`."""
+    """Yields a dict that gets the schedules of what the block compiled; it stays empty without
+    `request_schedules`.
+    """
     found: dict[str, Schedule] = {}
     folder = _folder()
     if folder is None:
@@ -99,18 +103,18 @@ def collected() -> Iterator[dict[str, Schedule]]:
     os.environ["LIBTPU_INIT_ARGS"] = flags[: flags.index(f"--xla_jf_dump_to={folder}")].strip()
     try:
         yield found
-        found |= read(folder)
+        found |= read_schedules(folder)
     finally:
         os.environ["LIBTPU_INIT_ARGS"] = flags
         shutil.rmtree(folder)
 
 
-def read(folder: pathlib.Path) -> dict[str, Schedule]:
-    """The schedules in a folder by the name of their instruction. libtpu writes those of equal
+def read_schedules(folder: pathlib.Path) -> dict[str, Schedule]:
+    """The schedules in a folder by the name of their instruction; libtpu writes a schedule of equal
     operations once.
     """
     texts: dict[str, dict[str, str]] = {}
-    # Where an operation was compiled again, the last one counts.
+    # If an operation was compiled again, the last schedule counts.
     for path in sorted(folder.iterdir()):
         if name := _NAME.fullmatch(path.name):
             texts.setdefault(name[1], {})[name[2]] = path.read_text(
@@ -120,17 +124,18 @@ def read(folder: pathlib.Path) -> dict[str, Schedule]:
 
 
 def parse(text: str, units: str = "") -> Schedule:
-    """The schedule in a text of bundles; `units` has the slots that each of them uses.
+    """The schedule in a text of bundles; `units` has the used slots of each bundle.
 
-    In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. Bundles
-    of a loop that also start what follows it have one `>` less, so the loop ends with the last one
-    that has all. The loop over the programs overlaps fetching, computing and storing in stages, so
-    it has two turns more than programs.
+    In the text `LB` marks the first bundle of a loop, and each `>` a loop around a bundle. A bundle
+    that also starts what follows the loop has one `>` less, so the loop ends with the last bundle
+    that has all of them. The loop over the programs overlaps fetching, computing and storing in
+    stages, so it has two turns more than programs.
     """
     lines = [(line, found) for line in text.splitlines() if (found := _BUNDLE.match(line))]
     depths = [len(found[2]) for _, found in lines]
     starts = [n for n, (_, found) in enumerate(lines) if found[1] == "LB"]
-    times, unknown = [1] * len(lines), [False] * len(lines)
+    times = [1] * len(lines)
+    unknown = [False] * len(lines)
     for start in starts:
         depth = depths[start]
         after = next((n for n in starts if n > start and depths[n] <= depth), len(lines))
@@ -140,7 +145,7 @@ def parse(text: str, units: str = "") -> Schedule:
         turns = 1
         if tests:
             index, bound = tests[-1].groups()
-            # What an inner loop reads of the index of the programs is no index of its own.
+            # An inner loop may read the index of the programs, but has no stages.
             staged = any(
                 re.search(rf"{index} = [^;]*iteration index, stage", line) for line in body
             )
@@ -165,9 +170,7 @@ def _cycles(product: str) -> float:
 
 
 def _units(times: list[int], text: str) -> dict[str, float]:
-    """Used slots over those that there are, by unit: names, capacities, then a row for each
-    bundle.
-    """
+    """The used share of slots by unit, from a text of names, capacities and a row per bundle."""
     if not text:
         return {}
     names = [

@@ -1,5 +1,5 @@
-"""TPU slices by name, to compile without one: their devices as libtpu describes them, and published
-chip figures.
+"""TPU slices by name, to compile without TPU: devices as libtpu describes them, and published chip
+figures.
 
 A topology counts chips (`v5e:16x16` is 256 chips), JAX counts devices: a v3 or TPU7x chip is two
 devices, one per core; a v4 or v5p chip is one device with two cores (megacore); a v5e or v6e chip
@@ -38,30 +38,28 @@ class Chip:
     ici_bandwidth: float
     """Bytes per second over all links to other chips of the slice, sum of both directions."""
     links: int
-    """Two for each side of the torus."""
+    """Links of a chip: two for each side of the torus."""
     ring: int
-    """The ends of a side are joined if its chips are a multiple of this."""
+    """The ends of a side are joined if its number of chips is a multiple of this number."""
     dcn_bandwidth: float | None
     """Bytes per second to other slices; None if no figure is published."""
     clock: float
     """Cycles per second of a core."""
     example: str
     jaxlib: tuple[int, int] = (0, 10)
-    """The first version that reads the programs that libtpu makes for it: some use the sparse
-    cores.
-    """
+    """The first version that reads libtpu's programs for the chip, which may use sparse cores."""
 
 
 # Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3
 # and v4 do not give the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A
 # Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 63(7), 2020), v4 six of 50
-# GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks.
-# Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on
-# v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our
-# assumption: their pages give two units for v6e, which would be a clock of 3.5 GHz. A pod of v3 is
-# a torus of 32 x 32 chips, one of v5e or v6e of 16 x 16, and a shorter side is a part of it without
-# the ends; slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical
-# switches join.
+# GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two papers also give the clocks. The
+# other clocks follow from the peak: a core does 4 products of 128 x 128 numbers per cycle on v5e
+# and v5p (two cores), and 4 products of 256 x 256 on v6e and TPU7x. These last 4 are our
+# assumption: the pages give v6e two units, which would mean a clock of 3.5 GHz. A pod of v3 is a
+# torus of 32 x 32 chips, a pod of v5e or v6e of 16 x 16; the ends of a shorter side are not joined;
+# slices of v4, v5p and TPU7x are made of cubes of 4 x 4 x 4 chips, whose ends optical switches
+# join.
 CHIPS = {
     "v3": Chip("TPU v3", 2, 32 * GIB,
                123e12, 900e9, 656e9, 4, 32, None, 0.94e9, "v3:16x16"),
@@ -82,15 +80,15 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class SliceShapes:
-    """A row of slices.txt: the slices of one TPU that Google Cloud rents."""
+    """The slices of one TPU that Google Cloud rents: a row of slices.txt."""
 
     largest: int
-    """Chips."""
+    """Number of chips."""
     joined: bool
     shapes: tuple[str, ...]
 
     def has(self, sides: list[int]) -> bool:
-        """Whether there is a slice with these chips along its sides, in any order."""
+        """Whether a slice with so many chips along its sides is rented, in any order."""
         cube = (
             "cubes" in self.shapes
             and len(sides) == 3
@@ -121,7 +119,7 @@ class Topology:
     slices: int
     chip: Chip
     devices: tuple[Any, ...]
-    """JAX devices that are descriptions only."""
+    """Descriptions of JAX devices."""
 
     @property
     def hbm_bytes(self) -> int:
@@ -143,7 +141,7 @@ def prepare_environment() -> None:
         # libtpu would ask a metadata server which TPU it runs on.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
-        # libtpu allows one process at a time, because of the chips; a compiler uses none.
+        # libtpu allows one process at a time, because of the chips; a compiler uses no chip.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         # A program for devices that are not present cannot be loaded from JAX's cache; see
         # `run.programs`.
@@ -153,15 +151,16 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def check(name: str, slices: int = 1) -> Chip:
-    """The chip of a topology such as `v5e:16x16`. Raises BadInput for what cannot be rented, before
-    JAX is loaded.
+def check_topology(name: str, slices: int = 1) -> Chip:
+    """The chip of a topology such as `v5e:16x16`. Raises BadInput, before JAX is loaded, if it is
+    not rented.
     """
     kind, _, layout = name.partition(":")
     if kind not in CHIPS:
         examples = ", ".join(chip.example for chip in CHIPS.values())
         raise BadInput(f"--topology={name}: no such TPU; use for example {examples}")
-    chip, sold = CHIPS[kind], slice_shapes()[kind]
+    chip = CHIPS[kind]
+    sold = slice_shapes()[kind]
     sides = (
         [int(side) for side in layout.split("x")]
         if re.fullmatch(r"\d{1,5}(x\d{1,5})*", layout)
@@ -184,8 +183,8 @@ def check(name: str, slices: int = 1) -> Chip:
 
 
 def check_readable(name: str, chip: Chip) -> None:
-    """Raises BadInput if this jaxlib cannot read what libtpu compiles for the chip: before it
-    compiles for an hour.
+    """Raises BadInput, before an hour of compilation, if this jaxlib cannot read libtpu's programs
+    for the chip.
     """
     version = importlib.metadata.version("jaxlib")
     if tuple(int(part) for part in version.split(".")[:2]) < chip.jaxlib:
@@ -200,7 +199,7 @@ def describe(name: str, slices: int = 1) -> Topology:
     """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing
     or rejects it.
     """
-    chip = check(name, slices)
+    chip = check_topology(name, slices)
     import jax
     from jax.experimental import topologies
 

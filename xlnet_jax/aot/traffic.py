@@ -1,5 +1,5 @@
-"""The bytes that one instruction of a compiled program moves between HBM and the core, from the
-text of its types.
+"""Bytes between HBM and core for one instruction of a compiled program, from the text of its
+types.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FREE = {
 _SLICES = {"slice", "dynamic-slice", "gather"}
 
 
-def moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
+def bytes_moved(program: Program, body: dict[str, Instruction], one: Instruction) -> int:
     """Bytes that one instruction reads from and writes to HBM, with the padding of tiles.
 
-    Of an array that is sliced, gathered from or updated in place only the part. A kernel of Pallas
-    may read a block more than once, which is not seen here.
+    A slice, a gather or an update in place counts only its part of the array. Repeated reads of a
+    block in a Pallas kernel are not counted.
     """
     if one.opcode in ("copy-start", "slice-start"):
-        # One end of a copy is in HBM, or both.
+        # One end of a copy, or both, is in HBM.
         ends = _split(one.type)[:2]
         return min(map(padded_bytes, ends)) * sum(map(in_hbm, ends))
     if (
@@ -45,14 +45,13 @@ def moved(program: Program, body: dict[str, Instruction], one: Instruction) -> i
         for each in operands
         if in_hbm(each.type)
     )
-    results, written = _split(one.type), _written(program, body, one)
+    results = _split(one.type)
+    written = _written(program, body, one)
     return read + sum(size for kind, size in zip(results, written, strict=True) if in_hbm(kind))
 
 
 def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
-    """Bytes of an operand of this type that an instruction reads, at most once for each use in a
-    fusion.
-    """
+    """Bytes that an instruction reads of an operand of this type, once for each use in a fusion."""
     if _moves_nothing(one):
         return 0
     if one.opcode in _SLICES and one.operands[0] == operand:
@@ -80,7 +79,7 @@ def _read(program: Program, one: Instruction, operand: str, kind: str) -> int:
 
 
 def _written(program: Program, body: dict[str, Instruction], one: Instruction) -> list[int]:
-    """Bytes of each result; of an array that is updated in place only the update."""
+    """Bytes of each result; for an update in place only the bytes of the update."""
     if one.opcode == "fusion":
         body = program.computations[attribute(one, "calls")]
         (root,) = [each for each in body.values() if each.root]
@@ -96,8 +95,8 @@ def _written(program: Program, body: dict[str, Instruction], one: Instruction) -
 
 
 def _moves_nothing(one: Instruction) -> bool:
-    """A mark of the compiler, or a piece of a collective: like one with a start and a done, it runs
-    beside the work.
+    """Whether an instruction is a mark of the compiler, or a piece of a collective, which runs
+    beside other work.
     """
     return (
         one.opcode == "custom-call" and KERNEL not in one.attributes
@@ -110,7 +109,8 @@ def padded_bytes(kind: str) -> int:
     """
     total = 0
     for dtype, dims, order, layout in ARRAY.findall(kind):
-        sizes, tile = ints(dims), re.match(r"T\(([\d,]+)\)", layout)
+        sizes = ints(dims)
+        tile = re.match(r"T\(([\d,]+)\)", layout)
         minor = [sizes[axis] for axis in ints(order)]
         for n, step in enumerate(reversed(ints(tile[1]) if tile else [])):
             minor[n : n + 1] = [-(-size // step) * step for size in minor[n : n + 1]]

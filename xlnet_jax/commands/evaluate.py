@@ -25,7 +25,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.objectives import CLM, PLM
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.progress import picture
+from xlnet_jax.run.progress import write_plot
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss, check_objective, configured, held_out
@@ -182,7 +182,7 @@ def by_context(
         }
         path, title = os.path.join(workdir, "context.png"), "Loss on the same tokens by context"
         curves = {name: (lengths, each["loss"]) for name, each in models.items()}
-        drawn = jax.process_index() == 0 and picture(
+        drawn = jax.process_index() == 0 and write_plot(
             path, title, "tokens of context", curves, {}, xscale="log"
         )
         return {

@@ -193,7 +193,7 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Js
         picture = (
             os.path.join(workdir, progress.PICTURE)
             if drawn
-            else progress.draw(workdir, loss, unigram)
+            else progress.draw_losses(workdir, loss, unigram)
         )
     return {
         "heldout_loss": loss,

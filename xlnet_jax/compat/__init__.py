@@ -1,12 +1,11 @@
-"""What the code of the originals does differently: XLNet's of 2019, and Google's BERT.
-docs/compat.md has the reasons.
+"""Behaviour of the original code: XLNet's of 2019, and Google's BERT. docs/compat.md has the
+reasons.
 
-This module has the switches, the rules that refuse some of them together with other keys, and the
-hooks in `data/`. It needs no jax. The module `hooks` has the hooks in the model, the step, the
-gradient and the optimizer.
+This module has the switches, their rules, and the hooks in `data/`; it needs no jax. The module
+`hooks` has the hooks in the model, the step, the gradient and the optimizer.
 
-A hook has the name of what happens at its place. It gets what the default is made of, and returns
-the default unless its switch is on. So nothing else asks for a switch.
+A hook is named after its place. It returns the default unless its switch is on, so no other code
+asks for a switch.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ SWITCHES = {
     ),
     "static_copies": "a window has the same text and targets in epochs n and n + 10",
 }
-"""By name."""
+"""Descriptions of the switches by name."""
 
 SETS = {
     "2019": tuple(name for name in SWITCHES if name != "static_copies"),
     BERT.name: ("static_copies", "core_clip", "no_bias_correction"),
 }
-"""Switches of an original together."""
+"""Switches of each original."""
 
 COPIES = 10
-"""Of each window with `static_copies` (`dupe_factor` of Google's BERT)."""
+"""Number of copies of a window with `static_copies` (`dupe_factor` of Google's BERT)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +69,12 @@ class CompatConfig:
     """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
     switches: str = key(
-        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas"
+        "", "2019 = all of XLNet's code, bert = all of Google's BERT, or names with commas"
     )
-    cores: int = key(1, "TPU cores of the run that core_clip imitates")
+    cores: int = key(1, "TPU cores that core_clip imitates", "[1, inf)")
 
     def on(self, name: str) -> bool:
-        """Whether one of `SWITCHES` is on."""
+        """Whether a switch is on."""
         return any(name in SETS.get(each, (each,)) for each in self.switches.split(","))
 
 
@@ -84,9 +83,27 @@ CORRECT = CompatConfig()
 
 
 def rules(config: Any) -> list[Rule]:
-    """What the switches do not go with."""
-    train, data, optimizer, on = config.train, config.data, config.optimizer.name, config.compat.on
-    objective, at_input = config.objective, config.model.member.positions_at_input
+    """Conflicts of the switches with other keys."""
+    names = config.compat.switches
+    return [
+        *[
+            (
+                "compat.switches",
+                name in SWITCHES or name in SETS,
+                f"has no {name!r}{suggest(name, SWITCHES)}",
+            )
+            for name in names.split(",")
+            if names
+        ],
+        *_example_rules(config),
+        *_step_rules(config),
+    ]
+
+
+def _example_rules(config: Any) -> list[Rule]:
+    """Conflicts of switches that change examples."""
+    data, on, objective = config.data, config.compat.on, config.objective
+    at_input = config.model.member.positions_at_input
     newer = (
         at_input
         or data.factorization_order != "spans"
@@ -96,15 +113,6 @@ def rules(config: Any) -> list[Rule]:
         filter(on, ("piece_spans", "fill_functional", "static_targets", "both_directions"))
     )
     return [
-        *[
-            (
-                "compat.switches",
-                name in SWITCHES or name in SETS,
-                f"has no {name!r}{suggest(name, SWITCHES)}",
-            )
-            for name in config.compat.switches.split(",")
-            if config.compat.switches
-        ],
         (
             "compat.switches",
             not (of_examples and newer and config.pretrains),
@@ -120,6 +128,13 @@ def rules(config: Any) -> list[Rule]:
             not on("static_copies") or (at_input and not objective.whole and config.pretrains),
             "must leave out static_copies, which is for pretraining of bert, roberta and albert",
         ),
+    ]
+
+
+def _step_rules(config: Any) -> list[Rule]:
+    """Conflicts of switches that change the step."""
+    train, optimizer, on = config.train, config.optimizer.name, config.compat.on
+    return [
         (
             "compat.switches",
             optimizer == "adamw"
@@ -131,16 +146,13 @@ def rules(config: Any) -> list[Rule]:
         ),
         (
             "train.gradient_accumulation_steps",
-            train.gradient_accumulation_steps == 1 or not on("core_clip"),
-            "must be 1 with compat switch core_clip, which has parts of its own",
+            not on("core_clip") or train.gradient_accumulation_steps == 1,
+            "must be 1 with compat switch core_clip, which cuts the batch by compat.cores",
         ),
         (
             "train.elastic",
-            not train.elastic or not on("core_clip"),
-            (
-                "must be off with compat switch core_clip, "
-                "which divides the batch over its own number of cores"
-            ),
+            not (train.elastic and on("core_clip")),
+            "must be off with compat switch core_clip, which divides the batch by compat.cores",
         ),
         (
             "train.batch_size",
@@ -149,16 +161,16 @@ def rules(config: Any) -> list[Rule]:
         ),
         (
             "compat.cores",
-            config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
+            train.batch_size % config.compat.cores == 0,
             f"must divide train.batch_size={train.batch_size}",
         ),
     ]
 
 
 def blocks(compat: CompatConfig) -> tuple[bool, int]:
-    """How the blocks of a corpus are read: whether they are the same in every epoch, as with
-    `static_targets` and `static_copies`, and how many rows read one in the same step: with
-    `both_directions` two, the second reversed.
+    """Whether the blocks of a corpus are the same in every epoch (`static_targets`,
+    `static_copies`), and how many rows read a block in the same step: with `both_directions` two,
+    the second reversed.
     """
     return compat.on("static_targets") or compat.on("static_copies"), 1 + compat.on(
         "both_directions"
@@ -166,10 +178,8 @@ def blocks(compat: CompatConfig) -> tuple[bool, int]:
 
 
 def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
-    """int64 [B]: what the draws of an example that comes again follow from, beside the number of
-    its window.
-
-    None if the draws are new every time. `where` is of `data.batches.stream.Windows`.
+    """Counters, int64 [B], that repeat the draws of an example together with the number of its
+    window; None if every draw is new. `where` is a `data.batches.stream.Windows`.
     """
     if compat.on("static_copies"):
         return COPIES * where.block_B + where.epoch_B % COPIES
@@ -177,8 +187,9 @@ def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
 
 
 def spans(compat: CompatConfig, eligible_BN: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
-    """What spans may cover, bool [B, N], and what they are made of: everything with
-    `fill_functional`, although only what is eligible is a target then; with `piece_spans` pieces.
+    """The positions that spans may cover, bool [B, N], and the kind of spans. With
+    `fill_functional` spans cover all positions, but only eligible positions are targets;
+    `piece_spans` makes spans of pieces.
     """
     return eligible_BN | compat.on("fill_functional"), "pieces" if compat.on(
         "piece_spans"

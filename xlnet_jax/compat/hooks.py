@@ -1,5 +1,5 @@
-"""The hooks of the originals in the model, the step, the gradient and the optimizer; see the
-package.
+"""The hooks of the originals in the model, the step, the gradient and the optimizer; see
+`xlnet_jax.compat`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from xlnet_jax.compat import CompatConfig
 from xlnet_jax.errors import BadInput
 
 OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "segment_embedding"})
-"""Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside
+"""Layer parameters that were one variable of all layers in 2019 (`r_w_bias` and so on), outside of
 `layer_0`.
 """
 
 SESSION_STEPS = 1000
-"""The 2019 code's `iterations`: steps of one session call; each call started with a memory of
-zeros.
-"""
+"""Steps of a session call (`iterations` of the 2019 code), which starts with a memory of zeros."""
 
 
 def mask_initializer(compat: CompatConfig, width: int) -> Any:
-    """Of the query stream's first vector; None = as of all vectors.
+    """The initialiser of the query stream's first vector; None = the initialiser of all vectors.
 
-    With `glorot_mask_embedding` TensorFlow's default for a [1, 1, D] variable, as mask_emb of the
-    original is one and has no initialiser of its own.
+    `glorot_mask_embedding` is TensorFlow's default for a [1, 1, D] variable, which the original's
+    mask_emb has because it sets no initialiser.
     """
     if not compat.on("glorot_mask_embedding"):
         return None
@@ -37,8 +35,8 @@ def mask_initializer(compat: CompatConfig, width: int) -> Any:
 
 
 def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
-    """The keys of the dropout masks on the position table: one, or with `position_dropout_per_row`
-    one of each row.
+    """The keys of the dropout masks on the position table: a single key, or with
+    `position_dropout_per_row` a key per row.
     """
     return rows_B if compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
 
@@ -46,8 +44,8 @@ def position_masks(compat: CompatConfig, rows_B: jax.Array) -> jax.Array:
 def seen_slots(
     compat: CompatConfig, hidden_LBMD: jax.Array, filled_BM: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The memory, and which slots are seen: the filled ones. With `zero_memory` the others are
-    zeros, and seen.
+    """The memory, and which slots are seen: the filled slots; with `zero_memory` all slots, of
+    which empty ones are zeros.
     """
     if not compat.on("zero_memory"):
         return hidden_LBMD, filled_BM
@@ -55,14 +53,14 @@ def seen_slots(
 
 
 def empty_slots(compat: CompatConfig) -> int | None:
-    """How many slots a memory needs that is empty: none, as nothing sees them, but with
-    `zero_memory` all (None).
+    """Number of slots of an empty memory: 0, as no position sees them; with `zero_memory` all
+    (None).
     """
     return None if compat.on("zero_memory") else 0
 
 
 def check_cache(compat: CompatConfig, path: str) -> None:
-    """Raises BadInput for a model that needs more than the keys and values of what is there."""
+    """Raises BadInput for a model that needs more than the keys and values of visible positions."""
     if compat.on("zero_memory"):
         raise BadInput(
             f"{path}: zero_memory in compat.switches goes with no cache: "
@@ -71,7 +69,7 @@ def check_cache(compat: CompatConfig, path: str) -> None:
 
 
 def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
-    """The memory that a step reads; `zero_memory` empties it at the first step of each session."""
+    """The memory that a step reads, which `zero_memory` empties at the first step of a session."""
     if not compat.on("zero_memory"):
         return memory
     return jax.tree.map(lambda x: jnp.where(step % SESSION_STEPS == 0, 0, x), memory)
@@ -80,14 +78,15 @@ def before_step(compat: CompatConfig, memory: Any, step: jax.Array) -> Any:
 def by_cores(
     recipe: Any, mean_loss: Any, params: Any, rows: tuple, dropout_key: jax.Array
 ) -> tuple | None:
-    """`core_clip`: the gradient of a step by `compat.cores` equal groups of consecutive rows;
-    None = that of all rows.
+    """With `core_clip` the gradient of a step by `compat.cores` equal groups of consecutive rows;
+    else None.
 
     Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole
     bound; then the cores are summed. So a core with fewer targets weighs more per target, and the
     bound hardly ever acts.
     """
-    compat, bound = recipe.config.compat, recipe.config.optimizer.clip or jnp.inf
+    compat = recipe.config.compat
+    bound = recipe.config.optimizer.clip or jnp.inf
     if not compat.on("core_clip"):
         return None
 
@@ -99,17 +98,15 @@ def by_cores(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), results
 
-    of_rows, zeros = (
-        jax.value_and_grad(mean_loss, has_aux=True),
-        jax.tree.map(jnp.zeros_like, params),
-    )
+    of_rows = jax.value_and_grad(mean_loss, has_aux=True)
+    zeros = jax.tree.map(jnp.zeros_like, params)
     grads, (loss_C, losses_C) = jax.lax.scan(core, zeros, recipe.apart(rows, compat.cores, 0))
     return (loss_C.mean(), recipe.joined(losses_C, 0)), grads
 
 
 def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:
-    """The transformations of the optimizer: clip, nothing, those of its name, rates by layers,
-    learning rate.
+    """The transformations of the optimizer, with the order of `default`: clip, nothing, update
+    rule, rates by layers, learning rate.
     """
     clip, before, *named, by_layers, rate = default
     if compat.on("core_clip"):  # each core's gradient is clipped already
@@ -128,7 +125,8 @@ def adam(config: Any) -> optax.GradientTransformation:
     Without weight decay it is TensorFlow's Adam, as in that code: at the t-th update the quotient
     times sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
     """
-    b1, b2 = config.adam_b1, config.adam_b2
+    b1 = config.adam_b1
+    b2 = config.adam_b2
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
@@ -146,7 +144,7 @@ def adam(config: Any) -> optax.GradientTransformation:
 
 
 def in_layers(by_layers: optax.GradientTransformation, boxed: Any) -> optax.GradientTransformation:
-    """The same, but only of what had a layer in its name in the 2019 code: no embeddings, no
+    """Restricts `by_layers` to parameters with a layer in their 2019 name: no embeddings, no
     relative biases.
     """
 

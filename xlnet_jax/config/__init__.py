@@ -27,7 +27,9 @@ from xlnet_jax.config.run import (
     EvaluationConfig,
     LogConfig,
     MeshConfig,
+    OptimizerConfig,
+    SeedsConfig,
+    TrainConfig,
 )
-from xlnet_jax.config.run import OptimizerConfig, SeedsConfig, TrainConfig
 from xlnet_jax.config.whole import Config, changed_keys, check, fields, flat
-from xlnet_jax.keys import ELASTIC, FREE, FROZEN, joined
+from xlnet_jax.keys import ELASTIC, FREE, FROZEN, join_names

@@ -1,4 +1,4 @@
-"""`data` and `finetune`: the contents of an example, a task, and the rules for them."""
+"""`data` and `finetune`: examples, tasks and their rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from xlnet_jax.keys import FREE, Rule, divides, key, numbers, split
+from xlnet_jax.keys import FREE, Rule, key, split_names, split_numbers
 from xlnet_jax.objectives import OBJECTIVES, PREFIX
 
 if TYPE_CHECKING:
@@ -15,107 +15,107 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Contents of an example. Defaults are the published ones."""
+    """Examples. Defaults are the published values."""
 
     corpus: str = key(
-        "", "folder of `prepare`, or several with commas; their hash is frozen, not the path", FREE
+        "",
+        "folder of `prepare`, or several with commas; their hash is frozen, not the path",
+        resume=FREE,
     )
     weights: str = key(
-        "",
-        "shares of blocks read from several corpora, separated by commas; empty = their tokens",
-        phased=True,
+        "", "shares of blocks per corpus, with commas; empty = in proportion to tokens", phased=True
     )
     objective: str = key(
         "plm",
-        "permutation LM (XLNet), causal LM with memory (Transformer-XL), "
-        "masked LM (BERT), masked diffusion (LLaDA)",
-        choices=" ".join(OBJECTIVES),
+        "plm: permutation LM (XLNet); clm: causal LM (Transformer-XL); mlm: masked LM "
+        "(BERT); mdm: masked diffusion (LLaDA)",
+        " ".join(OBJECTIVES),
         phased=True,
     )
     factorization_order: str = key(
         "spans",
-        "plm: XLNet's span distribution with A and B, or any unknown positions, "
-        "in random order (uniform) or from left to right",
-        choices="spans uniform left_within",
+        "plm: XLNet's spans with A and B, or any unknown positions in random order "
+        "(uniform) or left to right (left_within)",
+        "spans uniform left_within",
         phased=True,
     )
-    segment_len: int = key(512, "tokens T of an example", le=2**20, phased=True)
+    segment_len: int = key(512, "tokens T of an example", "[0, 1_048_576]", phased=True)
     reuse_len: int = key(
         256,
-        "fresh tokens R of an example: its first part, which enters the memory",
-        ge=1,
+        "fresh tokens R at the start of an example, which enter the memory",
+        "[1, inf)",
         phased=True,
     )
     num_predict: int = key(85, "target slots P", phased=True)
     multi_token_prediction: int = key(
-        1,
-        "clm: tokens that each position predicts; the loss of those after the next has weight 0.5",
-        ge=1,
-        le=16,
+        1, "clm: tokens predicted per position; losses of those after the next weigh 0.5", "[1, 16]"
     )
     windows_per_block: int = key(
         8,
-        "consecutive windows W that a row reads before it jumps elsewhere",
-        ge=1,
-        le=2**20,
+        "consecutive windows W that a row reads before it jumps to another block",
+        "[1, 1_048_576]",
         phased=True,
     )
     shuffle_len: int = key(
         0,
-        "consecutive tokens that the shuffle keeps together; 0 = a block, "
-        "or what fits the blocks of all phases",
+        "consecutive tokens that the shuffle keeps together; 0 = a block, or a multiple "
+        "that fits all phases",
     )
-    bidirectional: bool = key(True, "every other block is read reversed")
-    mask_group_size: int = key(6, "context pieces per target piece while spans are drawn", le=2**16)
-    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
+    bidirectional: bool = key(True, "reads every other block reversed")
+    mask_group_size: int = key(
+        6, "context pieces per `masks_per_group` targets when spans are drawn", "[0, 65_536]"
+    )
+    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces", "[1, inf)")
     max_span: int = key(
-        5, "longest target span; a span of n has probability proportional to 1/n", ge=1, le=2**16
+        5, "longest target span; a length n has probability proportional to 1/n", "[1, 65_536]"
     )
     spans: str = key(
         "words",
-        "targets: n whole words, n pieces from a word start, or single pieces; bert, "
-        "roberta, albert: in random order",
-        choices="words pieces random",
+        "targets: n whole words, n pieces from a word start, or single pieces; in random "
+        "order for bert, roberta, albert",
+        "words pieces random",
     )
     pairs: str = key(
         "next",
-        "segment B: the text after A or text from elsewhere, or A and B in order or swapped; "
-        "bert, roberta, albert: or no B, and text across documents",
-        choices="next order none",
+        "segment B: next = the text after A or another text; order = A and B in order or "
+        "swapped; none = no B, text across documents (bert, roberta, albert)",
+        "next order none",
     )
     short_rate: float = key(
         0.0,
-        "bert, albert: how often A and B have a shorter length, uniform from 2; Google's has 0.1",
-        le=1,
+        "bert, albert: rate of shorter A and B, with a uniform length from 2; Google's is 0.1",
+        "[0, 1]",
     )
     target_rate: float = key(
         0.15,
-        "bert, roberta, albert: targets per piece of an example, at most `num_predict`",
-        gt=0,
-        le=1,
+        "bert, roberta, albert: targets per piece, at most `num_predict`",
+        "(0, 1]",
         phased=True,
     )
-    mask_share: float = key(0.8, "mlm: share of the targets that become MASK", le=1, phased=True)
+    mask_share: float = key(0.8, "mlm: share of targets replaced by MASK", "[0, 1]", phased=True)
     random_share: float = key(
-        0.1, "mlm: share that become a random piece; the others are unchanged", le=1, phased=True
+        0.1,
+        "mlm: share replaced by a random piece; the others are unchanged",
+        "[0, 1]",
+        phased=True,
     )
     random_pieces: str = key(
         "text",
-        "mlm: random pieces are of text, or of all, special ones too (Google's BERT)",
-        choices="text all",
+        "mlm: random pieces are pieces of text, or all, special ones too (Google's BERT)",
+        "text all",
         phased=True,
     )
     sentence_loss: bool = key(
-        False, "bert, albert: a second loss, whether B follows A or whether both are in order"
+        False, "bert, albert: adds a loss on whether B follows A, or whether both are in order"
     )
-    positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A", le=1)
-    read_threads: int = key(4, "threads that read and build batches", FREE, ge=1, le=2**10)
-    prefetch: int = key(8, "dispatches of batches kept ready", FREE, ge=1, le=2**10)
+    positive_pair_rate: float = key(0.5, "rate of segments B that follow A", "[0, 1]")
+    read_threads: int = key(4, "threads that read and build batches", "[1, 1_024]", FREE)
+    prefetch: int = key(8, "dispatches of batches kept ready", "[1, 1_024]", FREE)
     workers: int = key(
         -1,
         "processes that build batches; 0 = threads",
+        "[0, 1_024]",
         FREE,
-        le=2**10,
         special={-1: "one per four cores, at most 8"},
     )
 
@@ -125,116 +125,119 @@ class DataConfig:
 
     def weight_list(self) -> list[float]:
         """`weights` as numbers."""
-        return numbers(self.weights, float)
+        return split_numbers(self.weights, float)
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
-    """A task on labelled examples, for `xlnet-jax finetune`; pretraining ignores this section.
-
-    `data.segment_len` is the length of an example; `evaluation` has when the dev set is scored.
+    """Task of `xlnet-jax finetune`; an example has `data.segment_len` tokens, and `evaluation` says
+    when the dev set is scored.
     """
 
     task: str = key(
         "none",
-        "what the head predicts",
-        choices=(
-            "none classification multi_label_classification regression multiple_choice "
-            "question_answering token_classification embeddings text_to_text"
-        ),
+        "task of the head; none = pretraining",
+        "none classification multi_label_classification regression multiple_choice "
+        "question_answering token_classification embeddings text_to_text",
     )
     train: str = key(
         "",
         "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name",
-        FREE,
+        resume=FREE,
     )
-    dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
+    dev: str = key(
+        "", "examples that rank checkpoints, in the same form; empty = none", resume=FREE
+    )
     dev_share: float = key(
         0.0,
-        "share of the training examples, drawn by seeds.data, "
-        "that are the dev set if finetune.dev is empty",
-        lt=1,
+        "share of the training examples that is the dev set if finetune.dev is empty, drawn "
+        "by seeds.data",
+        "[0, 1)",
     )
     epochs: float = key(
         0.0,
-        "if train.steps is not set, passes over the training examples: optimizer.warmup_steps (a "
-        "tenth of them), checkpoint.every and evaluation.every (one pass) follow, "
-        "but for those that are set",
+        "passes over the training examples if train.steps is not set; then, unless set, "
+        "optimizer.warmup_steps is a tenth of the steps, checkpoint.every and "
+        "evaluation.every are one pass",
+        "[0, 1_000_000]",
         FREE,
-        le=10**6,
     )
     columns: str = key(
         "",
-        "columns or fields: the texts, then the label, with commas; empty = the usual names",
-        FREE,
+        "columns or fields of the texts, then of the label, with commas; empty = the usual names",
+        resume=FREE,
     )
     labels: str = key(
         "",
-        "names of the labels, with commas, or as a list of JSON if one has a comma; empty = those "
-        "of the training examples, sorted",
+        "label names, with commas, or a JSON list if one has a comma; empty = those of the "
+        "training examples, sorted",
     )
     drop_unlabelled: bool = key(
         True,
-        "leaves out examples whose label is null, NaN, "
-        "- or (of classes 0 to n - 1) -1; False refuses them",
-        FREE,
+        "leaves out examples with the label null, NaN, - or (of classes 0 to n - 1) -1; "
+        "False refuses them",
+        resume=FREE,
     )
-    metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
+    metric: str = key("", "score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key(
         "",
-        "tokenizer of a run from scratch, a file or a folder; empty = that of checkpoint.init_from",
-        FREE,
+        "tokenizer file or folder of a run from scratch; empty = that of checkpoint.init_from",
+        resume=FREE,
     )
     segments: int = key(
         1,
         "segments of an example; the earlier ones fill the memory, without gradient",
-        ge=1,
-        le=2**10,
+        "[1, 1_024]",
     )
-    patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
+    patience: int = key(
+        0, "evaluations without a better score that end the run; 0 = off", resume=FREE
+    )
     stride: int = key(
-        128, "question_answering: tokens between the starts of two windows of a long context", ge=1
+        128, "question_answering: tokens between the starts of two windows of a context", "[1, inf)"
     )
     max_question: int = key(
-        64, "pieces of the question that are kept; multiple_choice: with its option", ge=1
+        64, "pieces kept of a question; multiple_choice: with its option", "[1, inf)"
     )
     max_answer: int = key(
-        64, "question_answering, text_to_text: pieces of the longest answer or target", FREE, ge=1
+        64,
+        "question_answering, text_to_text: pieces of the longest answer or target",
+        "[1, inf)",
+        FREE,
     )
     beam: int = key(
         5,
-        "question_answering: starts, and ends for each start, that are searched; "
-        "text_to_text: hypotheses, 1 = greedy",
+        "question_answering: starts searched, and ends per start; text_to_text: hypotheses, "
+        "1 = greedy",
+        "[1, 1_024]",
         FREE,
-        ge=1,
-        le=2**10,
     )
     length_penalty: float = key(
         0.6,
-        "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6) to this power",
+        "text_to_text: the log-probability of n pieces is divided by ((5 + n) / 6)^length_penalty",
+        "[0, 5]",
         FREE,
-        le=5,
     )
     pooling: str = key(
         "mean",
-        "embeddings: mean or maximum over all pieces, the vector of CLS or of the last piece",
-        choices="mean cls max last",
+        "embeddings: mean or maximum over all pieces, or the vector of CLS or of the last piece",
+        "mean cls max last",
     )
-    normalize: bool = key(False, "embeddings: the vector of a text has length 1")
-    temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
+    normalize: bool = key(False, "embeddings: vectors have length 1")
+    temperature: float = key(0.05, "embeddings: divisor of cosine similarities", "(0, inf)")
 
     def column_list(self) -> list[str]:
         """The names in `columns`."""
-        return split(self.columns)
+        return split_names(self.columns)
 
     def label_list(self) -> list[str]:
         """The names in `labels`."""
-        return split(self.labels)
+        return split_names(self.labels)
 
 
 def rules(config: Config) -> list[Rule]:
     """Rules for the examples of pretraining or of a task."""
     data, pretraining, objective = config.data, config.pretrains, config.objective
+    block = data.reuse_len * data.windows_per_block
     return [
         (
             "data.factorization_order",
@@ -254,11 +257,8 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.shuffle_len",
-            divides(data.reuse_len * data.windows_per_block, data.shuffle_len),
-            (
-                "must be a multiple of the "
-                f"{data.reuse_len * data.windows_per_block} tokens of a block"
-            ),
+            data.shuffle_len % block == 0,
+            f"must be a multiple of the {block} tokens of a block",
         ),
         (
             "data.weights",
@@ -267,26 +267,27 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.mask_group_size",
-            data.mask_group_size >= data.masks_per_group >= 1,
-            f"must be at least data.masks_per_group={data.masks_per_group}, and that at least 1",
+            data.mask_group_size >= data.masks_per_group,
+            f"must be at least data.masks_per_group={data.masks_per_group}",
         ),
     ]
 
 
 _WITHOUT_CLS = ("classification", "multi_label_classification", "text_to_text")
-"""The tasks of a member without CLS."""
+"""Tasks that a member without CLS can do."""
 
 
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
     task, every, member = config.finetune, config.evaluation.every, config.model.member
-    generates, T = task.task == "text_to_text", config.data.segment_len
+    generates = task.task == "text_to_text"
+    T = config.data.segment_len
     least = 16 if generates else 8
     return [
         (
             "finetune.task",
             member.cls != "none" or task.task in _WITHOUT_CLS,
-            f"needs a CLS, which model.architecture={config.model.architecture} has not; use "
+            f"needs a CLS, which model.architecture={config.model.architecture} lacks; use "
             f"one of {', '.join(_WITHOUT_CLS)}",
         ),
         *(PREFIX.rules(config) if generates else []),
@@ -310,12 +311,12 @@ def _task_rules(config: Config) -> list[Rule]:
         ),
         (
             "evaluation.every",
-            not every or task.dev != "" or task.dev_share > 0,
+            task.dev or task.dev_share or not every,
             "needs examples to score; set finetune.dev",
         ),
         (
             "evaluation.every",
-            divides(config.checkpoint.every, every),
+            every % config.checkpoint.every == 0,
             (
                 f"must be a multiple of checkpoint.every={config.checkpoint.every}: "
                 "the best checkpoint is kept"
@@ -324,10 +325,7 @@ def _task_rules(config: Config) -> list[Rule]:
         (
             "train.gradient_accumulation_steps",
             task.task != "embeddings" or config.train.gradient_accumulation_steps == 1,
-            (
-                "would cut the batch into batches of their own, "
-                "but the negatives are the other rows of the batch; use 1"
-            ),
+            "would cut the batch, whose other rows are the negatives; use 1",
         ),
-        ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
+        ("finetune.patience", every or not task.patience, "needs scores; set evaluation.every"),
     ]

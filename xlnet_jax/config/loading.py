@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import glob
 import logging
 import os
+import pathlib
 import re
 import runpy
 import sys
@@ -44,36 +44,31 @@ NAMES = {
     "seed": "seeds.init",
     "position_scheme": "model.architecture",
 }
-"""The key that is meant, by names that are far from it: the most usual ones of other programs, and
-an old one.
-"""
+"""Keys by distant names: the most usual names of other programs, and an old name."""
 
 
 def default() -> ConfigDict:
-    """The defaults as a locked ConfigDict; a config file starts here and sets what differs."""
+    """The defaults as a locked ConfigDict; a config file starts here and sets other values."""
     return ConfigDict(dataclasses.asdict(Config())).lock()
 
 
 def start_from(file: str, other: str) -> ConfigDict:
-    """The values of another config file, in place of `default()`:
-    `start_from(__file__, "../small.py")`.
+    """The values of another config file, instead of `default()`: `start_from(__file__,
+    "../small.py")`.
     """
     return runpy.run_path(os.path.join(os.path.dirname(file), other))["get_config"]()
 
 
 def packaged() -> dict[str, str]:
-    """The path of each configuration that comes with the package, by its name, such as
-    `transformer_xl/quickstart`.
-    """
-    # In a wheel they are inside of the package, in a checkout beside it.
-    package = os.path.dirname(os.path.dirname(__file__))
-    inside, beside = (
-        os.path.join(package, "configs"),
-        os.path.join(os.path.dirname(package), "configs"),
-    )
-    folder = inside if os.path.isdir(inside) else beside
-    paths = glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)
-    return {os.path.relpath(path, folder).removesuffix(".py"): path for path in paths}
+    """Paths of the packaged configurations by name, such as `transformer_xl/quickstart`."""
+    # Configurations are inside of the package in a wheel, beside it in a checkout.
+    package = pathlib.Path(__file__).parents[1]
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.parent / "configs"
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): str(path)
+        for path in folder.rglob("*.py")
+    }
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
@@ -81,7 +76,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
     `--config.train.steps=10`.
 
     Args:
-      path: of the file, or a name of `packaged`.
+      path: path of the file, or a name of `packaged`.
 
     Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that
     does), a value has the wrong type, or two fields contradict each other.
@@ -96,12 +91,12 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
             what = f"no such file{suggest_file(path) or suggest(name, packaged(), '--config=')}"
         raise BadInput(f"--config={path}: {what}")
     try:
-        # stdout is for the result of the command.
+        # stdout is kept for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):
             values = runpy.run_path(path)["get_config"]()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # it may raise what it likes
+    except BaseException as error:  # a file may raise anything
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(
@@ -112,13 +107,11 @@ def load(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
-    """With a tenth of the training examples as dev set, if words name these and the dev set is one
-    of TFDS that belongs to others.
+    """Takes a tenth of the training examples as dev set, if words name these examples and the dev
+    set is of another TFDS data set.
     """
-    task, named = (
-        config.finetune,
-        {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides},
-    )
+    task = config.finetune
+    named = {word.partition("=")[0].removeprefix("--config.finetune.") for word in overrides}
     same = task.train.startswith(task.dev.rpartition(":")[0])
     if same or not task.dev.startswith("tfds:") or named & {"train", "dev"} != {"train"}:
         return config
@@ -126,9 +119,7 @@ def _with_own_dev(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def override(config: Config, overrides: Sequence[str]) -> Config:
-    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises
-    BadInput.
-    """
+    """Changes keys by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
     values = dataclasses.asdict(config)
     if config.phases:
         values["train"]["steps"] = TrainConfig().steps  # their sum, which an override may change
@@ -136,7 +127,7 @@ def override(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them.
+    """Builds the dataclasses from nested dictionaries, applies `overrides` and checks all values.
     Raises BadInput.
     """
     known = Config().sections
@@ -166,10 +157,11 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key, dotted or not: the one that other programs call so, or
-    the nearest.
+    """`messages.suggest` for an unknown key, dotted or not: the key with this name in other
+    programs, or else the nearest key.
     """
-    keys, (section, _, last) = list(fields()), name.rpartition(".")
+    keys = list(fields())
+    section, _, last = name.rpartition(".")
     same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
     same = [key for key in same if key.startswith(f"{section}.")] or same
     if not section and not same:
@@ -179,7 +171,7 @@ def suggest_key(name: str, prefix: str = "") -> str:
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
-    if "phases" in values:  # a copy: an override must not change a dictionary that two phases share
+    if "phases" in values:  # a copy, since two phases may share a dictionary
         values.phases = _checked_phases(values.phases)
     for word in overrides:
         if not word.startswith("--config."):
@@ -197,13 +189,13 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
         if not found or int(found[1]) >= count:
             raise BadInput(
                 f"{word!r}: the configuration has {quantity(count, 'phase')}, counted from 0; "
-                "write a key of one as --config.phases[0].data.num_predict=20"
+                "write a key of a phase as --config.phases[0].data.num_predict=20"
             )
         if found[2] != "steps":
             _check_key(found[2])
             section, _, last = found[2].partition(".")
             parts: Any = values.phases
-            # Its type, for the new one.
+            # The flag takes the type of the new value from the default.
             parts[int(found[1])].setdefault(section, {})[last] = fields()[found[2]].default
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
@@ -215,7 +207,8 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
     # The flag has changed `values` in place.
-    found, usual = values.to_dict(), TrainConfig().steps
+    found = values.to_dict()
+    usual = TrainConfig().steps
     if found.get("phases") and not any(
         word.startswith("--config.train.steps=") for word in overrides
     ):
@@ -233,7 +226,7 @@ def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Con
 
 
 def _checked_phases(given: Any) -> tuple[dict[str, Any], ...]:
-    """A copy of `config.phases`, if they have that form, and keys that exist with values of their
+    """A copy of `config.phases`. Raises BadInput for another form, an unknown key or a wrong
     type.
     """
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -289,14 +282,15 @@ def _mistake(error: BaseException, path: str) -> str:
     ]
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename == path:
-        lines, text = [error.lineno or 1], error.msg
+        lines = [error.lineno or 1]
+        text = error.msg
     at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return (
             f"{at}: ended the program (SystemExit: {error.code}); "
             "a config file only returns its values"
         )
-    # Of a wrong key, ml_collections lists all others, or one in the same section.
+    # For a wrong key, ml_collections lists all others, or suggests only in the same section.
     wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|\\nDid you mean|$)", text)
     if wrong and isinstance(error, (AttributeError, KeyError)):
         text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"

@@ -1,4 +1,4 @@
-"""`model`: the architecture, and the rules for it."""
+"""`model`: the architecture and its rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from xlnet_jax.keys import FREE, FROZEN, Rule, key, numbers
+from xlnet_jax.keys import FREE, FROZEN, Rule, key, split_numbers
 from xlnet_jax.members import MEMBERS
 from xlnet_jax.members.member import Member
 
@@ -18,117 +18,116 @@ if TYPE_CHECKING:
 class ModelConfig:
     """Architecture. Defaults are XLNet-Large."""
 
-    architecture: str = key(
-        "xlnet",
-        "member of the family: its parts, objectives and examples",
-        choices=" ".join(MEMBERS),
-    )
-    vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
+    architecture: str = key("xlnet", "member of the family", " ".join(MEMBERS))
+    vocab_size: int = key(32000, "vocabulary size; must equal the tokenizer's", "[0, 16_777_216]")
     spare_rows: int = key(
         0,
-        "how many of the last rows of `vocab_size` have no piece, as in imported tables that are "
-        "padded; they are kept and in the softmax of the loss, but never predicted",
-        le=2**24,
+        "last rows of `vocab_size` without a piece, as in padded tables of imports; they "
+        "are in the softmax of the loss, but never predicted",
+        "[0, 16_777_216]",
     )
-    layers: int = key(24, "number of layers", ge=1, le=1000)
-    d_model: int = key(1024, "model width D", ge=1, le=2**16)
-    heads: int = key(16, "attention heads H", ge=1, le=2**12)
-    head_dim: int = key(64, "width of one head E", ge=1, le=2**12)
-    d_ff: int = key(4096, "inner width of the feed-forward layer F", ge=1, le=2**18)
-    activation: str = key(
-        "gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu"
-    )
-    biases_per_layer: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    layers: int = key(24, "number of layers", "[1, 1_000]")
+    d_model: int = key(1024, "model width D", "[1, 65_536]")
+    heads: int = key(16, "attention heads H", "[1, 4_096]")
+    head_dim: int = key(64, "width of one head E", "[1, 4_096]")
+    d_ff: int = key(4096, "inner width of the feed-forward layer F", "[1, 262_144]")
+    activation: str = key("gelu", "gelu is the tanh approximation", "gelu gelu_erf relu")
+    biases_per_layer: bool = key(True, "each layer has its own u, v and w biases (`untie_r`)")
     norm: str = key(
-        "post",
-        "LayerNorm after each residual sum, or before each of its branches",
-        choices="post pre",
+        "post", "LayerNorm after each residual sum (post) or before each branch (pre)", "post pre"
     )
-    scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
+    scale_embedding: bool = key(
+        False, "multiplies word embeddings by sqrt(d_model) (Transformer-XL)"
+    )
     cutoffs: str = key(
         "",
-        "adaptive embedding and softmax: first words of the tail clusters, by commas; empty = none",
+        "first words of the tail clusters of the adaptive softmax, with commas; empty = no "
+        "clusters",
     )
-    div_val: int = key(
-        1, "vectors of tail cluster i have the width d_embed / div_val^i", ge=1, le=2**16
-    )
+    div_val: int = key(1, "tail cluster i has vectors of width d_embed / div_val^i", "[1, 65_536]")
     d_embed: int = key(
-        0, "width of the word embedding before its projection; 0 = d_model, without one", le=2**16
+        0,
+        "width of the word embedding before its projection; 0 = d_model, without projection",
+        "[0, 65_536]",
     )
-    tie_embedding: bool = key(True, "the softmax has the word embedding as its weights")
+    tie_embedding: bool = key(True, "the softmax shares the weights of the word embedding")
     tie_projections: str = key(
         "all",
-        "clusters whose softmax has the embedding's projection; rest = all but the first",
-        choices="all rest none",
+        "clusters whose softmax shares the embedding's projection; rest = all but the first",
+        "all rest none",
     )
-    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT)")
+    share_layers: bool = key(False, "all layers share their parameters (ALBERT)")
     max_positions: int = key(
-        512, "positions at the input: tokens of the longest text", ge=1, le=2**20
+        512, "tokens of the longest text, for models with positions at the input", "[1, 1_048_576]"
     )
     layer_losses: bool = key(
         False,
-        "layer l of n predicts too, with a softmax of its own, "
-        "until l / 2n of train.steps (Vanilla Transformer)",
+        "layer l of n also predicts, with its own softmax, until l / 2n of train.steps "
+        "(Vanilla Transformer)",
         of_run=True,
     )
-    memory_len: int = key(384, "memory slots M; 0 = no memory", le=2**20, of_run=True, phased=True)
+    memory_len: int = key(
+        384, "memory slots M; 0 = no memory", "[0, 1_048_576]", of_run=True, phased=True
+    )
     same_length: bool = key(
-        False,
-        "a query sees the `memory_len` newest positions, itself included: all see equally many",
-        of_run=True,
+        False, "each query sees the `memory_len` newest positions, itself included", of_run=True
     )
-    clamp_len: int = key(-1, "clip relative distances to +-clamp_len", ge=1, special={-1: "off"})
+    clamp_len: int = key(-1, "bound on relative distances", "[1, inf)", special={-1: "off"})
     dropout: float = key(
         0.1,
-        "embedding, position table, both sub-layer outputs, final output",
-        lt=1,
+        "rate on embedding, position table, sub-layer outputs and final output",
+        "[0, 1)",
         of_run=True,
         phased=True,
     )
-    attention_dropout: float = key(0.1, "attention probabilities", lt=1, of_run=True, phased=True)
+    attention_dropout: float = key(
+        0.1, "rate on attention probabilities", "[0, 1)", of_run=True, phased=True
+    )
     activation_dropout: float = key(
-        0.0, "after the feed-forward activation", lt=1, of_run=True, phased=True
+        0.0, "rate after the feed-forward activation", "[0, 1)", of_run=True, phased=True
     )
-    init_std: float = key(0.02, "standard deviation of the normal initialiser", gt=0, of_run=True)
+    init_std: float = key(
+        0.02, "standard deviation of the normal initialiser", "(0, inf)", of_run=True
+    )
     init_truncated: bool = key(
-        False, "the initialiser is cut off at 2 standard deviations (Google's BERT)", of_run=True
+        False, "truncates the initialiser at 2 standard deviations (Google's BERT)", of_run=True
     )
-    layer_norm_epsilon: float = key(1e-12, "as in the original", gt=0)
+    layer_norm_epsilon: float = key(1e-12, "epsilon of LayerNorm", "(0, inf)")
     compute_dtype: str = key(
         "bfloat16",
-        "dtype of activations and memory; softmax, LayerNorm, "
-        "positions and loss are at least float32",
-        choices="bfloat16 float32 float64",
+        "dtype of activations and memory; softmax, LayerNorm, positions and loss use at "
+        "least float32",
+        "bfloat16 float32 float64",
         of_run=True,
     )
     remat: str = key(
         "none",
-        "recomputed backward: nothing, all but matmuls, or whole layers",
-        FREE,
+        "recomputed in the backward pass: nothing, all but matmuls, or whole layers",
         "none dots full",
+        FREE,
     )
     attention: str = key(
         "auto",
-        "all implementations give the same results; auto = fused on TPU v4 and later and on "
-        "NVIDIA A100, H100 and H200 if it agrees with xla, cpu on a CPU, else xla",
-        FREE,
+        "implementation, with equal results; auto = fused on TPU v4 and later and on NVIDIA "
+        "A100, H100 and H200 if it agrees with xla, cpu on a CPU, else xla",
         "auto xla cpu fused",
+        FREE,
     )
     unroll: str = key(
         "auto",
-        "layers of a training step one by one; auto = with attention=cpu",
-        FREE,
+        "unrolls the layers of a training step; auto = only with attention=cpu",
         "auto on off",
+        FREE,
     )
 
     @property
     def member(self) -> Member:
-        """All that `architecture` says."""
+        """The member that `architecture` names."""
         return MEMBERS[self.architecture]
 
     @property
     def pieces(self) -> int:
-        """Rows of the vocabulary that have a piece: the first ones."""
+        """Number of the first rows of the vocabulary, which have a piece."""
         return self.vocab_size - self.spare_rows
 
     @property
@@ -138,18 +137,18 @@ class ModelConfig:
 
     def cutoff_list(self) -> list[int]:
         """`cutoffs` as numbers."""
-        return numbers(self.cutoffs, int)
+        return split_numbers(self.cutoffs, int)
 
     @property
     def saves_probabilities(self) -> bool:
-        """Whether the attention kernel on TPU leaves them to its backward pass. A loop would copy
-        them into a stack.
+        """Whether the TPU attention kernel keeps probabilities for its backward pass. A loop over
+        layers would copy them into a stack.
         """
         return self.remat == "none" and self.unroll == "on"
 
     @property
     def adaptive(self) -> bool:
-        """Whether the embedding has clusters or projections, or the head has weights of its own."""
+        """Whether the embedding has clusters or projections, or the head has untied weights."""
         own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
         return own and not self.member.positions_at_input
 
@@ -159,21 +158,24 @@ ARCHITECTURE = tuple(
     for field in dataclasses.fields(ModelConfig)
     if field.metadata["resume"] == FROZEN and not field.metadata["of_run"]
 )
-"""Keys of `model` that belong to its parameters: a run that starts from other parameters takes
-these keys with them.
+"""Keys of `model` that belong to parameters: a run that starts from a checkpoint takes them from
+it.
 """
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the architecture; Vanilla's own keys are the last."""
-    model, data, member, pretrains = (
-        config.model,
-        config.data,
-        config.model.member,
+    """Rules for the architecture."""
+    return [*_member_rules(config), *_cluster_rules(config.model), *_causal_rules(config)]
+
+
+def _member_rules(config: Config) -> list[Rule]:
+    """Rules of the member of the family."""
+    model, data, member = config.model, config.data, config.model.member
+    name, at_input, pretrains = (
+        f"model.architecture={member.name}",
+        member.positions_at_input,
         config.pretrains,
     )
-    name, at_input = f"model.architecture={member.name}", member.positions_at_input
-    causal = config.objective.causal
     return [
         (
             "data.objective",
@@ -212,6 +214,12 @@ def rules(config: Config) -> list[Rule]:
             if pretrains
             else "is for pretraining; use False",
         ),
+    ]
+
+
+def _cluster_rules(model: ModelConfig) -> list[Rule]:
+    """Rules of the clusters of the adaptive embedding and softmax."""
+    return [
         (
             "model.cutoffs",
             all(a < b for a, b in itertools.pairwise([0, *model.cutoff_list(), model.vocab_size])),
@@ -222,12 +230,12 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "model.spare_rows",
-            not model.spare_rows or not model.adaptive,
+            not (model.spare_rows and model.adaptive),
             "must be 0 with clusters or projections",
         ),
         (
             "model.div_val",
-            model.div_val == 1 or bool(model.cutoffs),
+            model.cutoffs or model.div_val == 1,
             "must be 1 without model.cutoffs",
         ),
         (
@@ -235,9 +243,17 @@ def rules(config: Config) -> list[Rule]:
             (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
             "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs",
         ),
+    ]
+
+
+def _causal_rules(config: Config) -> list[Rule]:
+    """Rules of keys that only left-to-right models have."""
+    model, data, causal = config.model, config.data, config.objective.causal
+    pretrains = causal and config.pretrains
+    return [
         (
             "model.same_length",
-            model.memory_len > 0 or not model.same_length,
+            model.memory_len or not model.same_length,
             "needs a memory: a query would see nothing with model.memory_len=0",
         ),
         ("model.same_length", causal or not model.same_length, "needs data.objective=clm"),
@@ -248,7 +264,7 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "model.layer_losses",
-            not model.layer_losses or (causal and pretrains),
+            not model.layer_losses or pretrains,
             "is for pretraining with data.objective=clm; use False",
         ),
         (
@@ -258,7 +274,7 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "data.multi_token_prediction",
-            data.multi_token_prediction == 1 or (causal and pretrains and not at_input),
+            data.multi_token_prediction == 1 or (pretrains and not model.member.positions_at_input),
             "is for pretraining with data.objective=clm, without positions at the input; use 1",
         ),
     ]

@@ -1,11 +1,11 @@
-"""Phases: parts of a run, one after the other, each with its own values of some keys.
+"""Phases: consecutive parts of a run, each with its own values of some keys.
 
     config.phases = (
         dict(steps=90_000, data=dict(segment_len=128, reuse_len=126, num_predict=19)),
         dict(steps=10_000, optimizer=dict(learning_rate=5e-5)),
     )
 
-Data, state and schedule go on from one to the next; a key that a phase does not name has the value
+Data, state and schedule go on from phase to phase; a key that a phase does not name has the value
 of the whole run.
 """
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
 
 LONGEST = 8
-"""Blocks of the longest kind that the shuffle keeps together by default."""
+"""Most blocks, in units of the longest block, that the shuffle keeps together by default."""
 
 
 def with_steps(config: Config) -> Config:
-    """The same with `train.steps` of all phases together. Raises BadInput if another number is
-    given.
-    """
-    total, given = config.ends[-1], config.train.steps
+    """Sets `train.steps` to the steps of all phases. Raises BadInput if another number is given."""
+    total = config.ends[-1]
+    given = config.train.steps
     if given not in (total, TrainConfig().steps):
         raise BadInput(
             f"train.steps={given} beside phases, "
@@ -40,7 +39,7 @@ def with_steps(config: Config) -> Config:
 
 
 def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
-    """What is wrong with the phases themselves; `phased` are the keys that they may change."""
+    """Messages about wrong phases; `phased` are the keys that phases may change."""
     fixed = [
         f"phases[{number}].{section}.{name}"
         for number, phase in enumerate(config.phases)
@@ -65,25 +64,24 @@ def conflicts(config: Config, phased: list[str]) -> Iterator[str]:
 
 
 def check_past(config: Config, saved: Sequence[dict[str, Any]], step: int, where: str) -> None:
-    """Raises BadInput unless the phases before the checkpoint of `step` are those that it was
-    trained with.
+    """Raises BadInput unless the phases before the checkpoint of `step` are those of its
+    training.
     """
     number = config.phase_before(step)
     then = dataclasses.replace(config, phases=tuple(saved)).phase_before(step)
     if number != then or [*config.phases[:number]] != [*saved[:number]]:
         raise BadInput(
             f"{where} was trained with phases={[*saved]}, and now they are {[*config.phases]}: "
-            "one that is over must stay as it was; restore it, "
+            "a phase that is over must not change; restore it, "
             "or start a new run in another --workdir"
         )
 
 
 def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) -> Config:
-    """The same with a `data.shuffle_len` that stays whatever phases come later: that with which the
-    run has started.
+    """Sets `data.shuffle_len` to the value of the first start, whatever phases come later.
 
-    `started` is the identity of its last start; None = this is the first one. Raises BadInput
-    unless the blocks of all phases divide it: what has been read would be read again.
+    `started` is the identity of the last start; None = this start is the first. Raises BadInput
+    unless the blocks of all phases divide the value, since text would be read again.
     """
     if config.data.shuffle_len or not (config.phases or (started or {}).get("phases")):
         return config
@@ -101,13 +99,14 @@ def keep_shuffle(config: Config, started: Mapping[str, Any] | None, where: str) 
 
 
 def parts(config: Config) -> list[Config]:
-    """The configuration of each phase. The shuffle keeps text together that is whole blocks in
-    every phase, if there is a length that is not much longer than the blocks: what one phase has
-    read the next does not read again.
+    """The configuration of each phase. The shuffle keeps a length together that is whole blocks in
+    every phase, if it is at most `LONGEST` longest blocks: then no phase reads text again that an
+    earlier phase has read.
     """
     every = [config.changed(**changes(phase)) for phase in config.phases]
     blocks = {one.data.reuse_len * one.data.windows_per_block for one in every}
-    shuffle_len, common = config.data.shuffle_len, math.lcm(*blocks)
+    shuffle_len = config.data.shuffle_len
+    common = math.lcm(*blocks)
     if not shuffle_len and len(blocks) > 1 and common <= LONGEST * max(blocks):
         shuffle_len = common
     return [

@@ -1,4 +1,4 @@
-"""How a run goes, from the optimizer to the seeds, with the rules for it."""
+"""Sections from `optimizer` to `seeds`, with their rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from xlnet_jax.keys import ELASTIC, FREE, Rule, divides, key
+from xlnet_jax.keys import ELASTIC, FREE, Rule, key
 
 if TYPE_CHECKING:
     from xlnet_jax.config.whole import Config
@@ -16,45 +16,39 @@ REST = {-1: "all that are left"}
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """A clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
+    """Update rule and learning rate."""
 
     name: str = key(
         "adamw",
-        "the update rule: lamb for large batches, muon with orthogonal updates",
-        choices="adamw lamb muon",
+        "update rule; lamb is for large batches, muon has orthogonal updates",
+        "adamw lamb muon",
     )
-    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0, phased=True)
-    warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
+    learning_rate: float = key(4e-4, "peak learning rate", "(0, inf)", FREE, phased=True)
+    warmup_steps: int = key(40_000, "steps from 0 to the peak", resume=FREE)
     schedule: str = key(
         "polynomial",
-        "decay after the warm-up (polynomial is linear; "
-        "wsd is constant before it decays; inverse_sqrt never ends)",
-        FREE,
+        "decay after the warm-up: polynomial is linear, wsd is constant before it decays, "
+        "inverse_sqrt never ends",
         "polynomial cosine wsd inverse_sqrt",
+        FREE,
     )
     decay_fraction: float = key(
-        0.1, "wsd: share of train.steps, at the end, in which the rate falls", FREE, gt=0, le=1
+        0.1, "wsd: last share of train.steps, in which the rate falls", "(0, 1]", FREE
     )
     decay_shape: str = key(
-        "linear", "wsd: the rate falls as 1 - x, or as 1 - sqrt(x)", FREE, "linear sqrt"
+        "linear", "wsd: the rate falls as 1 - x or as 1 - sqrt(x)", "linear sqrt", FREE
     )
-    min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE, le=1)
-    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
-    adam_b1: float = key(0.9, "decay of the first moment", FREE, lt=1)
-    adam_b2: float = key(0.999, "decay of the second moment", FREE, lt=1)
-    adam_epsilon: float = key(1e-6, "added outside the square root", FREE, gt=0)
-    clip: float = key(1.0, "bound on the norm of the global averaged gradient; 0 = off", FREE)
+    min_lr_ratio: float = key(0.0, "final learning rate as a share of the peak", "[0, 1]", FREE)
+    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", resume=FREE)
+    adam_b1: float = key(0.9, "decay of the first moment", "[0, 1)", FREE)
+    adam_b2: float = key(0.999, "decay of the second moment", "[0, 1)", FREE)
+    adam_epsilon: float = key(1e-6, "added outside the square root", "(0, inf)", FREE)
+    clip: float = key(1.0, "bound on the global gradient norm; 0 = off", resume=FREE)
     layer_decay: float = key(
-        1.0,
-        "rate of a layer as a share of the one above it; embeddings are lowest",
-        FREE,
-        gt=0,
-        le=1,
+        1.0, "rate of a layer as a share of the layer above; embeddings are lowest", "(0, 1]", FREE
     )
     average: float = key(
-        0.0,
-        "decay of an exponential average of the parameters, kept beside them: 0.999; 0 = none",
-        lt=1,
+        0.0, "decay of an exponential average of the parameters, such as 0.999; 0 = none", "[0, 1)"
     )
 
 
@@ -63,212 +57,230 @@ class TrainConfig:
     """Length and shape of the run."""
 
     steps: int = key(
-        500_000, "optimizer steps of the whole run; the schedule ends here", FREE, ge=1
+        500_000, "optimizer steps of the run, at which the schedule ends", "[1, inf)", FREE
     )
     batch_size: int = key(
-        2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22, phased=True
+        2048, "rows over all devices and hosts", "[1, 4_194_304]", ELASTIC, phased=True
     )
     gradient_accumulation_steps: int = key(
         1,
         "sequential micro-batches per step; one gradient sum crosses the network",
+        "[1, 65_536]",
         ELASTIC,
-        ge=1,
-        le=2**16,
     )
     elastic: bool = key(
-        False, "fill up batches that do not divide over the devices with rows of weight 0", ELASTIC
+        False,
+        "pads batches that do not divide over the devices with rows of weight 0",
+        resume=ELASTIC,
     )
     steps_per_dispatch: int = key(
-        10, "segments K that the device runs without the host", ELASTIC, ge=1, le=2**16
+        10, "segments K that the device runs without the host", "[1, 65_536]", ELASTIC
     )
     max_bad_steps: int = key(
-        5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE, ge=1
+        5, "consecutive non-finite steps or spikes that end the run (exit code 3)", "[1, inf)", FREE
     )
     label_smoothing: float = key(
-        0.0,
-        "share of each target that is spread over the vocabulary, in training alone",
-        FREE,
-        lt=1,
+        0.0, "share of each target spread over the vocabulary, in training only", "[0, 1)", FREE
     )
     spike_zscore: float = key(
-        0.0, "skip steps with a loss this many standard deviations above the mean; 0 = off", FREE
+        0.0,
+        "skips steps whose loss is this many standard deviations above the mean; 0 = off",
+        resume=FREE,
     )
     spike_window: int = key(
-        100, "number of good steps in the mean and deviation of the loss", FREE, ge=2, le=2**20
+        100, "good steps in the mean and deviation of the loss", "[2, 1_048_576]", FREE
     )
     compiler_options: str = key(
-        "", "of XLA for the step: NAME=VALUE, or chip for those that others set on it", FREE
+        "",
+        "XLA options of the step: NAME=VALUE, with commas; chip = options that others set "
+        "on the chip",
+        resume=FREE,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Number of devices on each axis; one axis may be -1: all that are left."""
+    """Devices per axis; one axis may be -1 (all that are left)."""
 
-    data: int = key(-1, "rows of the batch", ELASTIC, ge=1, special=REST)
+    data: int = key(-1, "splits the rows of the batch", "[1, inf)", ELASTIC, special=REST)
     fsdp: int = key(
         1,
-        "rows of the batch, and parameters, optimizer state and update",
+        "splits the rows, parameters, optimizer state and update",
+        "[1, inf)",
         ELASTIC,
-        ge=1,
         special=REST,
     )
-    tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC, ge=1, special=REST)
+    tensor: int = key(
+        1, "splits heads, feed-forward and vocabulary", "[1, inf)", ELASTIC, special=REST
+    )
     slices: int = key(
-        0, "TPU slices, which share the batch", ELASTIC, ge=1, special={0: "taken from the devices"}
+        0,
+        "TPU slices, which share the batch",
+        "[1, inf)",
+        ELASTIC,
+        special={0: "taken from the devices"},
     )
     zero1: bool = key(
-        False, "parameters, optimizer state and update are split over `data` as well", ELASTIC
+        False, "splits parameters, optimizer state and update over `data` as well", resume=ELASTIC
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Several processes in one run. TPU VMs, GKE and SLURM need no settings."""
+    """Several processes of one run; TPU VMs, GKE and SLURM need no settings."""
 
     coordinator: str = key(
-        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or from the cluster", FREE
+        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS or the cluster's", resume=FREE
     )
     processes: int = key(
-        0, "number of processes; 0 = JAX_NUM_PROCESSES, or from the cluster", FREE, le=2**20
+        0, "number of processes; 0 = JAX_NUM_PROCESSES or the cluster's", "[0, 1_048_576]", FREE
     )
     process_id: int = key(
-        -1, "of this process, from 0", FREE, special={-1: "JAX_PROCESS_ID, or from the cluster"}
+        -1,
+        "number of this process, from 0",
+        resume=FREE,
+        special={-1: "JAX_PROCESS_ID, or from the cluster"},
     )
-    detect: bool = key(True, "ask the cluster; false = use only the values set here", FREE)
+    detect: bool = key(True, "asks the cluster; false = only the values set here", resume=FREE)
     rendezvous_port: int = key(
-        0, "on the host of process 0; 0 = next to the coordinator's port", FREE, lt=65536
+        0, "port on the host of process 0; 0 = next to the coordinator's", "[0, 65_536)", FREE
     )
     rendezvous_seconds: float = key(
-        600.0, "how long all wait for a missing process (code 42)", FREE, gt=0, le=1e9
+        600.0, "wait for missing processes, before exit code 42", "(0, 1_000_000_000]", FREE
     )
     report_seconds: float = key(
-        30.0, "between two log lines about missing processes", FREE, gt=0, le=1e9
+        30.0, "interval of log lines about missing processes", "(0, 1_000_000_000]", FREE
     )
-    # With a shorter one a host that is only busy is taken for lost.
+    # With a shorter time a busy host would count as lost.
     heartbeat_seconds: float = key(
-        60.0, "silence after which a process is lost: all exit with 42", FREE, ge=2, le=1e8
+        60.0, "silence after which a process is lost and all exit with 42", "[2, 100_000_000]", FREE
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When the whole state is saved (asynchronously), and which checkpoints are kept."""
+    """When the whole state is saved, asynchronously, and which checkpoints are kept."""
 
-    every: int = key(1000, "steps between checkpoints; the last step is always saved", FREE, ge=1)
-    keep: int = key(3, "number of newest checkpoints kept", FREE, ge=1)
-    keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
+    every: int = key(
+        1000, "steps between checkpoints; the last step is always saved", "[1, inf)", FREE
+    )
+    keep: int = key(3, "newest checkpoints kept", "[1, inf)", FREE)
+    keep_every: int = key(0, "also keeps a checkpoint every so many steps; 0 = none", resume=FREE)
     keep_best: int = key(
-        0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE
+        0, "also keeps so many checkpoints of the lowest held-out loss", resume=FREE
     )
     memory: str = key(
-        "all", "saved (all), or left out and computed from the text on resume", FREE, "all rebuild"
+        "all", "all = saved; rebuild = computed from the text on resume", "all rebuild", FREE
     )
     init_from: str = key(
-        "", "work directory or checkpoint with the parameters of a new run; empty = none", FREE
+        "",
+        "work directory or checkpoint that gives a new run its parameters; empty = none",
+        resume=FREE,
     )
     io_deadline_seconds: float = key(
-        300.0, "how long failed saves are retried; then the run ends", FREE, le=1e9
+        300.0, "time for retries of a failed save before the run ends", "[0, 1_000_000_000]", FREE
     )
     grace_seconds: float = key(
         30.0,
-        "from SIGTERM to SIGKILL; a warning if two dispatches and a save take longer; 0 = unknown",
-        FREE,
+        "time from SIGTERM to SIGKILL; warns if two dispatches and a save take longer; 0 = unknown",
+        resume=FREE,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out loss: of a permutation LM with fixed orders, of a left-to-right model with carried
-    memory.
-    """
+    """Held-out loss: a permutation LM has fixed orders, a left-to-right model a carried memory."""
 
-    every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
-    blocks: int = key(
-        0, "blocks of the held-out split scored in training, evenly spread; 0 = all", FREE
-    )
+    every: int = key(0, "steps between evaluations in training; 0 = none", resume=FREE)
+    blocks: int = key(0, "held-out blocks scored in training, evenly spread; 0 = all", resume=FREE)
     batch_size: int = key(
-        0, "rows per step; 0 = train.batch_size (never changes the result)", FREE, le=2**22
+        0,
+        "rows per step, without effect on the result; 0 = train.batch_size",
+        "[0, 4_194_304]",
+        FREE,
     )
     final: bool = key(
         True,
-        "after the last step, evaluate if there is a held-out split, and plot the losses",
-        FREE,
+        "evaluates after the last step if there is a held-out split, and plots the losses",
+        resume=FREE,
     )
     averaged: bool = key(
         False,
-        "what scores or reads parameters, such as evaluate and export, "
-        "takes the average of optimizer.average",
-        FREE,
+        "commands that read parameters, such as evaluate and export, take the average of "
+        "optimizer.average",
+        resume=FREE,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class WatchdogConfig:
-    """Checks of a run from outside the step."""
+    """Checks of the progress of a run."""
 
     seconds: float = key(
         1800.0,
-        "without progress (dispatch, evaluation, save): print all stacks, exit with 42; 0 = off",
+        "time without a dispatch, evaluation or save until all stacks are printed and the "
+        "run exits with 42; 0 = off",
+        "[0, 1_000_000_000]",
         FREE,
-        le=1e9,
     )
-    report_every: int = key(1000, "steps between two reports of step times; 0 = none", FREE)
+    report_every: int = key(1000, "steps between reports of step times; 0 = none", resume=FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
     """Logs written in addition to the checkpoints."""
 
-    tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
+    tensorboard: bool = key(True, "writes TensorBoard events beside metrics.jsonl", resume=FREE)
     samples: int = key(
         0,
-        "held-out texts that each evaluation fills, for samples.jsonl and TensorBoard",
+        "held-out texts that each evaluation fills, in samples.jsonl and TensorBoard",
+        "[0, 100]",
         FREE,
-        le=100,
     )
     wandb: str = key(
-        "", "project of Weights & Biases that gets the metrics too; empty = none", FREE
+        "", "Weights & Biases project that also gets the metrics; empty = none", resume=FREE
     )
-    profile_start: int = key(-1, "first step of a profiler capture", FREE, special={-1: "none"})
-    profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE, ge=1)
+    profile_start: int = key(
+        -1, "first step of a profiler capture", resume=FREE, special={-1: "none"}
+    )
+    profile_steps: int = key(
+        5, "steps in the capture, rounded up to whole dispatches", "[1, inf)", FREE
+    )
     compilation_cache: str = key(
         "",
-        "folder; empty = <workdir>/compilation_cache in training, "
-        "else ~/.cache/xlnet_jax; none = no cache",
-        FREE,
+        "folder; empty = <workdir>/compilation_cache in training, else ~/.cache/xlnet_jax; "
+        "none = no cache",
+        resume=FREE,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class SeedsConfig:
-    """Separate seeds, for example for the same data with another initialisation."""
+    """Seeds."""
 
-    init: int = key(0, "parameters", lt=2**32)
-    data: int = key(1, "order of the blocks, spans, permutations, segments", lt=2**32)
-    dropout: int = key(2, "dropout masks", lt=2**32)
+    init: int = key(0, "parameters", "[0, 4_294_967_296)")
+    data: int = key(1, "order of the blocks, spans, permutations, segments", "[0, 4_294_967_296)")
+    dropout: int = key(2, "dropout masks", "[0, 4_294_967_296)")
 
 
 def rules(config: Config) -> list[Rule]:
-    """Rules for the length of a run, its saves and evaluations, and the mesh."""
-    train, checkpoint, every = config.train, config.checkpoint, config.evaluation.every
-    mesh, optimizer, endless = (
-        config.mesh,
-        config.optimizer,
-        config.optimizer.schedule == "inverse_sqrt",
-    )
-    # Its steps have several lengths.
-    K = train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1
-    of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
+    """Rules for the optimizer, saves and evaluations, the mesh and the step."""
+    return [*_optimizer_rules(config), *_saving_rules(config), *_step_rules(config)]
+
+
+def _optimizer_rules(config: Config) -> list[Rule]:
+    train = config.train
+    optimizer = config.optimizer
+    endless = optimizer.schedule == "inverse_sqrt"
     return [
         (
             "optimizer.warmup_steps",
-            0 <= optimizer.warmup_steps < train.steps,
+            optimizer.warmup_steps < train.steps,
             f"must lie in [0, train.steps={train.steps})",
         ),
         (
             "optimizer.warmup_steps",
-            optimizer.warmup_steps > 0 or not endless,
+            optimizer.warmup_steps or not endless,
             "must be at least 1 with optimizer.schedule=inverse_sqrt",
         ),
         (
@@ -283,49 +295,68 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "optimizer.min_lr_ratio",
-            optimizer.min_lr_ratio == 0 or not endless,
+            not (optimizer.min_lr_ratio and endless),
             "must be 0 with optimizer.schedule=inverse_sqrt, which has no end",
         ),
         (
             "optimizer.layer_decay",
             optimizer.layer_decay == 1 or optimizer.name != "muon",
-            "must be 1 with optimizer.name=muon: nobody knows what it would do",
+            "is not supported with optimizer.name=muon; use 1",
         ),
-        ("checkpoint.every", divides(K, checkpoint.every), of_dispatches),
+    ]
+
+
+def _saving_rules(config: Config) -> list[Rule]:
+    """Rules for checkpoints, evaluations and samples."""
+    checkpoint = config.checkpoint
+    every = config.evaluation.every
+    # Steps of text to text have several lengths, so a dispatch has one.
+    K = config.train.steps_per_dispatch if config.finetune.task != "text_to_text" else 1
+    of_dispatches = f"must be a multiple of train.steps_per_dispatch={K}"
+    return [
+        ("checkpoint.every", checkpoint.every % K == 0, of_dispatches),
         (
             "checkpoint.keep_every",
-            divides(checkpoint.every, checkpoint.keep_every),
+            checkpoint.keep_every % checkpoint.every == 0,
             f"must be a multiple of checkpoint.every={checkpoint.every}",
         ),
         (
             "checkpoint.keep_best",
-            checkpoint.keep_best == 0 or every > 0,
+            every or not checkpoint.keep_best,
             "needs held-out losses; set evaluation.every",
         ),
         (
             "evaluation.averaged",
-            optimizer.average > 0 or not config.evaluation.averaged,
+            config.optimizer.average or not config.evaluation.averaged,
             "needs a run that keeps an average; set optimizer.average from its first step on",
         ),
-        ("evaluation.every", divides(K, every), of_dispatches),
+        ("evaluation.every", every % K == 0, of_dispatches),
         (
             "log.samples",
-            not config.log.samples or config.pretrains,
+            config.pretrains or not config.log.samples,
             f"is for pretraining; use 0 with finetune.task={config.finetune.task}",
         ),
         (
             "log.samples",
-            not config.log.samples or every > 0 or config.evaluation.final,
+            every or config.evaluation.final or not config.log.samples,
             "needs evaluations; set evaluation.every",
         ),
+    ]
+
+
+def _step_rules(config: Config) -> list[Rule]:
+    """Rules for the mesh and the step."""
+    train = config.train
+    mesh = config.mesh
+    return [
         (
             "mesh.data",
             [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
-            "and another axis are both -1; only one can take what is left",
+            "and another axis are both -1; only one axis can take the devices that are left",
         ),
         (
             "train.compiler_options",
-            re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options) is not None,
+            re.fullmatch(r"((chip|\w+=[^,=]+)(,(?!$)|$))*", train.compiler_options),
             "must be chip, or NAME=VALUE, or several of them separated by commas",
         ),
         (
@@ -335,7 +366,7 @@ def rules(config: Config) -> list[Rule]:
         ),
         (
             "train.label_smoothing",
-            not train.label_smoothing or not config.model.cutoffs,
+            not (train.label_smoothing and config.model.cutoffs),
             "is not for the clusters of model.cutoffs; use 0",
         ),
     ]

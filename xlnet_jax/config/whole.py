@@ -1,13 +1,10 @@
-"""The whole configuration: all sections, their values by dotted key, and the check of every
-value.
-"""
+"""The whole configuration: all sections, values by dotted key, and checks of every value."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from xlnet_jax import compat
@@ -23,7 +20,7 @@ from xlnet_jax.objectives.objective import Objective
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """See each section."""
+    """The sections and phases of a configuration."""
 
     model: architecture.ModelConfig = architecture.ModelConfig()
     data: examples.DataConfig = examples.DataConfig()
@@ -39,45 +36,43 @@ class Config:
     finetune: examples.FinetuneConfig = examples.FinetuneConfig()
     seeds: run.SeedsConfig = run.SeedsConfig()
     phases: tuple[dict[str, Any], ...] = ()
-    """See `config.phases`. With them `train.steps` is their sum."""
+    """Phases of the run (see `config.phases`), whose steps add up to `train.steps`."""
 
     @property
     def sections(self) -> dict[str, Any]:
-        """All but the phases, by name."""
+        """Sections by name, without the phases."""
         return {name: section for name, section in vars(self).items() if name != "phases"}
 
     @property
     def objective(self) -> Objective:
-        """All that `data.objective` says."""
+        """The objective that `data.objective` names."""
         return OBJECTIVES[self.data.objective]
 
     @property
     def pretrains(self) -> bool:
-        """Whether an objective is trained, and not a task."""
+        """Whether the run trains an objective, not a task."""
         return self.finetune.task == "none"
 
     @property
     def ends(self) -> list[int]:
-        """The step after the last one of each phase; a run without phases is one."""
+        """The number of steps up to the end of each phase; a run without phases is one phase."""
         return list(itertools.accumulate(phase["steps"] for phase in self.phases)) or [
             self.train.steps
         ]
 
     def phase_before(self, step: int) -> int:
-        """The phase of a checkpoint: of the step before it."""
+        """The number of the phase of a checkpoint, which is the phase of its last step."""
         return min(bisect.bisect_left(self.ends, step), len(self.ends) - 1)
 
     @property
     def parts(self) -> list[Config]:
-        """The configuration of each phase, in order, with the `train.steps` of the whole run; a run
-        without phases is one.
+        """The configuration of each phase, with the `train.steps` of the whole run; a run without
+        phases is one phase.
         """
         return phases.parts(self) if self.phases else [self]
 
     def changed(self, **sections: dict[str, Any]) -> Config:
-        """The same with some keys changed, which nothing checks:
-        `config.changed(train={"steps": 10})`.
-        """
+        """A copy with some keys changed, unchecked: `config.changed(train={"steps": 10})`."""
         return dataclasses.replace(
             self,
             **{
@@ -97,7 +92,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
-    """The field behind every dotted key: default, and the metadata of `keys.key`."""
+    """The field of every dotted key, with default and the metadata of `keys.key`."""
     return {
         f"{name}.{field.name}": field
         for name, section in Config().sections.items()
@@ -106,12 +101,12 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 
 
 def check(config: Config) -> None:
-    """Checks every value, alone and against the others, without a device and without the corpus.
+    """Checks every value, alone and against the others, without device or corpus.
 
-    Raises BadInput that lists all values that are not allowed, or else all conflicts between them;
-    each names the key, the value and the fix.
+    Raises BadInput with all values that are not allowed, or else all conflicts between values, each
+    with key, value and fix.
     """
-    conflicts = list(_conflicts(config)) or (_phase_conflicts(config) if config.phases else [])
+    conflicts = _conflicts(config) or (_phase_conflicts(config) if config.phases else [])
     if len(conflicts) == 1:
         raise BadInput(conflicts[0])
     if conflicts:
@@ -121,27 +116,29 @@ def check(config: Config) -> None:
         raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
 
 
-def _conflicts(config: Config) -> Iterator[str]:
-    values, wrong = flat(config), False
-    for name, field in fields().items():
-        value = values[name]
-        if what := mistyped(field, value) or mistake(field, value):
-            wrong = True
-            yield f"{name}={value!r} {what}"
+def _conflicts(config: Config) -> list[str]:
+    values = flat(config)
+    every = fields()
+    wrong = [
+        f"{name}={values[name]!r} {what}"
+        for name, field in every.items()
+        if (what := mistyped(field, values[name]) or mistake(field, values[name]))
+    ]
     if wrong:
-        return  # the rules compute with values that are allowed
-    if config.phases:  # the rules hold in each; what the whole run has may be the values of none
-        phased = [key for key, field in fields().items() if field.metadata["phased"]]
-        yield from phases.conflicts(config, phased)
-        return
-    for section in (architecture, examples, run, compat):
-        for name, holds, what in section.rules(config):
-            if not holds:
-                yield f"{name}={values[name]} {what}"
+        return wrong  # rules compute only with allowed values
+    if config.phases:  # rules hold in each phase; no phase need have the values of the whole run
+        phased = [name for name, field in every.items() if field.metadata["phased"]]
+        return [*phases.conflicts(config, phased)]
+    return [
+        f"{name}={values[name]} {what}"
+        for section in (architecture, examples, run, compat)
+        for name, holds, what in section.rules(config)
+        if not holds
+    ]
 
 
 def _phase_conflicts(config: Config) -> list[str]:
-    """Each once, with the phases that have it."""
+    """Conflicts in phases, each once, with the phases that have it."""
     where: dict[str, list[str]] = {}
     for number, part in enumerate(config.parts):
         for line in _conflicts(part):
@@ -150,8 +147,8 @@ def _phase_conflicts(config: Config) -> list[str]:
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
-    """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved
-    `flat(config)`.
+    """Lines `key: saved -> now` for the keys with this rule on resume whose values differ from a
+    saved `flat(config)`.
     """
     keys = fields()
     return [

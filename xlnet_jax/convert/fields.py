@@ -309,7 +309,7 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
     return {
         "data.sentence_loss": False,
         "finetune.task": task,
-        "finetune.labels": configs.joined(names_of)
+        "finetune.labels": configs.join_names(names_of)
         if EXPORTS[task].labels is FinetuneConfig.label_list
         else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),

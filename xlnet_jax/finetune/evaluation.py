@@ -23,7 +23,7 @@ from xlnet_jax.finetune.setup import TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.run.progress import number, shown
+from xlnet_jax.run.progress import loss_text, number
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
@@ -142,5 +142,5 @@ class TaskEvaluator:
         examples = quantity(len(self._dev.examples), "dev example")
         return (
             f"{self._dev.task.metric} {scores['score']:.4f}, "
-            f"loss {shown(scores['loss'])} on {examples}"
+            f"loss {loss_text(scores['loss'])} on {examples}"
         )

@@ -223,7 +223,7 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
     )
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
-        config = config.changed(finetune={"labels": configs.joined(_sorted(labels, source))})
+        config = config.changed(finetune={"labels": configs.join_names(_sorted(labels, source))})
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
@@ -237,7 +237,7 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
                 f"{other[0].where}: the number of texts is {len(other[0].texts)}, and in {source} "
                 f"it is {counts.pop()}; every example needs the same number"
             )
-        config = config.changed(finetune={"columns": configs.joined(usual)})
+        config = config.changed(finetune={"columns": configs.join_names(usual)})
     if not path and config.finetune.dev_share:
         examples, dev = _split(examples, config)
     return config, examples, dev

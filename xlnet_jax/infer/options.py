@@ -63,18 +63,21 @@ class Decoding(Options):
     order: Any = key(
         "left",
         "order of the new tokens; confidence: the most certain first",
-        choices="left reversed random confidence",
+        "left reversed random confidence",
     )
     tokens_per_step: int = key(
-        1, "tokens drawn per call, independently of each other: inexact above 1", ge=1
+        1, "tokens drawn per call, independently of each other: inexact above 1", "[1, inf)"
     )
     speculative: int = key(
-        0, "speculative decoding: tokens drafted per call; exact", ge=2, special={0: "no drafts"}
+        0,
+        "speculative decoding: tokens drafted per call; exact",
+        "[2, inf)",
+        special={0: "no drafts"},
     )
     temperature: float = key(0.0, "sampling temperature; 0: the most probable token")
     top_k: int = key(0, "sample from the K most probable tokens; 0: from all")
     top_p: float = key(
-        1.0, "sample from the fewest tokens with this probability together; 1: from all", gt=0, le=1
+        1.0, "sample from the fewest tokens with this probability together; 1: from all", "(0, 1]"
     )
     seed: int = key(0, "seed of everything that is drawn")
 
@@ -103,9 +106,11 @@ class Decoding(Options):
 class Fill(Decoding):
     """Of `fill`."""
 
-    samples: int = key(1, "samples per text", ge=1, le=MOST_ORDERS)
+    samples: int = key(1, "samples per text", f"[1, {MOST_ORDERS}]")
     top: int = key(
-        1, "so many of the most probable pieces for the only [MASK] of a text", ge=1, le=MOST_ORDERS
+        1,
+        "so many of the most probable pieces for the only [MASK] of a text",
+        f"[1, {MOST_ORDERS}]",
     )
 
     def __post_init__(self) -> None:
@@ -122,7 +127,7 @@ class Generate(Decoding):
     """Of `generate`."""
 
     temperature: float = key(1.0, "sampling temperature; 0: the most probable token")
-    tokens: int = key(100, "maximum new tokens", ge=1, le=LONGEST)
+    tokens: int = key(100, "maximum new tokens", f"[1, {LONGEST}]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,13 +135,11 @@ class Score(Options):
     """Of `score`; in the library also of `log_prob`."""
 
     order: Any = key(
-        "",
-        "order of prediction: by default left, or random for several",
-        choices="left reversed random",
+        "", "order of prediction: by default left, or random for several", "left reversed random"
     )
-    orders: int = key(1, "random orders to average over", ge=1, le=MOST_ORDERS)
+    orders: int = key(1, "random orders to average over", f"[1, {MOST_ORDERS}]")
     draws: int = key(
-        64, "of mdm: sets of masks that the bound is averaged over", ge=1, le=MOST_ORDERS
+        64, "of mdm: sets of masks that the bound is averaged over", f"[1, {MOST_ORDERS}]"
     )
     seed: int = key(0, "seed of random orders and masks")
 

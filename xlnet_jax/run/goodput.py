@@ -1,15 +1,13 @@
-"""Goodput: the time of a run over all its restarts, divided into training and the causes of lost
-time.
+"""Goodput: the time of a run over all its restarts, divided into training and causes of lost time.
 
 The clock always runs for exactly one cause. Every save writes the sums to `time.jsonl` of the work
-directory, and the next start continues from the sums of the step it resumes from; the time between
-that save and the next start (repeated work, and waiting for a machine) is lost to restarts. Nothing
-is counted twice and nothing is left out: the seconds add up to the time since the first start,
-except pauses after a clean end.
+directory. The next start continues from the sums of its step; the time from that save to the start
+(repeated work, and waiting for a machine) is lost to restarts. So the seconds add up to the time
+since the first start, except pauses after a clean end.
 
-All processes take the same time for a step, because they wait for each other inside it. The
-straggler is the host that spends too much time outside the step: waiting for its data, in Python,
-in saves. A slow chip is not detected.
+All processes take the same time for a step, because they wait for each other inside it. A straggler
+is a host that spends too much time outside the step: waiting for data, in Python, in saves. A slow
+chip is not detected.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ log = logging.getLogger("xlnet_jax")
 DEVICE, HOST = "device", "host"
 LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
 OF_A_STEP = (DEVICE, "data", HOST, "save")
-"""The causes of a step's time; all but the first are outside the device's work."""
+"""Causes of the time of a step; all but the first are outside of the device's work."""
 STRAGGLER_FACTOR, STRAGGLER_SHARE = 1.5, 0.25
-"""A straggler's host takes this many times as long as the median host, and this share of the step:
-less is hidden.
+"""Bounds of the host time of a straggler: a multiple of the median host's, and a share of the step,
+below which it is hidden.
 """
 
 
@@ -50,7 +48,7 @@ class Goodput:
 
     @property
     def cause(self) -> str:
-        """The cause that the clock runs for now."""
+        """The cause for which the clock runs."""
         return self._causes[-1]
 
     def now(self) -> dict[str, float]:
@@ -59,9 +57,7 @@ class Goodput:
         return dict(self.seconds)
 
     def training(self) -> float:
-        """Seconds so far of the device and the host, and in which they waited for data and
-        saves.
-        """
+        """Seconds of the device and the host so far, with their waits for data and saves."""
         self._turn()
         return sum(self.seconds[cause] for cause in OF_A_STEP)
 
@@ -72,8 +68,8 @@ class Goodput:
 
     @contextlib.contextmanager
     def measure(self, cause: str) -> Iterator[None]:
-        """Counts the time inside for a cause. The outermost cause counts: waiting for data in an
-        evaluation is evaluation. Exceptions: inside `host` and `start`, the inner cause counts.
+        """Counts the time inside for a cause. The outermost cause counts, so waiting for data in an
+        evaluation is evaluation; but inside `host` and `start` the inner cause counts.
         """
         self._turn()
         self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
@@ -84,15 +80,13 @@ class Goodput:
             self._causes.pop()
 
     def work(self) -> None:
-        """Training starts: from here on, time without another cause is the host's part of
-        training.
-        """
+        """Starts training: from here on, time without another cause is host time."""
         self._turn()
         self._causes[0] = HOST
 
     def resume_from(self, lines: list[Json]) -> None:
-        """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this
-        start resumes from.
+        """Adds the seconds of earlier starts: `lines` of `time.jsonl` up to the step of this
+        start.
         """
         if last := last_complete(lines):
             for cause, seconds in last["seconds"].items():
@@ -101,17 +95,15 @@ class Goodput:
                 self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
     def line(self, step: int, ended: bool = False, stopped: bool = False) -> Json:
-        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not
-        lost; `stopped`: a signal ends it here.
+        """A line for `time.jsonl`. `ended`: the run ends cleanly, so the time after it is not lost;
+        `stopped`: a signal ends it.
         """
         now = {"step": step, "time": time.time(), "ended": ended, "stopped": stopped}
         return now | {"seconds": self.now(), "memory": memory()}
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes at most so far: of this process, and of that of its devices with the most; None where
-    none counts them.
-    """
+    """Peak bytes so far, of this process and of its fullest device (None if no device counts)."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     of_devices = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
     of_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -119,7 +111,7 @@ def memory() -> dict[str, int | None]:
 
 
 def last_complete(lines: list[Json]) -> Json | None:
-    """The last line of `time.jsonl` with all that is read."""
+    """The last line of `time.jsonl` with all needed keys."""
     for line in reversed(lines):
         seconds = line.get("seconds")
         if (
@@ -133,13 +125,13 @@ def last_complete(lines: list[Json]) -> Json | None:
 
 
 def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
-    """How a start of a run has ended, from its last line of `time.jsonl` and of `metrics.jsonl`;
-    None if none was.
+    """How a start of a run ended, from its last lines of `time.jsonl` and `metrics.jsonl`; None
+    before the first start.
 
     end        at its last step, or at `--stop_at`
     signal     by SIGTERM and the like
     diverged   by `bad_steps` in a row
-    lost       without a word, as by a kill, the loss of a machine or an error; or it is going on
+    lost       by a kill, the loss of a machine or an error; or it is going on
     """
     if line is None:
         return None
@@ -149,8 +141,8 @@ def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
 
 
 def summary(line: Json | None) -> Json:
-    """From a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the
-    share of training.
+    """`seconds` by cause (`steps` is training) and `goodput`, the share of training, from a line of
+    `time.jsonl`.
     """
     if line is None:
         return {"seconds": None, "goodput": None}
@@ -168,11 +160,12 @@ def result(workdir: str, step: int, last: Json, line: Json | None) -> Json:
     return {"step": step, **of_step, "workdir": workdir, **summary(line)}
 
 
-def described(line: Json) -> str:
-    """One line for the log, the largest loss first."""
+def time_line(line: Json) -> str:
+    """A line of the log about a line of `time.jsonl`, the largest loss first."""
     spent = summary(line)
     seconds = spent["seconds"]
-    total, steps = max(sum(seconds.values()), 1e-9), seconds.pop("steps")
+    total = max(sum(seconds.values()), 1e-9)
+    steps = seconds.pop("steps")
     lost = sorted(((each, cause) for cause, each in seconds.items() if each >= 0.05), reverse=True)
     parts = [f"{cause} {each:.1f} s ({100 * each / total:.1f} %)" for each, cause in lost]
     training = f"{total:.1f} s in all, training {steps:.1f} s ({100 * spent['goodput']:.1f} %)"
@@ -180,8 +173,8 @@ def described(line: Json) -> str:
 
 
 def stragglers(seconds_PC: np.ndarray) -> list[int]:
-    """The processes that the others wait for, the slowest first, by their seconds per step for each
-    of `OF_A_STEP`.
+    """Numbers of the processes for which the others wait, the slowest first, from the seconds per
+    step of P processes by the causes of `OF_A_STEP`.
     """
     outside_P = seconds_PC[:, 1:].sum(axis=1)
     bound_P = np.maximum(
@@ -197,15 +190,16 @@ def _median(x: np.ndarray) -> float:
 
 
 class StepTimes:
-    """Compares the step times of all processes; process 0 logs them, and names the stragglers.
+    """Compares the step times of all processes every `every` steps (0 = never); process 0 logs them
+    and names stragglers.
 
-    It does so after `every` steps (0 = never). The numbers go through the coordination service
-    while the device computes.
+    The numbers go through the coordination service while the device computes.
     """
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
         self._goodput, self._processes, self._every = goodput, processes, every
-        self._since, self._before = start, goodput.now()
+        self._since = start
+        self._before = goodput.now()
 
     def at(self, step: int) -> None:
         """Called by all processes after every dispatch."""
@@ -215,12 +209,13 @@ class StepTimes:
         spent = self._goodput.now()
         mine = [(spent[cause] - self._before[cause]) / steps for cause in OF_A_STEP]
         texts = self._processes.collect(json.dumps(mine), "comparing step times")
-        # Without the time spent here, in which this process waits for the others.
+        # The next comparison leaves out the wait for the others here.
         self._since, self._before = step, self._goodput.now()
         if jax.process_index():
             return
         ms_PC = 1e3 * np.array([json.loads(text) for text in texts])
-        step_P, outside_P = ms_PC.sum(axis=1), ms_PC[:, 1:].sum(axis=1)
+        step_P = ms_PC.sum(axis=1)
+        outside_P = ms_PC[:, 1:].sum(axis=1)
         log.info(
             "step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median "
             "process, %.1f in the slowest",

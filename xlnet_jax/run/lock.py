@@ -1,11 +1,10 @@
 """Keeps a second run out of a work directory.
 
-On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is
-the object `lock.json`, which the holder renews every `RENEW_SECONDS`, and whose token it checks
-before each save. A restart of the same job (the same XLNET_JOB_ID, an environment variable that the
-launch scripts set) takes over at once; another run only if the holder does not renew the lock for
-`STALE_SECONDS`. If two runs take over at the same time, the one whose token stays in the object
-goes on.
+On disk the kernel holds the lock until the process ends. In a bucket the lock is the object
+`lock.json`, which its holder renews every `RENEW_SECONDS`, checking the token before each save. A
+restart of the same job (the same environment variable XLNET_JOB_ID, which launch scripts set) takes
+over at once; another run takes over only if the holder has not renewed for `STALE_SECONDS`. If two
+runs take over at the same time, the run whose token stays in the object goes on.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ log = logging.getLogger("xlnet_jax")
 
 @contextlib.contextmanager
 def held(workdir: str) -> Iterator[Callable[[], None]]:
-    """Locks the work directory, which on disk must exist; yields a check (`Lease.check`) to call
-    before each save.
+    """Locks the work directory, which on disk must exist; yields `Lease.check`, to call before each
+    save.
 
     Raises BadInput if another run holds the lock, or RestartMe if the bucket does not answer.
     """
@@ -40,7 +39,8 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
-    lease, ended = Lease(workdir), threading.Event()
+    lease = Lease(workdir)
+    ended = threading.Event()
     lease.take()
     thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
     thread.start()
@@ -59,7 +59,8 @@ class Lease:
     def __init__(self, workdir: str) -> None:
         self._workdir = files.resolve(workdir)
         self._path = f"{self._workdir}/lock.json"
-        token, since = uuid.uuid4().hex, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        token = uuid.uuid4().hex
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._me = {
             "token": token,
             "job": os.environ.get("XLNET_JOB_ID") or token,
@@ -81,7 +82,7 @@ class Lease:
         self._renewed = time.monotonic()
 
     def _lives(self, holder: Json) -> bool:
-        """Whether the holder renews the lock, and this is not its restart."""
+        """Whether another job holds the lock and renews it."""
         if holder["job"] == self._me["job"]:
             return False
         who = f"{self._workdir}: {holder['name']}"
@@ -92,9 +93,7 @@ class Lease:
         return newer not in (holder, {})
 
     def check(self) -> None:
-        """Raises RestartMe if this run does not hold the lock any more, or if the bucket does not
-        answer.
-        """
+        """Raises RestartMe if this run has lost the lock, or if the bucket does not answer."""
         holder = self._read()
         other = holder.get("token") != self._me["token"]
         if other or time.monotonic() - self._renewed > STALE_SECONDS:
@@ -110,7 +109,7 @@ class Lease:
             raise RestartMe(f"{self._workdir}: {whom}; {advice}")
 
     def keep(self, ended: threading.Event) -> None:
-        """Renews the lock until the run has ended, then releases it, unless another run has it."""
+        """Renews the lock until the run has ended, then releases it if this run still holds it."""
         over = False
         while not over:
             over = ended.wait(RENEW_SECONDS)
@@ -124,13 +123,13 @@ class Lease:
                     )
                     self._renewed = time.monotonic()
             except XLNetError as error:
-                # If this continues, the loop notices it in `check`.
+                # If renewal keeps failing, `check` ends the run.
                 log.warning(
                     "the lock could not be %s: %s", "released" if over else "renewed", error
                 )
 
     def _read(self) -> Json:
-        """The content of the object; empty if there is none."""
+        """The content of `lock.json`; empty if it does not exist."""
         try:
             content = json.loads(files.read_if_there(self._path) or b"{}")
             if isinstance(content, dict) and (not content or content.keys() >= self._me.keys()):

@@ -1,17 +1,16 @@
-"""The files of a run that grow: a JSON line per step and per evaluation, and TensorBoard events.
+"""The growing files of a run: a JSON line per step and per evaluation, and TensorBoard events.
 
-On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/`
-replaces that file, with parts named after their first step. Every flush writes only the last part
-again, until it has `PART_BYTES`; so a long run neither sends all its data repeatedly nor leaves one
-object per flush.
+On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/` has
+parts named after their first step. Every flush writes only the last part again, until it has
+`PART_BYTES`. So a long run neither sends all its data repeatedly nor leaves one object per flush.
 
 Values are written as the device computed them (float32 printed exactly), so that two runs can be
-compared bit for bit. When a run resumes, lines of steps after the checkpoint are cut off first: no
-step appears twice.
+compared bit for bit. A resume first cuts off lines of steps after the checkpoint: no step appears
+twice.
 
-Events are not written by tensorboardX's own writers: they write in a thread that ends with the
-first full disk, and then the queue to it blocks the run; and to a bucket they send the events of
-the whole run with every flush.
+tensorboardX's own writers are not used. They write in a thread that ends with the first full disk,
+after which its queue blocks the run, and they send the events of the whole run to a bucket with
+every flush.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import socket
 import struct
 import time
@@ -37,33 +37,33 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 FILE_BYTES = 1 << 13
-"""This many bytes are written to a file on disk before a save, for users who follow the file."""
+"""Bytes after which a file on disk is written before a save, for users who follow the file."""
 
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
-"""A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
+"""Bytes of a complete part: about 3000 steps of metrics, some thousand of events."""
 
 STARTS, SAMPLES = "runs.jsonl", "samples.jsonl"
-"""The only files of a work directory whose lines hold text; the others hold numbers."""
+"""Files of a work directory whose lines hold text; all others hold numbers."""
 
 PREFIXES = {"metrics": "train", "evaluations": "heldout"}
-"""Of the names in TensorBoard, by file."""
+"""Prefixes of names in TensorBoard, by file."""
 
 
 class RunFile:
-    """A file that grows. On disk it is opened for every write: a network disk that was away has a
-    new handle then.
+    """A growing file. On disk each write opens it, because a network disk that was away needs a new
+    handle.
 
     Args:
-      path: on disk.
-      part: in a bucket, the address of the part whose first data are of this step.
-      header: what the file and every part start with.
+      path: place on disk.
+      part: returns, for a bucket, the address of the part that begins with a step.
+      header: first bytes of the file and of every part.
     """
 
     def __init__(
         self, path: str, part: Callable[[int], str], part_bytes: int, header: bytes = b""
     ) -> None:
         self._on_disk = files.at(path).appends
-        # In a bucket of the current part; "" = the next data start one.
+        # In a bucket the address of the current part; "" = the next data start a part.
         self._path = path if self._on_disk else ""
         self._part, self._part_bytes, self._header = part, part_bytes, header
         self._data = bytearray(header)
@@ -78,12 +78,12 @@ class RunFile:
             try:
                 self.flush()
             except OSError as error:
-                # The next `flush` tries again, and raises.
+                # The next save flushes again, and raises.
                 log.warning("%s: %s", self._path, error)
 
     def flush(self) -> None:
-        """Writes to the disk, with fsync, or the part to the bucket. After an error all can be
-        tried again: on a full disk the written part is cut off.
+        """Writes to the disk, with fsync, or the part to the bucket. It can be called again after
+        an error: on a full disk the written bytes are cut off.
         """
         if self._on_disk:
             end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
@@ -102,12 +102,13 @@ class RunFile:
             files.write(self._path, bytes(self._data))
             self._changed = False
         if len(self._data) >= self._part_bytes:
-            self._path, self._data = "", bytearray(self._header)
+            self._path = ""
+            self._data = bytearray(self._header)
 
 
 def open_lines(path: str, step: int) -> RunFile:
-    """Opens `path`, a name as on disk, to append lines (`to_line`). Lines of steps after `step` are
-    removed first.
+    """Opens `path`, named as on disk, to append lines (`to_line`); first removes lines after
+    `step`.
     """
     lines = RunFile(
         path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES
@@ -132,16 +133,16 @@ def open_lines(path: str, step: int) -> RunFile:
 
 
 def to_line(values: Json) -> bytes:
-    """The line of one step."""
+    """The values of one step as a line of JSON."""
     return json.dumps(values).encode() + b"\n"
 
 
 def read_jsonl(*names: str) -> list[Json]:
-    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if
-    there is no file.
+    """The complete lines of a file or of its parts, without a line that a crash cut off; none if
+    the file does not exist.
 
     Args:
-      names: what `os.path.join` makes the path of, such as a work directory and `metrics.jsonl`.
+      names: parts of the path, such as a work directory and `metrics.jsonl`.
     """
     path = os.path.join(*names)
     if files.at(path).appends or path.endswith(STARTS):  # which each start writes as a whole
@@ -159,16 +160,15 @@ def read_jsonl(*names: str) -> list[Json]:
 def _parts(path: str) -> list[str]:
     """The addresses of the parts in a bucket, the first steps first."""
     folder = path.removesuffix(".jsonl")
-    names = [
-        name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()
+    return [
+        f"{folder}/{name}"
+        for name in sorted(files.listing(folder))
+        if re.fullmatch(r"\d+\.jsonl", name)
     ]
-    return [f"{folder}/{name}" for name in sorted(names)]
 
 
 def _values(path: str, number: int, line: str) -> Json | None:
-    """The values of a line; None, with a warning, if a crash of the machine has left something else
-    in its place.
-    """
+    """The values of a line; None, with a warning, if a crash of the machine damaged it."""
     with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
         known = isinstance(values, dict) and isinstance(values.get("step"), int)
@@ -187,8 +187,8 @@ def _numbers(values: Json) -> bool:
 
 
 def open_events(workdir: str, step: int) -> RunFile:
-    """A new file in `tensorboard/` of a work directory; TensorBoard drops the steps after `step` of
-    earlier files.
+    """Opens a new file in `tensorboard/` of a work directory, for which TensorBoard drops the steps
+    after `step` of earlier files.
     """
     from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
@@ -202,18 +202,16 @@ def open_events(workdir: str, step: int) -> RunFile:
 
 
 def event(prefix: str, values: Json) -> bytes:
-    """The values of one step, which is the key `step`; None is left out, and the prefix of a name
-    that has it.
-    """
+    """The event of one step with its values except None; `values` has the key `step`."""
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
 
-    scalars = [scalar(name, value).value[0] for name, value in named(prefix, values).items()]
-    return _record(step=values["step"], summary=Summary(value=scalars))
+    written = [scalar(name, value).value[0] for name, value in scalars(prefix, values).items()]
+    return _record(step=values["step"], summary=Summary(value=written))
 
 
-def named(prefix: str, values: Json) -> Json:
-    """The numbers of a line as TensorBoard and Weights & Biases call them."""
+def scalars(prefix: str, values: Json) -> Json:
+    """The numbers of a line by their names in TensorBoard and Weights & Biases, with one prefix."""
     return {
         f"{prefix}/{name.removeprefix(prefix + '_')}": value
         for name, value in values.items()
@@ -222,11 +220,11 @@ def named(prefix: str, values: Json) -> Json:
 
 
 def open_wandb(project: str, workdir: str, config: Json) -> Any:
-    """A run of Weights & Biases that all starts of this run share; None in other processes than 0
-    or without a project.
+    """The run of Weights & Biases that all starts of this run share; None without a project and in
+    processes other than 0.
 
-    Its steps are the key `step`: a resume sends some again. Raises BadInput if wandb is not
-    installed, or refuses.
+    The key `step` counts its steps, because a resume sends some again. Raises BadInput if wandb is
+    not installed, or refuses.
     """
     if not project or jax.process_index() != 0:
         return None
@@ -238,8 +236,7 @@ def open_wandb(project: str, workdir: str, config: Json) -> Any:
         ) from error
     began = (read_jsonl(workdir, STARTS) or [{}])[0].get("time", "")
     of_run = hashlib.sha256(f"{files.resolve(workdir)} {began}".encode()).hexdigest()[:16]
-    # Nothing but the metrics and the configuration is sent: no output, no code, no list of
-    # packages.
+    # Only metrics and configuration are sent: no output, no code, no list of packages.
     settings = wandb.Settings(
         console="off", silent=True, disable_git=True, disable_code=True, x_save_requirements=False
     )
@@ -257,7 +254,9 @@ def open_wandb(project: str, workdir: str, config: Json) -> Any:
 
 
 def _record(**fields: Any) -> bytes:
-    """An event as a TFRecord: length, its masked CRC-32C, data, their masked CRC-32C."""
+    """An event as a TFRecord: length, CRC-32C of the length, data, CRC-32C of the data, both
+    masked.
+    """
     from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
     from tensorboardX.record_writer import masked_crc32c
 
@@ -284,10 +283,9 @@ class MetricsWriter:
     `tensorboard/`; host 0 only.
 
     Args:
-      step: the step the run resumes from; later lines are dropped.
-      check: called before anything is written; raises if this run has lost its work directory to
-        another.
-      wandb: of `open_wandb`; it gets the metrics as well.
+      step: the step from which the run resumes; later lines are dropped.
+      check: called before each flush; raises if another run has taken the work directory.
+      wandb: result of `open_wandb`, which gets the metrics too.
     """
 
     def __init__(
@@ -300,7 +298,8 @@ class MetricsWriter:
     ) -> None:
         self._active = jax.process_index() == 0
         self._workdir, self._check, self._failed, self._wandb = workdir, check, False, wandb
-        self._step, self._files = step, dict[str, RunFile]()
+        self._step = step
+        self._files = dict[str, RunFile]()
         if self._active:
             with files.translate_errors(workdir):
                 for name in ("metrics", "evaluations", "time"):
@@ -309,19 +308,20 @@ class MetricsWriter:
                     self._files["events"] = open_events(workdir, step)
 
     def write(self, name: str, values: Json) -> None:
-        """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted
-        from 1.
+        """Adds a line to `metrics`, `evaluations` or `time`; `values` has the key `step`, from
+        1.
         """
         if self._active:
             self._files[name].append(to_line(values), values["step"])
-            if name in PREFIXES and "events" in self._files:
-                self._files["events"].append(event(PREFIXES[name], values), values["step"])
-            if name in PREFIXES and self._wandb:
-                self._wandb.log(named(PREFIXES[name], values) | {"step": values["step"]})
+            if prefix := PREFIXES.get(name):
+                if "events" in self._files:
+                    self._files["events"].append(event(prefix, values), values["step"])
+                if self._wandb:
+                    self._wandb.log(scalars(prefix, values) | {"step": values["step"]})
 
     def write_samples(self, step: int, samples: list[Json]) -> None:
-        """A line of `samples.jsonl`, which only runs with samples have: of each text `parts` and,
-        between them, `truth` and `filled`.
+        """Adds a line to `samples.jsonl`, which only runs with samples have: for each text its
+        `parts` and, between them, `truth` and `filled`.
         """
         if not self._active:
             return
@@ -339,13 +339,11 @@ class MetricsWriter:
             )
 
     def flush(self) -> None:
-        """To the disk or the bucket; called before every checkpoint, so that no line is missing
-        before its step.
+        """Writes all files to the disk or the bucket, before every checkpoint, so that no earlier
+        line is missing. Called again after an error, it neither loses nor repeats a line.
 
-        After an error it can be called again; no line is then lost or written twice.
-
-        Raises RestartMe (the bucket does not answer, or another run has this work directory now) or
-        BadInput (a full disk, a lost permission).
+        Raises RestartMe (the bucket does not answer, or another run has taken the work directory)
+        or BadInput (a full disk, a lost permission).
         """
         self._failed = True
         if self._active and self._check:

@@ -1,4 +1,4 @@
-"""Compiled programs: the options of their compiler by chip, and JAX's persistent cache of them."""
+"""Compiled programs: compiler options by chip, and JAX's persistent cache."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("xlnet_jax")
 # which both have for v6e: libtpu 0.0.51 refuses to compile with it on any chip but v5e, as it
 # "might lead to [...] incorrect results". For several slices maxtext also has
 # xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_data_parallel_opt_different_sized_ops:
-# gradients are reduced between them while the next ones are computed.
+# gradients are reduced between slices while the next gradients are computed.
 OPTIONS = {
-    # Collectives run while the chip computes; v5 and later do it by themselves (axlearn).
+    # Collectives run while the chip computes, which v5 and later do by default (axlearn).
     "TPU v4": {
         "xla_enable_async_all_gather": "true",
         "xla_enable_async_collective_permute": "true",
@@ -50,15 +50,15 @@ OPTIONS = {
     # Collectives run while the device computes (docs.nvidia.com/jax-toolbox/environment-variables).
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": "true"},
 }
-"""Options that others set, by JAX's kind of the devices or their platform. Nobody has measured one
-with these models, so all are off by default.
+"""Options that others set, by JAX's device kind or platform. They are off by default, because none
+was measured with these models.
 """
 
 
 def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
-    """The options of `train.compiler_options` for a program on a mesh; None if there are none.
+    """The options of `train.compiler_options` for a program on a mesh; None for an empty text.
 
-    Raises BadInput: the table has no row for these devices, or their compiler does not know an
+    Raises BadInput: `OPTIONS` has no row for these devices, or their compiler does not know an
     option or its value.
     """
     if not text:
@@ -77,21 +77,21 @@ def compiler_options(text: str, mesh: Mesh) -> dict[str, str] | None:
                 f"train.compiler_options={text}: there are options for {kinds}, and none for "
                 f"{device.device_kind}; leave out chip"
             )
-    # XLA writes what is true with a capital, and libtpu takes both.
+    # XLA spells True and False with a capital, and libtpu takes both.
     options = {
         name: {"true": "True", "false": "False"}.get(value, value)
         for name, value in options.items()
     }
     one = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
-    with refusals(text):  # not after an hour of compilation
+    with refusals(text):  # before an hour of compilation
         jax.jit(jnp.negative, compiler_options=options).lower(one).compile()
     return options
 
 
 @contextlib.contextmanager
 def refusals(text: str) -> Iterator[None]:
-    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set; some it
-    refuses only when it sees the step. That the memory does not suffice is another matter.
+    """Raises BadInput if a compiler refuses a program and `train.compiler_options` are set. A
+    compiler refuses some options only when it sees the step. Too little memory is another error.
     """
     try:
         yield
@@ -105,10 +105,10 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or
     to the default.
 
-    Its programs are machine code, which runs as it is found. So only this user may have written
-    them; in a bucket, who may write there writes checkpoints and the lock, too. The default is in
-    the `workdir` of a run that is trained, and otherwise in the folder of this user: a run that is
-    only read may be anyone's.
+    Cached programs are machine code, which runs unchecked. So a default folder that another user
+    may have written is not used; whoever may write to a bucket writes checkpoints and the lock too.
+    The default is in the `workdir` of a run in training, and otherwise in the home of this user,
+    because a run that is only read may be anyone's.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     of_user = os.path.join(
@@ -125,20 +125,18 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     jax.config.update(
         "jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder)
     )
-    # Else the path is part of every key, and no program is found in a folder that was moved or
-    # copied.
+    # Else every key contains the path, and no program is found in a moved or copied folder.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-    # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses
-    # again.
+    # JAX chooses a folder at the first compilation of the process; this lets it choose again.
     compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager
 def kept_for_absent_devices(config: Config) -> Iterator[bool]:
-    """Programs that are compiled in this block, for devices that are not here, are kept in the
-    configured folder, if one is named. `train` finds them there by JAX's key: a hash of the lowered
-    module, the compiler's options and flags, its version and that of jaxlib, and the topology. What
-    it does not find it compiles. Yields whether one is named.
+    """Keeps the programs that the block compiles for absent devices in the configured folder, if
+    `log.compilation_cache` names one; yields whether it does. `train` finds them by JAX's key: a
+    hash of the lowered module, the compiler's options, flags and version, jaxlib's version, and the
+    topology; it compiles others.
     """
     if config.log.compilation_cache in ("", "none"):
         yield False
@@ -148,8 +146,7 @@ def kept_for_absent_devices(config: Config) -> Iterator[bool]:
     jax.config.update("jax_enable_compilation_cache", True)
     try:
         with warnings.catch_warnings():
-            # What is there already cannot be loaded without its devices: it is compiled and written
-            # again.
+            # A cached program cannot be loaded without its devices, so it is compiled again.
             warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
             yield True
     finally:
@@ -158,7 +155,7 @@ def kept_for_absent_devices(config: Config) -> Iterator[bool]:
 
 
 def _own(folder: str) -> bool:
-    """Whether no other user can have written into a folder; logs why not."""
+    """Whether no other user can have written into a folder; if one can, logs why."""
     if "://" in folder or not os.path.exists(folder):
         return True
     status = os.stat(folder)

@@ -1,5 +1,5 @@
-"""Reports the metrics of a dispatch: JSON lines, bar or log; ends a run that diverges; draws the
-loss curve.
+"""Reports the metrics of a dispatch in JSON lines and a bar or log, ends a run that diverges, and
+draws the loss curve.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 LOG_EVERY = 100
-"""Steps between two lines of the log if there is no progress bar."""
+"""Steps between two lines of the log without progress bar."""
 
 LOG_FIRST = (1, 2, 5, 10, 20, 50)
-"""Steps that are also logged: users can end a run early that does not learn."""
+"""Steps that are also logged, so that users can end a run early that does not learn."""
 
 TRAINING, PICTURE = "training", "loss.png"
 
 BUSY_SECONDS = 30.0
-"""Between two lines of the log during a long evaluation."""
+"""Seconds between two lines of the log during a long evaluation."""
 
 
 @dataclasses.dataclass
@@ -45,8 +45,8 @@ class Reporter:
     """Reports the metrics of each dispatch in order.
 
     Attributes:
-      seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
-      last: the line of the last step.
+      seconds_at_peak: seconds of a step (`flops.seconds_at_peak`); None for an unknown peak.
+      last: line of the last step.
       rates: tokens per second of every dispatch.
       clock: `goodput.training()` at the end of the last dispatch.
     """
@@ -65,47 +65,45 @@ class Reporter:
 
     def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
-        before, self.clock = self.clock, self.goodput.training()
+        before = self.clock
+        self.clock = self.goodput.training()
         rate = len(steps) / (self.clock - before)
         by_row: Any = values.pop("rows_B", ())
         tokens_per_second = rate * (self.config.train.batch_size * self.config.data.segment_len)
         self.rates.append(tokens_per_second)
         row: Json = {}
-        for i, step in enumerate(steps):
-            row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
+        for i, done in enumerate(steps):
+            step = done + 1
+            row = {"step": step, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.pretrains:
                 row["perplexity"] = perplexity(row["loss"])
-            row |= self._by_corpus(step, [x_KB[i] for x_KB in by_row])
+            row |= self._by_corpus(done, [x_KB[i] for x_KB in by_row])
             row["tokens_per_second"] = tokens_per_second
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.write("metrics", row)
             self.last = row
-            if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
+            if self.bar.disable and (step in LOG_FIRST or step % LOG_EVERY == 0):
                 log.info(
                     "step %d: loss %s, %.0f tokens/s",
-                    step + 1,
-                    shown(row["loss"]),
+                    step,
+                    loss_text(row["loss"]),
                     tokens_per_second,
                 )
             if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
-                what = (
-                    "non-finite steps or spikes"
-                    if self.config.train.spike_zscore
-                    else "non-finite steps"
-                )
+                what = "non-finite steps" + " or spikes" * bool(self.config.train.spike_zscore)
                 raise Diverged(
-                    f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; "
+                    f"step {step}: {bad} {what} in a row, the first at step {step + 1 - bad}; "
                     "lower optimizer.learning_rate, or look at its data with `xlnet-jax inspect "
-                    f"--step={step + 1 - bad}` (inspect counts from 0)"
+                    f"--step={step - bad}` (inspect counts from 0)"
                 )
         self.bar.update(
-            self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}"
+            self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {loss_text(row['loss'])}"
         )
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows why no steps are made, such as `compiling`: in the bar, whose clock continues, or
-        in the log.
+        """Shows `what`, such as `compiling`, while no steps are made: in the bar, whose clock
+        continues, or in the log.
         """
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
@@ -116,8 +114,8 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[np.ndarray]) -> Json:
-        """The epoch; with several corpora, of each its epoch and its mean loss, from the sum and
-        weight of each row.
+        """The epoch; with several corpora, the epoch and mean loss of each, from the sum and weight
+        of each row.
         """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
@@ -133,35 +131,35 @@ class Reporter:
         return row
 
 
-def shown(loss: float | None) -> str:
+def loss_text(loss: float | None) -> str:
     """A loss for the log."""
     return "not finite" if loss is None else f"{loss:.4f}"
 
 
 def perplexity(loss: float | None) -> float | None:
-    """exp(loss); None if that is no finite number."""
+    """exp(loss); None if it is not finite."""
     return math.exp(loss) if loss is not None and loss < 700 else None
 
 
 def number(value: np.ndarray | np.floating) -> int | float | None:
-    """A number for JSON: a non-finite loss is null."""
+    """A number for JSON, in which a non-finite number is null."""
     plain = value.item()
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the training loss of every step of a finished run into `loss.png`, with the held-out
-    loss after the last step and its unigram baseline as lines; see `picture` for result and errors.
+def draw_losses(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
+    """Draws `loss.png` of a finished run: the training loss by step, with the final held-out loss
+    and its unigram baseline as lines; see `write_plot` for result and errors.
     """
     lines = [line for line in read_jsonl(workdir, "metrics.jsonl") if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
     levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
-    return picture(
+    return write_plot(
         os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels
     )
 
 
-def picture(
+def write_plot(
     path: str,
     title: str,
     xlabel: str,
@@ -169,10 +167,10 @@ def picture(
     levels: Mapping[str, float | None],
     **scale: str,
 ) -> str | None:
-    """Writes a PNG of curves (x, nats) and of horizontal lines, by name.
+    """Writes a PNG of curves (x, nats) and horizontal lines, by name.
 
-    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a
-    lost permission) or RestartMe (the bucket does not answer).
+    Returns the path, or None without matplotlib. Raises BadInput (a full disk, a lost permission)
+    or RestartMe (the bucket does not answer).
     """
     try:
         from matplotlib.figure import Figure

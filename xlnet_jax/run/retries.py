@@ -1,9 +1,9 @@
-"""Retries of disk and bucket operations, with growing pauses, until a deadline.
+"""Retries disk and bucket operations, with growing pauses, until a deadline.
 
     may be temporary    an I/O error, a network disk or a bucket that does not answer
     needs a repair      full, over quota, read only, no permission, too many open files
 
-At the deadline the run ends, with exit code 42 or 2. If it is repaired before, nothing is lost.
+At the deadline the run ends, with exit code 42 or 2. After a repair in time nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
 log = logging.getLogger("xlnet_jax")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds."""
+"""Seconds between attempts."""
 
 REPAIR = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
@@ -42,13 +42,14 @@ ADVICE: dict[type[XLNetError], str] = {
 def until_it_works(
     action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]
 ) -> None:
-    """Calls `action` until it raises nothing; the log names it as `what`.
+    """Calls `action` until it succeeds; the log calls it `what`.
 
-    After `seconds` (0 = no retry) raises BadInput if the disk or bucket must be repaired, and
+    After `seconds` (0 = no retry) raises BadInput if the disk or bucket needs a repair, and
     RestartMe if the error may be temporary; raises all other errors at once. `alive` is called
     before every attempt, and may raise.
     """
-    until, pause = time.monotonic() + seconds, FIRST_PAUSE
+    until = time.monotonic() + seconds
+    pause = FIRST_PAUSE
     while True:
         alive()
         try:
@@ -77,14 +78,16 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
         if isinstance(cause, jax.errors.JaxRuntimeError):
-            # Of the devices: "Connection reset by peer" is a lost process, which the session names.
+            # An error of the devices: "Connection reset by peer" is a lost process, which the
+            # session names.
             return None
-        # C++ libraries only give the text of the number.
-        number, text = getattr(cause, "errno", None), str(cause)
+        # Errors of C++ libraries have only the text of the number.
+        number = getattr(cause, "errno", None)
+        text = str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
             if number in numbers or any(os.strerror(each) in text for each in numbers):
                 return kind
-    # Already translated by `storage`. Our own decisions, such as a lost lock, have no cause.
+    # `storage` has translated it. Our own decisions, such as a lost lock, have no cause.
     if isinstance(error, XLNetError) and error.__cause__ is not None:
         return type(error)
     return None

@@ -6,16 +6,16 @@
     anywhere else                                              continues to the next boundary, where
                                                                the loop asks
 
-A thread receives the signals, through the file descriptor that the C handler writes to: a Python
-handler runs only between two bytecode instructions, and a compilation is a single one that takes
-minutes. The Python handlers do nothing, so no signal interrupts a library. They are there from the
-start: the first process of a container ignores a signal without one, and 42 asks for a restart.
+A thread receives the signals, through the file descriptor to which the C handler writes: a Python
+handler runs only between two bytecode instructions, and a compilation is one instruction that takes
+minutes. The Python handlers do nothing, so no signal interrupts a library. They are installed from
+the start, because the first process of a container ignores a signal without handler.
 
 A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A
 launcher also turns one Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal
 only a second SIGINT ends at once.
 
-SIGHUP stays ignored if it was when the program started: `nohup` asks for that.
+A SIGHUP that was ignored when the program started stays ignored, for `nohup`.
 
 With several processes `Session.stop` has all of them stop at one step.
 """
@@ -39,13 +39,13 @@ log = logging.getLogger("xlnet_jax")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAME_SECONDS = 10.0
-"""A signal this soon after the first is the same request, unless it is a second Ctrl-C."""
+"""Seconds after the first signal in which any but a second Ctrl-C is the same request."""
 DATA_SECONDS = 10.0
-"""Time after a signal for data to arrive, where the current state cannot be saved without it."""
+"""Seconds after a signal for data to arrive, if the state cannot be saved without them."""
 
 
 class StopRequest:
-    """Whether a signal came: `name` is that of the first one, or None."""
+    """Whether a signal came: `name` is the name of the first signal, or None."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -53,15 +53,17 @@ class StopRequest:
         self._reader = ThreadPoolExecutor(1, "data")
 
     def working(self) -> None:
-        """From here on there is something to save: signals only ask, and the loop saves."""
+        """Says that there is something to save: from here on a signal only asks, and the loop
+        saves.
+        """
         self._working = True
 
     def take(self, elements: Iterator[Any], alone: bool) -> Any:
         """The next element, which may never come. In a process that is `alone` a signal raises
-        Stopped here.
+        Stopped.
 
-        Otherwise the others may have started the step already, and their copy of this state is
-        gone: then the process is ended `DATA_SECONDS` after the signal.
+        Other processes may have started the step, which overwrites their copy of the state: then
+        this process ends `DATA_SECONDS` after the signal.
         """
         element = self._reader.submit(next, elements)
         while not wait([element], 0.05).done and not self.name:
@@ -74,12 +76,14 @@ class StopRequest:
         return element.result()
 
     def _listen(self, pipe: int) -> None:
-        came, interrupts = 0.0, 0
+        came = 0.0
+        interrupts = 0
         while numbers := os.read(pipe, 64):
             for number in (signal.Signals(number) for number in numbers):
                 interrupts += number == signal.SIGINT
                 if self.name is None:
-                    came, self.name = time.monotonic(), number.name
+                    came = time.monotonic()
+                    self.name = number.name
                     if not self._working:
                         line = f"{self.name}: there was nothing to save; rerun the same command"
                         messages.end(RestartMe.exit_code, line)
@@ -88,7 +92,7 @@ class StopRequest:
                     )
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
                     line = f"second {number.name}: ending at once; the newest checkpoint is good"
-                    messages.inform(None)  # at once: the other processes find this one lost
+                    messages.inform(None)  # no wait: the other processes find this process lost
                     messages.end(Interrupted.exit_code, line)
 
 
@@ -97,16 +101,16 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The active StopRequest, or a new one: a command enters it first, and the functions that it
-    calls share it.
+    """The active StopRequest, or a new one: a command enters it, and the functions that it calls
+    share it.
 
-    After a signal the process is about to end with its own exit code: another SIGTERM or SIGHUP has
-    no effect any more.
+    After a signal the process ends with its exit code; another SIGTERM or SIGHUP has no effect.
     """
     if _active:
         yield _active[-1]
         return
-    stop, (reading, writing) = StopRequest(), os.pipe()
+    stop = StopRequest()
+    reading, writing = os.pipe()
     os.set_blocking(writing, False)
     listener = threading.Thread(target=stop._listen, args=(reading,), name="signals", daemon=True)
     listener.start()

@@ -1,11 +1,11 @@
 """Ends a process that makes no progress, after it has written the stacks of all threads to stderr.
 
-Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no
-time limit: the watchdog is suspended. Only time in which this process could run counts: one that
-was stopped for longer than the limit (SIGSTOP, Ctrl-Z, a machine that is moved) goes on. A library
-that hangs while it holds the GIL blocks the watchdog too; the other processes of the run then find
-this one silent. (`faulthandler.dump_traceback_later` would still write the stacks, but without the
-GIL: it ended a process that went on after a stop with SIGSEGV, once in some hundred times.)
+Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step
+suspends the watchdog. Only time in which this process could run counts: after a stop longer than
+the limit (SIGSTOP, Ctrl-Z, a machine that is moved) it goes on. A library that hangs while it holds
+the GIL blocks the watchdog too; then the other processes of the run miss this process.
+(`faulthandler.dump_traceback_later` would still write the stacks, but without the GIL: about once
+in some hundred stops it ended the process with SIGSEGV.)
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from xlnet_jax.errors import RestartMe
 log = logging.getLogger("xlnet_jax")
 
 INTERVALS = 20
-"""Into which the limit is divided."""
+"""Number of parts of the limit."""
 
 
 class Watchdog:
-    """Watches from the start until `cancel`; after `seconds` without progress (0 = never) it ends
-    the process.
+    """Ends the process after `seconds` without progress (0 = never), from the start until `cancel`.
 
-    It does so with `messages.end`, which informs the others of the run, and says what the main
-    thread was `doing`.
+    `messages.end` informs the other processes and names what the main thread was `doing`.
     """
 
     def __init__(self, seconds: float, doing: Callable[[], str]) -> None:
-        self.seconds, self._doing = seconds, doing
+        self.seconds = seconds
+        self._doing = doing
         self._step, self._progress, self._watching = 0, 0, False
         self._over = threading.Event()
         self.progress()
@@ -64,14 +63,15 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        """Counts the intervals without progress: one in which the process was stopped counts once,
-        however long.
+        """Counts the intervals without progress; an interval in which the process was stopped
+        counts once, however long.
         """
         seen, count, began = 0, 0, time.monotonic()
         while count < INTERVALS:
             if self._over.wait(self.seconds / INTERVALS):
                 return
-            before, began = began, time.monotonic()
+            before = began
+            began = time.monotonic()
             if self._watching and began - before > self.seconds:
                 text = (
                     "this process did not run for %.0f s (stopped, "

@@ -1,7 +1,6 @@
-"""The work directory of a run: its resolved configuration, its tokenizer, and what may change on
-resume.
+"""The work directory of a run: its configuration, its tokenizer, and the check of a resume.
 
-`config.json` is the identity of the run, and with `tokenizer/` a checkpoint can be used without the
+`config.json` is the identity of the run; with `tokenizer/` a checkpoint is usable without the
 corpus. docs/metrics.md lists all files.
 """
 
@@ -43,10 +42,10 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 OURS = {"config.json", "checkpoints", "lock.json"}
-"""A run writes one of them first, except for the compilation cache."""
+"""Files, one of which a run writes first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
 TOKENIZER = "tokenizer"
-"""The folder with the tokenizer."""
+"""Folder of the tokenizer."""
 IDENTITY = {"config": dict, "corpus_sha256": str, "tokenizer_sha256": str}
 _KERNEL = ("model.attention", "fused")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
@@ -58,18 +57,18 @@ FLAGS = (
     "JAX_DEFAULT_MATMUL_PRECISION",
 )
 SOURCE_CONFIG = "source_config"
-"""In `config.json` of an import and of runs that start from one: what the source said and no key
-here says, for a later export. A run of its own has none.
+"""Key of `config.json` of an import and of runs from it: the values of the source that no key here
+has, for a later export.
 """
 
 
 def identity(
     config: Config, data_sha256: str, tokenizer_sha256: str, phases: Sequence[Json] = ()
 ) -> Json:
-    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and
-    tokenizer; of a run with phases these, and in a checkpoint the keys of its own.
+    """The content of `config.json`, also in every checkpoint: all keys, the hashes of data and
+    tokenizer, and the phases. In a checkpoint the keys are the keys of its phase.
 
-    Without `distributed`: a run may be resumed or evaluated by other processes.
+    `distributed` is left out, since other processes may resume or evaluate a run.
     """
     return {
         "config": {
@@ -86,17 +85,17 @@ def identity(
 def check_resume(
     started: Json, config: Config, data: TrainingData, where: str, told: bool = False
 ) -> None:
-    """Compares the identity with which a run has started with the configuration of this start.
+    """Compares the identity with which a run `started` with the configuration of this start.
 
-    Raises BadInput, with both values, if frozen keys differ; logs other elastic and free keys,
-    unless it was `told`.
+    Raises BadInput, with both values, if frozen keys differ; logs changed elastic and free keys,
+    unless they were `told`.
     """
     if not started["corpus_sha256"]:
         raise BadInput(
             f"{where} holds imported parameters, which belong to no run; give another --workdir, "
             "and these as --config.checkpoint.init_from"
         )
-    # A key that the version of the run did not have has its default.
+    # A key that is newer than the run has its default.
     saved = configs.flat(Config()) | started["config"]
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if started["corpus_sha256"] != data.sha256:
@@ -114,10 +113,9 @@ def check_resume(
 
 
 def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") -> None:
-    """Raises BadInput unless the folder can hold a run: it is new, empty, or the folder of a run.
+    """Raises BadInput unless the folder is new, empty, or the folder of a run; writes nothing.
 
-    It may contain hidden files, `lost+found` and `*.log`; a folder of `what` has one of `ours`.
-    Nothing is written.
+    A folder of `what` has a file of `ours`. Hidden files, `lost+found` and `*.log` do not count.
     """
     if not workdir:
         raise BadInput(f"--workdir is empty; name a new folder, or that of a {what}")
@@ -159,14 +157,14 @@ def read_config(workdir: str) -> Json | None:
         )
     if unknown := sorted(identity["config"].keys() - configs.fields().keys()):
         raise BadInput(
-            f"{path}: use the version that wrote it; this one has no config key {unknown[0]!r}"
+            f"{path}: use the version that wrote it; this version has no config key {unknown[0]!r}"
             f"{configs.suggest_key(unknown[0])}"
         )
     return identity
 
 
 def source_config(workdir: str) -> Json:
-    """What `config.json` has of an imported source; {} if nothing. Raises BadInput."""
+    """The `SOURCE_CONFIG` of `config.json`; {} without. Raises BadInput."""
     source = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
     if not isinstance(source, dict):
         raise BadInput(
@@ -177,20 +175,17 @@ def source_config(workdir: str) -> Json:
 
 
 def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = None) -> Config:
-    """The configuration of a run, or of its checkpoint of `step`, which may be that of a phase,
-    with some keys changed.
+    """The configuration of a run, or of the phase of its checkpoint of `step`, with `overrides`.
 
-    Of what it says about the machine of its training nothing counts here: other processes compute,
-    the folder of compiled programs may be anyone's, and a kernel that was asked for there is used
-    here if there is one.
+    Keys about the machine of its training are dropped: its processes, its folder of compiled
+    programs, which may be anyone's, and its kernel, which this machine may lack.
 
-    Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained
-    model.
+    Raises BadInput if the folder holds no run, or if a frozen key differs from the trained model.
     """
     trained = read_config(workdir)
     if trained is None:
         check_link("--workdir", workdir)
-        # Below the folder of a quick start, or of `finetune --seeds`.
+        # A quick start and `finetune --seeds` have runs in folders below.
         below = (os.path.join(workdir, name) for name in ("run", "seed_0"))
         run = next((f", such as {path}" for path in below if read_config(path)), "")
         raise BadInput(
@@ -224,8 +219,8 @@ def load_config(workdir: str, overrides: Sequence[str] = (), step: int | None = 
 def config_at(
     workdir: str, overrides: Sequence[str] = (), step: int | None = None
 ) -> tuple[Config, int | None]:
-    """`load_config` for whoever reads a checkpoint, and its step: None = whichever is taken, of a
-    run with phases the newest, since one of another phase is another model.
+    """`load_config` for a reader of a checkpoint, and the step. None = any checkpoint; a run with
+    phases takes the newest, since a checkpoint of another phase is another model.
     """
     if step is None and (read_config(workdir) or {}).get("phases"):
         with Checkpoints(workdir) as checkpoints:
@@ -234,15 +229,13 @@ def config_at(
 
 
 def tokenizer(workdir: str) -> Tokenizer:
-    """The tokenizer of a run with its normalization: the copy in the work directory.
+    """The tokenizer of a run with its normalization, from the copy in the work directory.
 
-    Raises BadInput if it is missing or damaged, or not the tokenizer that the run was trained with.
+    Raises BadInput if the copy is missing, damaged, or not the tokenizer of the training.
     """
     folder = os.path.join(workdir, TOKENIZER)
-    where, types = (
-        f"{folder}/normalization.json",
-        {field.name: bool for field in dataclasses.fields(Normalization)},
-    )
+    where = f"{folder}/normalization.json"
+    types = {field.name: bool for field in dataclasses.fields(Normalization)}
     try:
         switches = files.read_json_object(where)
         files.check_types(switches, types, where)
@@ -252,10 +245,8 @@ def tokenizer(workdir: str) -> Tokenizer:
         raise BadInput(f"{error}; restore it from a copy") from error
     listed = files.listing(folder)
     name = next((name for name in TOKENIZERS if name in listed), TOKENIZERS[0])
-    copy, trained = (
-        open_tokenizer(os.path.join(folder, name), Normalization(**switches)),
-        read_config(workdir),
-    )
+    copy = open_tokenizer(os.path.join(folder, name), Normalization(**switches))
+    trained = read_config(workdir)
     if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
         raise BadInput(
             f"{copy.path} is not the tokenizer that {workdir} was trained "
@@ -269,7 +260,7 @@ def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
     folder = os.path.join(workdir, TOKENIZER)
     files.make_folder(folder)
     files.write_new(os.path.join(folder, tokenizer.file_name), tokenizer.content)
-    # The last one: it says that the copy is complete.
+    # The last file: it marks a complete copy.
     rules = files.to_json(dataclasses.asdict(tokenizer.normalization))
     files.write_new(os.path.join(folder, "normalization.json"), rules)
 
@@ -285,7 +276,7 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
             f"{workdir} was trained with ({trained['tokenizer_sha256'][:12]}); give the run's own "
             "corpus: --config.data.corpus=DIR"
         )
-    # That of imported parameters is unknown.
+    # The corpus of imported parameters is unknown.
     if trained["corpus_sha256"] not in ("", mixture.sha256):
         log.warning(
             "%s is another corpus than the one that %s was trained on", mixture.path, workdir
@@ -293,12 +284,13 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
 
 
 def check_shared(workdir: str, processes: Session) -> None:
-    """Raises BadInput unless all processes see the same folder under this name. Process 0 has
-    created it.
+    """Raises BadInput unless all processes see the same folder by this name, which process 0 has
+    made.
     """
     if processes.watch is None:
         return
-    path, mark = os.path.join(workdir, ".shared"), uuid.uuid4().hex
+    path = os.path.join(workdir, ".shared")
+    mark = uuid.uuid4().hex
     if jax.process_index() == 0:
         files.write(path, mark.encode())
     mark = processes.broadcast(mark, "marking the work directory")
@@ -314,9 +306,7 @@ def check_shared(workdir: str, processes: Session) -> None:
 
 
 def environment() -> Json:
-    """Versions, git commit, devices, cores and flags of this start, for its line in
-    `runs.jsonl`.
-    """
+    """Versions, git commit, devices, cores and flags of this start, for `runs.jsonl`."""
     device = jax.devices()[0]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -335,9 +325,7 @@ def environment() -> Json:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout this package runs from, with + if it was changed; None outside a
-    checkout.
-    """
+    """The commit of this package's checkout, with + if it was changed; None outside a checkout."""
     folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
@@ -349,16 +337,17 @@ def _git_commit() -> str | None:
 
 
 def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: Json) -> None:
-    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`:
-    of its state.
+    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with the
+    `origin` of its state.
 
-    `before` says how the start before has ended (`goodput.end_of`), `repeated` how many of its
+    The key `before` says how the start before ended (`goodput.end_of`), `repeated` how many of its
     steps are done again.
     """
     if jax.process_index() != 0:
         return
-    # That of the first start: later the source may be gone.
-    before, branch = read_config(workdir), origin.get("branch", "")
+    # The first start has read its source, which may be gone now.
+    before = read_config(workdir)
+    branch = origin.get("branch", "")
     source = branch.rpartition("@")[0] or restore.run_of(config.checkpoint.init_from)[0]
     source = source if before is None else workdir
     content = identity(config, data.sha256, data.tokenizer.sha256, config.phases)
@@ -377,26 +366,24 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **environment()}) + "\n"
         starts = files.read_if_there(path := os.path.join(workdir, STARTS)) or b""
-        # A killed process of an earlier version may have left an incomplete line.
+        # A killed process may have left an incomplete line.
         files.write(path, starts[: starts.rfind(b"\n") + 1] + line.encode())
 
 
 def line_of(workdir: str, name: str, step: int) -> Json:
-    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one;
-    {} without one.
-    """
+    """The line of a step in `metrics.jsonl` or `evaluations.jsonl`; {} without."""
     lines = read_jsonl(workdir, f"{name}.jsonl")
     return next((line for line in lines if line["step"] == step), {})
 
 
 def heldout_loss(line: Json) -> float | None:
-    """Of a line of `evaluations.jsonl`; a task has it as `loss`."""
+    """The held-out loss in a line of `evaluations.jsonl`; a task calls it `loss`."""
     return line.get("heldout_loss", line.get("loss"))
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or
-    that of a task.
+    """The finite numbers that rank checkpoints, by step, lowest best: the held-out loss or a task's
+    rank.
     """
     lines = read_jsonl(workdir, "evaluations.jsonl")
     ranks = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
@@ -408,5 +395,5 @@ def losses(workdir: str) -> dict[int, float]:
 
 
 def absolute(corpus: str) -> str:
-    """`data.corpus` with absolute paths; bucket addresses are unchanged."""
+    """`data.corpus` with absolute paths; bucket addresses stay as they are."""
     return ",".join(path and files.resolve(path) for path in DataConfig(corpus=corpus).folders())

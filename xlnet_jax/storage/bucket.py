@@ -1,7 +1,6 @@
-"""Files in a bucket, with fsspec. An object always appears complete; the bucket can refuse to
-replace an object.
+"""Files in a bucket, with fsspec. An object appears complete; the bucket can refuse to replace it.
 
-Single files use gcsfs, Orbax uses gcsfs and TensorStore; each has its own errors.
+Single files use gcsfs, Orbax uses gcsfs and TensorStore, with different errors.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
 from xlnet_jax.storage.local import File, Local
 
 _SCRATCH = "xlnet_jax_scratch_"
-_SCRATCH_SECONDS = 60  # a younger one may not be locked yet
+_SCRATCH_SECONDS = 60  # a younger folder may not be locked yet
 _DISK = Local()
-# The first word of TensorStore's errors of a bucket, and the HTTP status with the same meaning.
+# HTTP status by the first word of TensorStore's errors of a bucket; 0 = no answer.
 _TENSORSTORE_CODES = {
     "PERMISSION_DENIED": 403,
     "UNAUTHENTICATED": 401,
@@ -41,7 +40,7 @@ _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
 def _use(path: str) -> Any:
-    """Makes all libraries of this process access buckets in the same way; returns fsspec."""
+    """Makes all libraries of this process access buckets alike; returns fsspec."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
         raise BadInput(
             f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder"
@@ -62,8 +61,7 @@ def _use(path: str) -> Any:
 
 
 class Bucket:
-    """Addresses; only `gs://BUCKET/...` works. Methods do the same as those of `Local`, and also
-    raise:
+    """Addresses `gs://BUCKET/...`. Methods do what `Local` does, and also raise:
 
     BadInput: another address, gcsfs is not installed, no credentials, or the bucket refuses.
     RestartMe: the bucket does not answer, which may be temporary.
@@ -78,15 +76,15 @@ class Bucket:
             try:
                 yield fsspec.filesystem("gcs", use_listings_cache=False)
             except ValueError as error:
-                # gcsfs raises it for the HTTP status "bad request".
+                # The error of gcsfs for the HTTP status "bad request".
                 raise BadInput(
                     f"{path}: {summary(error)}; fix this and rerun the same command"
                 ) from error
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
-        """Turns errors of gcsfs, Orbax and TensorStore, when a bucket refuses or does not answer,
-        into one line.
+        """Turns an error of gcsfs, Orbax or TensorStore into one line, if the bucket refuses or
+        does not answer.
         """
         import google.auth.exceptions as auth
 
@@ -116,7 +114,7 @@ class Bucket:
         """A bucket has no folders to make."""
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Sends a request every time: another process may have written there."""
+        """Sends a request every time, since another process may have written."""
         sizes = {}
         above = folder.partition("://")[2].rstrip("/") + "/"
         with self._connected(folder) as remote, contextlib.suppress(FileNotFoundError):
@@ -128,16 +126,16 @@ class Bucket:
         return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
-        """A folder exists if it has contents; a file is found under its own name."""
+        """A folder exists if it has contents; a name may be a file."""
         with self._connected(name) as remote:
             if glob.has_magic(name):
-                entries, is_folder = remote.glob(name, detail=True), False
+                entries = remote.glob(name, detail=True)
+                is_folder = False
             else:
                 entries = remote.find(name, detail=True)
                 is_folder = bool(entries) and remote.info(name)["type"] == "directory"
         every = [
-            # In whole microseconds, as a bucket has them; a float cannot hold today's time in
-            # nanoseconds.
+            # Whole microseconds, as in a bucket: a float cannot hold the time in nanoseconds.
             File(
                 f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000
             )
@@ -155,8 +153,8 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files, given as (name, start, end), all at once. A disk needs
-        no such method.
+        """Reads bytes [start, end) of files, given as (name, start, end), in one request. A disk
+        needs no such method.
         """
         if not ranges:
             return []
@@ -179,8 +177,7 @@ class Bucket:
             try:
                 file = remote.open(path, "rb", block_size=block)
             except OSError as error:
-                # Here, because callers take an OSError while reading for a decoder's error about
-                # damaged data.
+                # Not an OSError, which callers take for a decoder's error about damaged data.
                 why = (
                     os.strerror(errno.ENOENT)
                     if isinstance(error, FileNotFoundError)
@@ -192,7 +189,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def local_copy(self, path: str) -> Iterator[str]:
-        """In the folder for temporary files. Raises also OSError: of that disk."""
+        """Copies into the folder for temporary files. Also raises OSError of that disk."""
         with self.scratch(path) as folder:
             copy = os.path.join(folder, os.path.basename(path))
             with self._connected(path) as remote:

@@ -1,8 +1,8 @@
 """Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a
 bucket.
 
-Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which
-one a path needs. Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`.
+Functions here are methods of `Local` and `Bucket`, documented there; callers do not ask which a
+path needs. Where a bucket can do less, `at(path)` has a flag: `appends`, `locks`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from xlnet_jax.storage.local import Local, publish, temporary
 __all__ = ["publish", "temporary"]
 
 Json = dict[str, Any]
-"""An object of JSON: a record, a line of a log, what a command prints with `--json`."""
+"""An object of JSON: a record, a line of a log, the result of a command."""
 
 _LOCAL, _BUCKET = Local(), Bucket()
-# Errors of ArrayRecord and TensorStore have no number, only the text of these.
+# Errors of ArrayRecord and TensorStore have the text of these numbers, not the number.
 _WRITE_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -58,7 +58,7 @@ def at(path: str) -> Local | Bucket:
 
 
 def _by_path(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A method of `Local` as a function: its first argument selects this method, or the one of
+    """A method of `Local` as a function, whose first argument, a path, selects `Local` or
     `Bucket`.
     """
 
@@ -89,7 +89,7 @@ on_disk = _by_path(_LOCAL.on_disk)
 def check_writable(path: str, option: str) -> None:
     """Raises BadInput, naming the option, unless the folder can be created or written to.
 
-    A bucket shows only at a request what it allows.
+    A bucket shows its permissions only at a request.
     """
     if at(path) is _BUCKET:
         return
@@ -102,7 +102,7 @@ def check_writable(path: str, option: str) -> None:
 
 
 def nearest_folder(path: str) -> str:
-    """A path on disk, or the nearest folder above it that exists: there it would be made."""
+    """A path on disk, or the nearest existing folder above it, in which it would be made."""
     path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -118,8 +118,8 @@ def rename(path: str, to: str) -> None:
 def translate_errors(path: str) -> Iterator[None]:
     """Turns errors of a disk or a bucket into one line, with `path` if the error names no file.
 
-    Raises BadInput: an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore
-    for the same, a bucket that refuses. RestartMe: the bucket does not answer, which may be
+    Raises BadInput for an OSError, for a RuntimeError of ArrayRecord or ValueError of TensorStore
+    with its text, and if a bucket refuses; RestartMe if the bucket does not answer, which may be
     temporary.
     """
     try:
@@ -130,18 +130,18 @@ def translate_errors(path: str) -> Iterator[None]:
         if not known and not isinstance(error, OSError):
             raise
         where = getattr(error, "filename", None) or path
-        # TensorStore's text lists all calls on the way.
+        # TensorStore's text lists all calls up to the error.
         why = known[0] if known and isinstance(error, ValueError) else summary(error)
         raise BadInput(f"{where}: {why}; fix this and rerun the same command") from error
 
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on
-    disk at once.
+    """Yields a folder on disk to fill, which at the end is moved to `path`, on disk at once; `path`
+    must not exist, or be empty.
 
-    What killed processes have left is removed. Raises BadInput while another process fills the
-    folder, on disk.
+    Leftovers of killed processes are removed. On disk, raises BadInput while another process fills
+    the folder.
     """
     if at(path) is _BUCKET:
         sweep(path)
@@ -163,8 +163,8 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:
-    """The names of the complete folders in a folder. On disk a folder gets its name when it is
-    complete; in a bucket, which cannot rename a folder atomically, the file `mark` is written last.
+    """Names of the complete folders in a folder. On disk a complete folder is renamed; in a bucket,
+    which cannot rename a folder atomically, the file `mark` is written last.
     """
     names = [name[:-1] for name in listing(folder) if name.endswith("/")]
     return (
@@ -175,7 +175,7 @@ def finished_folders(folder: str, mark: str) -> list[str]:
 
 
 def read_if_there(path: str) -> bytes | None:
-    """Reads a whole file; None if there is none."""
+    """Reads a whole file; None if it does not exist."""
     try:
         return read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -183,14 +183,14 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text without their ends, on any system; what ends the last one begins no
-    other.
+    """The lines of a text without line ends of any system; a line end at the end of the text begins
+    no line.
     """
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:
-    """JSON as it is written to disk; five times faster without `indent`."""
+    """JSON for a file; five times faster without `indent`."""
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()
 
 
@@ -207,8 +207,8 @@ def read_json_object(path: str) -> Json:
 
 
 def read_json_if_listed(path: str) -> Json:
-    """`read_json_object` of a file, or {} if its folder lists no such file; one that is a link to
-    nothing is listed.
+    """`read_json_object` of a file, or {} if its folder does not list it; a link to nothing is
+    listed.
     """
     folder, name = os.path.split(path)
     return read_json_object(path) if name in listing(folder) else {}
@@ -223,7 +223,7 @@ def json_object(data: str | bytes, where: str) -> Json:
 
 
 def parse_json(data: str | bytes, where: str) -> Any:
-    """The value of JSON from elsewhere. Raises BadInput if it is damaged, too deep, or holds half a
+    """The value of foreign JSON. Raises BadInput if it is damaged, too deep, or has half a
     character.
     """
     try:
@@ -236,8 +236,8 @@ def parse_json(data: str | bytes, where: str) -> Any:
 
 
 def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
-    """Raises BadInput for a value of JSON that has another type than its name asks for; null and no
-    value are good.
+    """Raises BadInput for a JSON value of another type than its name needs; null and a missing
+    value are allowed.
     """
     for name, kind in types.items():
         value = values.get(name)
@@ -252,20 +252,18 @@ def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str
 
 
 def array_bytes(array: np.ndarray) -> bytes:
-    """A `.npy` file."""
+    """The bytes of a `.npy` file."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
 def int64_of(data: bytes, length: int) -> np.ndarray:
-    """The int64 [length] array whose `array_bytes` these are. Raises ValueError for all other
-    bytes.
+    """The int64 [length] array with these `array_bytes`. Raises ValueError for other bytes.
 
-    `np.load` accepts more than this one form, and cannot be called in threads: it parses the header
-    as Python. In Python 3.11 a garbage collection meanwhile, with a callback such as JAX has, lets
-    another thread parse, and one of the two gets "SystemError: AST constructor recursion depth
-    mismatch".
+    `np.load` accepts other forms, and cannot run in threads: it parses the header as Python. In
+    Python 3.11 a garbage collection during that, with a callback such as JAX's, lets another thread
+    parse, and one of them gets "SystemError: AST constructor recursion depth mismatch".
     """
     empty = array_bytes(np.zeros(length, np.int64))
     header = empty[: len(empty) - 8 * length]

@@ -19,7 +19,7 @@ _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 
 
 class File(NamedTuple):
-    """A file that was found, with its size and its time of change."""
+    """A file with its size and its time of change."""
 
     path: str
     bytes: int
@@ -27,9 +27,7 @@ class File(NamedTuple):
 
 
 def temporary(path: str) -> str:
-    """The temporary name on disk from which `publish` renames to `path`; it differs between
-    processes.
-    """
+    """The temporary name that `publish` renames to `path`; each process has its own."""
     return f"{path}.{os.getpid()}.tmp"
 
 
@@ -44,30 +42,28 @@ class Local:
     """Paths on local or mounted disks."""
 
     appends = True
-    """Whether a file can grow."""
+    """Whether files can grow."""
     locks = True
     """Whether `locked` excludes other processes."""
 
     def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """Leaves an OSError as it is; it says what is wrong."""
+        """Leaves an OSError, which says what is wrong, as it is."""
         return contextlib.nullcontext()
 
     def resolve(self, path: str) -> str:
-        """The path for other libraries, from any working directory. Raises BadInput for an unusable
-        address.
-        """
+        """The absolute path, for other libraries. Raises BadInput for an unusable address."""
         return os.path.abspath(path)
 
     def make_folder(self, path: str) -> None:
         """Makes a folder and its parents."""
         if os.path.exists(path) and not os.path.isdir(path):
-            # makedirs says only: File exists.
+            # The error of makedirs is only: File exists.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         os.makedirs(path, exist_ok=True)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is
-        no such folder.
+        """Bytes by name in a folder, names of subfolders with `/`; empty if the folder does not
+        exist.
         """
         if not os.path.lexists(folder):
             return {}
@@ -82,11 +78,11 @@ class Local:
         return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
-        """The files that a name matches, and the paths of the other files of a folder; None if it
-        is not a folder.
+        """The files that `name` matches, and the paths of the other files of a folder, None for no
+        folder.
 
-        It names a file, a folder (its files with one of `suffixes`, at any depth), or is a pattern.
-        Raises OSError if one of them cannot be accessed, or a link points to nothing.
+        `name` is a file, a folder (its files with `suffixes`, at any depth), or a pattern. Raises
+        OSError if a file cannot be accessed, or a link points to nothing.
         """
         others = None
         if os.path.isdir(name):
@@ -120,7 +116,7 @@ class Local:
 
         seen: set[str] = set()
         for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-            # A link may point to a folder that was already read, or to a parent.
+            # A link may point to a parent or to a folder that was already read.
             if (real := os.path.realpath(parent)) in seen:
                 folders.clear()
                 continue
@@ -129,13 +125,13 @@ class Local:
             yield from (os.path.join(parent, name) for name in names)
 
     def read(self, path: str) -> bytes:
-        """Reads a file; FileNotFoundError if there is none."""
+        """Reads a file; FileNotFoundError if it does not exist."""
         with open(path, "rb") as file:
             return file.read()
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
-        """A file to read; from a bucket, `block` bytes per request."""
+        """Opens a file to read; a bucket sends `block` bytes per request."""
         with open(path, "rb") as file:
             yield file
 
@@ -164,8 +160,8 @@ class Local:
         return True
 
     def rename(self, path: str, to: str) -> None:
-        """Renames a file, which replaces one of that name, or a folder with its contents: here
-        atomically. `path` is in the folder of `to`, or a finished file in `scratch`.
+        """Renames a file, replacing `to`, or a folder with its contents; on disk atomically. `path`
+        is in the folder of `to`, or a finished file in `scratch`.
         """
         os.replace(path, to)
 
@@ -179,10 +175,10 @@ class Local:
 
     @contextlib.contextmanager
     def locked(self, folder: str, otherwise: str) -> Iterator[None]:
-        """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise`
-        if one is in it.
+        """Keeps a second process out of an existing folder; BadInput with the reason `otherwise` if
+        another process is in it.
 
-        The operating system holds the lock until the process ends. A bucket has no such lock.
+        The operating system holds the lock until the process ends. A bucket has no lock.
         """
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -197,10 +193,10 @@ class Local:
             os.close(descriptor)
 
     def scratch(self, path: str) -> contextlib.AbstractContextManager[str]:
-        """A new folder on disk to write in; `rename` moves the result to `path` or beside it.
-        Removed at the end.
+        """A new folder to write in, removed at the end; `rename` moves the result to `path` or
+        beside it.
 
-        It is on the same disk, so that moving is renaming.
+        It is on the same disk as `path`, so that moving is renaming.
         """
         above, name = os.path.split(path)
         ending = temporary("")
@@ -209,8 +205,8 @@ class Local:
         )
 
     def sweep(self, folder: str) -> None:
-        """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the
-        folder is locked.
+        """Removes `temporary` and `scratch` leftovers of killed processes. On disk the caller holds
+        the lock.
         """
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if _TEMPORARY.search(name):
@@ -218,7 +214,7 @@ class Local:
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
-        """A folder for a library that can only write to disks; at the end its files are in
+        """A folder for a library that only writes to disks; at the end its files are in
         `folder`.
         """
         yield folder

@@ -41,7 +41,7 @@ from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
+from xlnet_jax.run.progress import BUSY_SECONDS, loss_text, number, perplexity
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.recipe import Recipe
 
@@ -320,9 +320,9 @@ class HeldoutLoss:
             "unigram_cross_entropy": "unigram cross-entropy %s",
         }
         others = "; ".join(
-            text % shown(scores[name]) for name, text in known.items() if name in scores
+            text % loss_text(scores[name]) for name, text in known.items() if name in scores
         )
-        return f"held-out loss {shown(scores['heldout_loss'])} ({others}) over {self.scope}"
+        return f"held-out loss {loss_text(scores['heldout_loss'])} ({others}) over {self.scope}"
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:

@@ -225,7 +225,7 @@ class Run:
     def _write_time(self, step: int, **how: bool) -> Json:
         line = self.goodput.line(step, **how)
         self.writer.write("time", line)
-        log.info("time: %s", goodputs.described(line))
+        log.info("time: %s", goodputs.time_line(line))
         return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
