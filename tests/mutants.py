@@ -1905,8 +1905,8 @@ MUTANTS = (
     Mutant(
         "no_pair_pays_for_the_others",
         "xlnet_jax/comparison/intervals.py",
-        "quantile(1 - ALPHA / left, pair.seeds - 1)",
-        "quantile(1 - ALPHA, pair.seeds - 1)",
+        "stats.t.isf(ALPHA / left / 2, pair.seeds - 1)",
+        "stats.t.isf(ALPHA / 2, pair.seeds - 1)",
         one(
             "comparison/intervals",
             "test_holm_gives_the_smallest_p_the_hardest_level_and_stops_at_the_first_that_fails",
