@@ -1891,7 +1891,7 @@ MUTANTS = (
     Mutant(
         "steps_are_asked_of_none",
         "xlnet_jax/commands/compare.py",
-        "later if named else words",
+        "later if systems else words",
         "later",
         one("commands/compare", "test_the_steps_that_are_asked_for_are_of_the_first"),
     ),

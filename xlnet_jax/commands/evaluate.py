@@ -250,5 +250,11 @@ def under_distribution(config: Config, factorization_order: str | None) -> Confi
     check_objective(config, PLM, "--factorization_order")
     T = config.data.segment_len
     fresh, predicted = DISTRIBUTIONS[factorization_order].layout(T)
-    keys = f"factorization_order={factorization_order} reuse_len={fresh} num_predict={predicted}"
-    return configs.override(config, [f"--config.data.{word}" for word in keys.split()])
+    return configs.override(
+        config,
+        [
+            f"--config.data.factorization_order={factorization_order}",
+            f"--config.data.reuse_len={fresh}",
+            f"--config.data.num_predict={predicted}",
+        ],
+    )

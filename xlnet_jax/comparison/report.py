@@ -1,4 +1,4 @@
-"""The page of `report`: what runs tell of themselves, in one HTML file, of the pieces of the page
+"""The page of `report`: state, curves and settings of runs in one HTML file, built like the page
 of a comparison.
 """
 
@@ -16,9 +16,9 @@ from xlnet_jax.messages import duration, quantity
 from xlnet_jax.storage.files import Json
 
 ERRORS, LONGEST = 20, 300
-"""Of a table of errors at most: lines, and characters of a text."""
+"""Most lines of a table of errors, and most characters of a text in it."""
 POINTS = 400
-"""Of a curve at most; each is the mean of the steps since the one before."""
+"""Most points of a curve; each is the mean of the steps since the point before."""
 CURVES = {
     "Loss (dashed: held-out)": "loss",
     "Learning rate": "learning_rate",
@@ -32,12 +32,12 @@ STATES = {
     "lost": "killed, failed, or going on",
     None: "not recorded",
 }
-"""By `goodput.end_of`."""
+"""Descriptions of the results of `goodput.end_of`."""
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
 
 
 def report(runs: Mapping[str, Json]) -> str:
-    """The whole file, from what `commands.report.read` returns of each run, by name."""
+    """Returns the whole file; `runs` has the results of `commands.report.read_run` by name."""
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = [
@@ -63,17 +63,17 @@ def report(runs: Mapping[str, Json]) -> str:
 
 
 def known(value: float | None, how: Callable[[float], str] = shown) -> str:
-    """A number, or - for one that was not recorded."""
+    """Formats a number; - if it was not recorded."""
     return "-" if value is None else how(value)
 
 
 def scored(run: Json) -> str:
-    """`accuracy 0.93` of a task, - without a score."""
+    """Formats the score of a task as `accuracy 0.93`; - without a score."""
     return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
 
 
 def overview(runs: Mapping[str, Json]) -> str:
-    """A line for each run."""
+    """Returns the table with a line for each run."""
     columns = (
         "run",
         "step",
@@ -110,13 +110,13 @@ def overview(runs: Mapping[str, Json]) -> str:
 
 
 def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
-    """Of the lines with a number for the key, steps and means, [at most `most`, 2]."""
+    """Averages the lines that have a number for the key: step and mean, [at most `most`, 2]."""
     points = np.array(
         [(line["step"], line[key]) for line in lines if line.get(key) is not None], float
     )
     if not len(points):
         return np.zeros((0, 2))
-    # On CPUs the last dispatch seems to take no time, since one is read behind the next.
+    # On CPUs the last dispatch seems to take no time, since each is read behind the next.
     if key == "tokens_per_second":
         points = points[points[:, 1] < 3 * np.median(points[:, 1])]
     return np.array(
@@ -128,21 +128,19 @@ def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
 
 
 def curves(runs: Mapping[str, Json]) -> str:
-    """A chart for each of `CURVES`, of losses one for each tokenizer, and for a task its score."""
+    """Returns a chart for each of `CURVES`, with one chart of losses per tokenizer, and a chart of
+    the score of a task.
+    """
     parts, tokenizers = [], list(dict.fromkeys(run["tokenizer"] for run in runs.values()))
     for title, key in (CURVES | {"Score": "score"}).items():
         held_out = {"loss": "heldout_loss", "score": "score"}.get(key, "")
         for tokenizer in tokenizers if key == "loss" else [None]:
-            some = [
-                (number, run)
-                for number, run in enumerate(runs.values())
-                if tokenizer in (None, run["tokenizer"])
-            ]
             pair = [
                 [
                     (number, points)
-                    for number, run in some
-                    if len(points := binned(run[lines], name))
+                    for number, run in enumerate(runs.values())
+                    if tokenizer in (None, run["tokenizer"])
+                    and len(points := binned(run[lines], name))
                 ]
                 for lines, name in (("metrics", key), ("evaluations", held_out))
             ]
@@ -153,7 +151,7 @@ def curves(runs: Mapping[str, Json]) -> str:
 
 
 def times(runs: Mapping[str, Json]) -> str:
-    """A bar and a row of each run, by cause."""
+    """Returns a bar and a row for each run, with the time by cause."""
     spent = {name: run["seconds"] for name, run in runs.items() if run["seconds"]}
     parts = [legend(CAUSES)]
     for name, seconds in spent.items():
@@ -176,7 +174,7 @@ def times(runs: Mapping[str, Json]) -> str:
 
 
 def starts(name: str, lines: Sequence[Json]) -> str:
-    """A row for each start, with how the one before has ended."""
+    """Returns the table of the starts of a run, with the end of the start before each."""
     rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
         packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
@@ -204,13 +202,13 @@ def starts(name: str, lines: Sequence[Json]) -> str:
 
 
 def memory(runs: Mapping[str, Json]) -> str:
-    """The most that was used, where it was recorded."""
+    """Returns the table of the peak memory, where it was recorded."""
     rows = [
         (
             name,
             *(
-                known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
-                for what in ("host", "device")
+                known(run["memory"].get(place), lambda size: f"{size / 2**20:,.0f} MiB")
+                for place in ("host", "device")
             ),
         )
         for name, run in runs.items()
@@ -221,7 +219,7 @@ def memory(runs: Mapping[str, Json]) -> str:
 
 
 def samples(runs: Mapping[str, Json]) -> str:
-    """The held-out texts of each run as they are, and below each how it was filled by step."""
+    """Returns the held-out texts of each run, and below each text its fillings by step."""
     parts = []
     for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
         parts.append(f"<h3>{text(name)}</h3>")
@@ -236,14 +234,14 @@ def samples(runs: Mapping[str, Json]) -> str:
                 for each in line["samples"][number : number + 1]
             ]
     title = (
-        "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; "
-        "below it what was put there.</p>"
+        "<h2>Filled text</h2><p>Held-out text in bold, with the hidden parts marked; below it the "
+        "text that the model put there.</p>"
     )
     return title + "".join(parts) if parts else ""
 
 
 def errors(runs: Mapping[str, Json]) -> str:
-    """Of each task with classes how often each was taken for each, and the errors with the highest
+    """Returns, for each task with classes, the confusion matrix and the errors with the highest
     probability.
     """
     parts = []
@@ -274,12 +272,12 @@ def errors(runs: Mapping[str, Json]) -> str:
 
 
 def _probability(scores: dict[str, float] | list[float]) -> float:
-    """Of what was predicted; the scores of a choice are a list."""
+    """Returns the probability of the predicted label; a choice has a list of scores."""
     return max(scores.values() if isinstance(scores, dict) else scores)
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
-    """A text with its gaps, each between two parts; the space before a word is not marked."""
+    """Returns a text with its gaps marked, each between two parts, without the space before it."""
     first, *rest = parts
     return text(first) + "".join(
         f"{' ' * gap.startswith(' ')}<mark>{text(gap.strip() or '_')}</mark>{text(part)}"
@@ -288,7 +286,7 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
 
 
 def checkpoints(runs: Mapping[str, Json]) -> str:
-    """The kept ones."""
+    """Returns the table of the kept checkpoints."""
     rows = [
         (name, f"{step:,}", known(run["scored"].get(step)))
         for name, run in runs.items()
@@ -299,7 +297,7 @@ def checkpoints(runs: Mapping[str, Json]) -> str:
 
 
 def configuration(runs: Mapping[str, Json]) -> str:
-    """Where the runs differ, and of each what is not the default."""
+    """Returns the keys that differ between runs, those that are not at their default, and all."""
     keys = dict.fromkeys(key for run in runs.values() for key in run["config"])
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
     other = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
