@@ -1311,8 +1311,8 @@ MUTANTS = (
     Mutant(
         "the_least_confident_errors",
         "xlnet_jax/comparison/report.py",
-        "key=lambda each: -each[2]",
-        "key=lambda each: each[2]",
+        "key=lambda each: -each[3]",
+        "key=lambda each: each[3]",
         one(
             "commands/report",
             "test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors",

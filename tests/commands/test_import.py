@@ -162,7 +162,7 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
 def test_a_folder_names_no_programs_and_no_other_path(copy, tmp_path):
     """`predict` reads it as it is, and would run machine code from the folder that it names."""
     for key in ("log.compilation_cache", "checkpoint.init_from", "data.corpus", "model.attention"):
-        (copy / fields.OWN).write_text(json.dumps(fields.own(CONFIG) | {key: str(tmp_path)}))
+        (copy / fields.OWN).write_text(json.dumps(fields.own_keys(CONFIG) | {key: str(tmp_path)}))
         with pytest.raises(BadInput, match=rf"xlnet_jax.json: '{key}' is no key of such a file"):
             import_(str(copy), str(tmp_path / "other"))
 

@@ -28,7 +28,7 @@ def written(folder, config, /, **changes):
 
 def read(folder, family):
     model = MODEL | {"model.architecture": family}
-    return sentence_transformers.read(folder, files.listing(folder), model)
+    return sentence_transformers.read_modules(folder, files.listing(folder), model)
 
 
 def embeddings(family, **keys):

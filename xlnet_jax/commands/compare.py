@@ -20,6 +20,7 @@ import itertools
 import json
 import logging
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -49,16 +50,8 @@ from xlnet_jax.train import sliding
 log = logging.getLogger("xlnet_jax")
 
 RESULT, PAGE, MEASURED = "compare.json", "page.html", "measures.json"
-ENVIRONMENT = (
-    "time",
-    "xlnet_jax",
-    "git_commit",
-    "python",
-    "packages",
-    "device_kind",
-    "devices",
-    "cores",
-)
+Systems = dict[str, Config]
+"""Configurations by the names of their files."""
 CURVE_POINTS = 100
 """Points of a learning curve; each is the mean of the steps since the point before."""
 
@@ -137,14 +130,14 @@ def compare(
     return result
 
 
-def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> dict[str, Config]:
+def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
     """Returns the configurations by name. Raises BadInput unless there are two or more, with one
     vocabulary.
     """
     words = [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"]
     # The steps of the others follow from the budget, and may be those of phases.
     later = [word for word in words if not word.startswith("--config.train.steps=")]
-    systems = dict[str, Config]()
+    systems = Systems()
     for name, path in by_name(paths, "--configs").items():
         systems[name] = configs.load(path, later if systems else words)
     if len(systems) < 2:
@@ -165,18 +158,18 @@ def by_name(paths: str, option: str) -> dict[str, str]:
     """Returns paths by the names of the files. Raises BadInput for two files with one name."""
     named = dict[str, str]()
     for path in map(str.strip, paths.split(",")):
-        name = os.path.splitext(os.path.basename(path))[0]
+        name = pathlib.PurePath(path).stem
         if name in named:
             raise BadInput(f"{option} has two files with the name {name}; rename one")
         named[name] = path
     return named
 
 
-def load_tasks(paths: str | None) -> dict[str, Config]:
+def load_tasks(paths: str | None) -> Systems:
     """Returns the configurations of `--finetune` by name, with one evaluation, after the last step.
     Raises BadInput.
     """
-    tasks = dict[str, Config]()
+    tasks = Systems()
     for name, path in by_name(paths, "--finetune").items() if paths else ():
         config = configs.load(path)
         if config.pretrains or not config.finetune.dev:
@@ -200,12 +193,12 @@ def training_cost(config: Config, unit: str) -> int:
     )
 
 
-def equal_budgets(systems: dict[str, Config], unit: str) -> dict[str, Config]:
+def equal_budgets(systems: Systems, unit: str) -> Systems:
     """Sets the steps, or the steps of each phase, so that all systems cost as much as the first, to
     within half a step.
     """
     budget = training_cost(next(iter(systems.values())), unit)
-    scaled = dict[str, Config]()
+    scaled = Systems()
     for name, config in systems.items():
         share = budget / training_cost(config, unit)
         keys = {
@@ -217,7 +210,7 @@ def equal_budgets(systems: dict[str, Config], unit: str) -> dict[str, Config]:
     return scaled
 
 
-def parse_only(only: str, systems: dict[str, Config], seeds: int) -> tuple[str, int]:
+def parse_only(only: str, systems: Systems, seeds: int) -> tuple[str, int]:
     """Returns name and seed of `--only`. Raises BadInput."""
     name, _, seed = only.rpartition(":")
     if name not in systems or not seed.isdecimal() or int(seed) >= seeds:
@@ -227,7 +220,7 @@ def parse_only(only: str, systems: dict[str, Config], seeds: int) -> tuple[str, 
     return name, int(seed)
 
 
-def claim_folder(workdir: str, systems: dict[str, Config], terms: Json) -> None:
+def claim_folder(workdir: str, systems: Systems, terms: Json) -> None:
     """Writes the terms and the hash of the configurations, which it adds to them, into a new
     folder. Raises BadInput for a folder with others.
     """
@@ -270,14 +263,13 @@ def train_and_score(
     """Trains one system, or resumes it, and adds the missing scores to its `measures.json`."""
     if not (content := read_measures(folder)):
         trained = train(config.changed(seeds={"init": seed, "data": seed, "dropout": seed}), folder)
-        where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
         content = {
             "steps": trained["step"],
             "seconds": trained["seconds"],
             "heldout_loss": trained["heldout_loss"],
             "curve": curve(folder),
             "measures": {},
-            "environment": where,
+            "environment": workdirs.environment(),
         }
     workdirs.check_tokenizer(folder, heldout)
     config = workdirs.load_config(folder, step=content["steps"])
@@ -342,7 +334,7 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
 
 
 def read_runs(
-    workdir: str, named: dict[str, Config], tasks: list[str], bytes_by: dict[str, np.ndarray]
+    workdir: str, named: Systems, tasks: list[str], bytes_by: dict[str, np.ndarray]
 ) -> dict[str, Json]:
     """Returns the scores {name: {seed: scores}} of all runs that have been scored, with bits per
     byte, the scores of the tasks, and the cost of training.
@@ -375,24 +367,23 @@ def paired(systems: dict[str, Json], tasks: Sequence[str]) -> list[Json]:
     """
     found = []
     for measure in MEASURES:
-        having = {name: of_measure(runs, measure) for name, runs in systems.items()}
-        bits, bits_N = (
-            {
-                name: {seed: score[key] for seed, score in runs.items()}
-                for name, runs in having.items()
-            }
-            for key in ("bits_per_byte", "bits_per_byte_N")
-        )
+        scores = {name: of_measure(runs, measure) for name, runs in systems.items()}
+        bits = {
+            name: {seed: score["bits_per_byte"] for seed, score in of_system.items()}
+            for name, of_system in scores.items()
+        }
         for pair in differences(bits):
-            shared = bits_N[pair.a].keys() & bits_N[pair.b].keys()
-            d_N = np.mean(
-                [np.subtract(bits_N[pair.a][seed], bits_N[pair.b][seed]) for seed in shared], axis=0
-            )
-            found.append(pair._asdict() | {"measure": measure, "spread": float(d_N.std(ddof=1))})
+            a, b = scores[pair.a], scores[pair.b]
+            d_SN = [
+                np.subtract(a[seed]["bits_per_byte_N"], b[seed]["bits_per_byte_N"])
+                for seed in a.keys() & b.keys()
+            ]
+            spread = float(np.mean(d_SN, axis=0).std(ddof=1))
+            found.append(pair._asdict() | {"measure": measure, "spread": spread})
     for task in tasks:
-        scores = {name: of_task(runs, task) for name, runs in systems.items()}
+        of_tasks = {name: of_task(runs, task) for name, runs in systems.items()}
         found += [
-            pair._asdict() | {"measure": task, "spread": None} for pair in differences(scores)
+            pair._asdict() | {"measure": task, "spread": None} for pair in differences(of_tasks)
         ]
     return found
 
@@ -400,23 +391,21 @@ def paired(systems: dict[str, Json], tasks: Sequence[str]) -> list[Json]:
 def show(result: Json) -> None:
     """Prints the mean bits per byte of each system, and the differences that are named."""
     for name, runs in result["systems"].items():
-        for measure in MEASURES:
-            values = [score["bits_per_byte"] for score in of_measure(runs, measure).values()]
-            line = (
-                f"{np.mean(values):.4f} bits per byte, {quantity(len(values), 'seed')}"
-                if values
-                else "not defined"
+        scores = {
+            measure: (
+                "bits per byte",
+                [score["bits_per_byte"] for score in of_measure(runs, measure).values()],
             )
-            print(f"{name:24} {measure:14} {line if runs else 'not run'}")
-        metrics = {
-            task: each["metric"] for one in runs.values() for task, each in one["tasks"].items()
+            for measure in MEASURES
         }
-        for task, metric in metrics.items():
-            values = [*of_task(runs, task).values()]
-            print(
-                f"{name:24} {task:14} {np.mean(values):.4f} {metric}, "
-                f"{quantity(len(values), 'seed')}"
-            )
+        for run in runs.values():
+            for task, score in run["tasks"].items():
+                scores[task] = score["metric"], [*of_task(runs, task).values()]
+        for measure, (unit, values) in scores.items():
+            line = "not defined" if runs else "not run"
+            if values:
+                line = f"{np.mean(values):.4f} {unit}, {quantity(len(values), 'seed')}"
+            print(f"{name:24} {measure:14} {line}")
     for each in result["differences"]:
         if each["named"]:
             print(

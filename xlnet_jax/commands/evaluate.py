@@ -156,23 +156,20 @@ def by_context(
         "--against": list(against),
     }
     with session(asked[workdir], equal) as processes:
-        steps, losses = zip(
-            *(
-                score_contexts(
-                    Stored(name, config, heldout.tokenizer),
-                    of_step[name],
-                    processes,
-                    windows_NX,
-                    lengths,
-                )
-                for name, config in asked.items()
-            ),
-            strict=True,
-        )
-        described = contexts.described(lengths, np.stack(losses))
+        scored = [
+            score_contexts(
+                Stored(name, config, heldout.tokenizer),
+                of_step[name],
+                processes,
+                windows_NX,
+                lengths,
+            )
+            for name, config in asked.items()
+        ]
+        described = contexts.described(lengths, np.stack([losses_CN for _, losses_CN in scored]))
         models = {
             name: {"step": at, **each}
-            for name, at, each in zip(asked, steps, described, strict=True)
+            for name, (at, _), each in zip(asked, scored, described, strict=True)
         }
         path, title = os.path.join(workdir, "context.png"), "Loss on the same tokens by context"
         curves = {name: (lengths, each["loss"]) for name, each in models.items()}

@@ -71,17 +71,17 @@ def export(
         identity |= workdirs.identity(
             config, identity["corpus_sha256"], identity["tokenizer_sha256"]
         )
-    evaluated = workdirs.line_of(workdir, "evaluations", at)
+    # An average has neither losses nor scores.
+    itself = average == 1 and not config.evaluation.averaged
+    trained, evaluated = (
+        workdirs.line_of(workdir, name, at) if itself else {} for name in ("metrics", "evaluations")
+    )
     share, task = evaluated.get("heldout_share", 1), config.finetune.task
     held_out = "dev" if task != "none" else "held-out" + f", {share:.1%} of the split" * (share < 1)
-    losses = {
-        "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
-        held_out: workdirs.heldout_loss(evaluated),
-    }
+    losses = {"training": trained.get("loss"), held_out: workdirs.heldout_loss(evaluated)}
     ranking = TASKS[task](config, tokenizer).metrics if task != "none" else ()
-    itself = average == 1 and not config.evaluation.averaged
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
-    scores = {name: evaluated[name] for name in ranking if name in evaluated and itself}
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float)}
+    scores = {name: evaluated[name] for name in ranking if name in evaluated}
     tokens = None if phases else _tokens(stored, at)
     WRITERS[format].write(
         Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens),

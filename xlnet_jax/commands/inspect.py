@@ -129,8 +129,8 @@ def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray
     """
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
-    content_TT = (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER)
-    return content_TT, (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
+    content_TT = (rank_T <= rank_T[:, None]) & (rank_T < NEVER)
+    return content_TT, (rank_T < rank_T[:, None]) & has_query_T[:, None]
 
 
 _PAIRS = {
@@ -145,7 +145,8 @@ def print_example(shown: Json) -> None:
     that it sees.
     """
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
-    sight = visible(shown["rank"], list(targets))[OBJECTIVES[shown["objective"]].stream == "query"]
+    by_query = OBJECTIVES[shown["objective"]].stream == "query"
+    sight = visible(shown["rank"], shown["targets"])[by_query]
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
@@ -184,13 +185,8 @@ def draw(shown: Json, path: str) -> None:
         panels, visible(shown["rank"], shown["targets"]), names, strict=False
     ):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
-        axes.plot(
-            np.zeros(len(shown["targets"])) - 2,
-            shown["targets"],
-            "_",
-            color="tab:red",
-            clip_on=False,
-        )
+        left = [-2] * len(shown["targets"])
+        axes.plot(left, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(
             title=f"{name} stream: row sees column (targets marked red)",
             xlabel="key",

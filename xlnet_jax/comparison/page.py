@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,12 +141,12 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
 
 
-def of_measure(runs: Mapping[str, Any], measure: str) -> Json:
+def of_measure(runs: Json, measure: str) -> Json:
     """Scores in this measure of a system's runs, by seed; a run without the measure is left out."""
     return {seed: score for seed, run in runs.items() if (score := run["measures"][measure])}
 
 
-def of_task(runs: Mapping[str, Any], task: str) -> dict[str, float]:
+def of_task(runs: Json, task: str) -> dict[str, float]:
     """Scores of a system's runs that were fine-tuned on this task, by seed."""
     return {seed: run["tasks"][task]["score"] for seed, run in runs.items() if task in run["tasks"]}
 

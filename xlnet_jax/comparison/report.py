@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +14,8 @@ from xlnet_jax.comparison.page import chart, colour, document, legend, shown, ta
 from xlnet_jax.messages import duration, quantity
 from xlnet_jax.storage.files import Json
 
+Runs = dict[str, Json]
+"""Results of `commands.report.read_run` by the names of the runs."""
 ERRORS, LONGEST = 20, 300
 """Most lines of a table of errors, and most characters of a text in it."""
 POINTS = 400
@@ -36,8 +37,8 @@ STATES = {
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
 
 
-def report(runs: Mapping[str, Json]) -> str:
-    """Returns the whole file; `runs` has the results of `commands.report.read_run` by name."""
+def report(runs: Runs) -> str:
+    """Returns the whole file."""
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = [
@@ -72,7 +73,7 @@ def scored(run: Json) -> str:
     return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
 
 
-def overview(runs: Mapping[str, Json]) -> str:
+def overview(runs: Runs) -> str:
     """Returns the table with a line for each run."""
     columns = (
         "run",
@@ -127,7 +128,7 @@ def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
     )
 
 
-def curves(runs: Mapping[str, Json]) -> str:
+def curves(runs: Runs) -> str:
     """Returns a chart for each of `CURVES`, with one chart of losses per tokenizer, and a chart of
     the score of a task.
     """
@@ -150,7 +151,7 @@ def curves(runs: Mapping[str, Json]) -> str:
     return "".join(parts) or "<p>No step has been written yet.</p>"
 
 
-def times(runs: Mapping[str, Json]) -> str:
+def times(runs: Runs) -> str:
     """Returns a bar and a row for each run, with the time by cause."""
     spent = {name: run["seconds"] for name, run in runs.items() if run["seconds"]}
     parts = [legend(CAUSES)]
@@ -201,7 +202,7 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     return table(name, columns, rows)
 
 
-def memory(runs: Mapping[str, Json]) -> str:
+def memory(runs: Runs) -> str:
     """Returns the table of the peak memory, where it was recorded."""
     rows = [
         (
@@ -218,7 +219,7 @@ def memory(runs: Mapping[str, Json]) -> str:
     return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
 
 
-def samples(runs: Mapping[str, Json]) -> str:
+def samples(runs: Runs) -> str:
     """Returns the held-out texts of each run, and below each text its fillings by step."""
     parts = []
     for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
@@ -240,40 +241,39 @@ def samples(runs: Mapping[str, Json]) -> str:
     return title + "".join(parts) if parts else ""
 
 
-def errors(runs: Mapping[str, Json]) -> str:
+def errors(runs: Runs) -> str:
     """Returns, for each task with classes, the confusion matrix and the errors with the highest
     probability.
     """
     parts = []
     for name, run in runs.items():
-        found = [
-            (str(line["gold"]), line["label"], _probability(line["scores"]), line)
-            for line in run["predictions"]
-            if line.keys() >= {"gold", "label", "scores"}
-        ]
-        if not found:
+        counts, wrong = collections.Counter[tuple[str, str]](), []
+        for line in run["predictions"]:
+            if line.keys() >= {"gold", "label", "scores"}:
+                gold, label, scores = str(line["gold"]), line["label"], line["scores"]
+                counts[gold, label] += 1
+                if gold != label:
+                    # The scores of a choice are a list.
+                    highest = max(scores.values() if isinstance(scores, dict) else scores)
+                    texts = " | ".join(line["texts"])[:LONGEST]
+                    wrong.append((line["where"], gold, label, highest, texts))
+        if not counts:
             continue
-        counts = collections.Counter((gold, said) for gold, said, *_ in found)
         labels = sorted({label for pair in counts for label in pair})
-        rows: list[Sequence[Any]] = [
-            (gold, *(counts[gold, said] for said in labels)) for gold in labels
-        ]
+        matrix = [(gold, *(counts[gold, label] for label in labels)) for gold in labels]
         parts.append(
-            table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows)
+            table(
+                f"{name}: gold labels in rows, predicted labels in columns", ("", *labels), matrix
+            )
         )
-        wrong = sorted((each for each in found if each[0] != each[1]), key=lambda each: -each[2])
+        wrong.sort(key=lambda each: -each[3])
         rows = [
-            (line["where"], gold, said, shown(probability), " | ".join(line["texts"])[:LONGEST])
-            for gold, said, probability, line in wrong[:ERRORS]
+            (where, gold, label, shown(highest), texts)
+            for where, gold, label, highest, texts in wrong[:ERRORS]
         ]
         columns = ("example", "gold", "predicted", "probability", "texts")
         parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
-
-
-def _probability(scores: dict[str, float] | list[float]) -> float:
-    """Returns the probability of the predicted label; a choice has a list of scores."""
-    return max(scores.values() if isinstance(scores, dict) else scores)
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
@@ -285,7 +285,7 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
     )
 
 
-def checkpoints(runs: Mapping[str, Json]) -> str:
+def checkpoints(runs: Runs) -> str:
     """Returns the table of the kept checkpoints."""
     rows = [
         (name, f"{step:,}", known(run["scored"].get(step)))
@@ -296,7 +296,7 @@ def checkpoints(runs: Mapping[str, Json]) -> str:
     return table("Kept", columns, rows) if rows else "<p>None is kept.</p>"
 
 
-def configuration(runs: Mapping[str, Json]) -> str:
+def configuration(runs: Runs) -> str:
     """Returns the keys that differ between runs, those that are not at their default, and all."""
     keys = dict.fromkeys(key for run in runs.values() for key in run["config"])
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
