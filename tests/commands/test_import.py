@@ -455,7 +455,7 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
         (
             "classification",
             {"summary_last_dropout": 0.3},
-            "summary_last_dropout=0.3 and dropout=0.1; only equal ones",
+            "summary_last_dropout=0.3 and dropout=0.1; only equal values",
         ),
         ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
         ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),

@@ -102,7 +102,7 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
         ),
         (
             {"config": {"include_prompts": True}},
-            "include_prompts=true may make other vectors; only null",
+            "include_prompts=true may change the vectors; only null",
         ),
         (
             {"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}},

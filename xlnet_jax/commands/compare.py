@@ -120,9 +120,9 @@ def compare(
             log.info("%s, seed %d: %s", name, seed, quantity(systems[name].train.steps, "step"))
             train_and_score(systems[name], folder, seed, heldout, tokens_NT, asked.orders)
         for task, config in tuned.items():
-            tune(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
+            fine_tune_run(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
     result["systems"] = read_runs(workdir, systems, [*tuned], unit_bytes(heldout, tokens_NT))
-    result["differences"] = paired(result["systems"], [*tuned])
+    result["differences"] = all_differences(result["systems"], [*tuned])
     result["page"] = os.path.join(workdir, PAGE)
     with files.translate_errors(workdir):
         files.write(result["page"], page(result).encode())
@@ -287,7 +287,7 @@ def train_and_score(
     write_measures(folder, content)
 
 
-def tune(config: Config, source: str, folder: str, seed: int) -> None:
+def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
     """Fine-tunes the run in `source`, or resumes it, and writes `measures.json`. Raises BadInput if
     that file is of another task.
     """
@@ -335,11 +335,11 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
 
 def read_runs(
     workdir: str, named: Systems, tasks: list[str], bytes_by: dict[str, np.ndarray]
-) -> dict[str, Json]:
+) -> Json:
     """Returns the scores {name: {seed: scores}} of all runs that have been scored, with bits per
     byte, the scores of the tasks, and the cost of training.
     """
-    systems: dict[str, Json] = {}
+    systems: Json = {}
     for name, config in named.items():
         folder, systems[name] = os.path.join(workdir, name), {}
         seeds = (each.rstrip("/") for each in files.listing(folder))
@@ -361,7 +361,7 @@ def read_runs(
     return systems
 
 
-def paired(systems: dict[str, Json], tasks: Sequence[str]) -> list[Json]:
+def all_differences(systems: Json, tasks: Sequence[str]) -> list[Json]:
     """Returns the differences in every measure, in bits per byte, with their standard deviation
     over windows, and then the differences in every task.
     """

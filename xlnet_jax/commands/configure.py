@@ -51,9 +51,9 @@ first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targets per 
 
 log = logging.getLogger("xlnet_jax")
 
-_PROBE_SECONDS = 5.0  # of steps, after compiling
-_START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
-_TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
+_PROBE_SECONDS = 5.0  # for measured steps, after compiling
+_START_SECONDS = 75.0  # for the start of a run, which compiles the step and the evaluation
+_TRAINING_SHARE = 0.95  # share of the remaining time for steps, beside evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
@@ -108,7 +108,7 @@ def configure(
         raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
     if not output.endswith(".py") or not os.path.isdir(os.path.dirname(output) or "."):
         raise BadInput(f"--output={output}: give a file that ends in .py, in a folder that exists")
-    there = BadInput(f"--output={output} is there already; remove it, or give another name")
+    there = BadInput(f"--output={output} exists already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
     config = Config().changed(data={"corpus": workdirs.absolute(corpus)})
@@ -120,8 +120,8 @@ def configure(
     config = config.changed(data={"objective": objective or config.model.member.objectives[0]})
     mixture = open_mixture(config)
     warn_of_export(mixture.tokenizer, config)
-    config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes)
-    config = with_length(config, mixture, 60 * minutes, speed)
+    config, speed = choose_size(_fitting_sizes(config, mixture), mixture, 60 * minutes)
+    config = with_schedule(config, mixture, 60 * minutes, speed)
     configs.check(config)
     result = _result(config, mixture, output, speed)
     with files.translate_errors(output):
@@ -135,14 +135,14 @@ def configure(
     )
     if result["steps"] < least:
         log.warning(
-            "%d steps are too few: from about %d on, expect a loss below that of mere word "
-            "frequencies (the unigram cross-entropy); give more --minutes, or more text",
+            "%d steps are too few: from about %d on, expect a loss below the unigram "
+            "cross-entropy, which word frequencies alone reach; give more --minutes, or more text",
             result["steps"],
             least,
         )
     log.info(
-        "of %g minutes %s are for steps; %s are kept for the start with its two compilations, "
-        "then %.0f %% for evaluations and saves",
+        "of %g minutes %s are for steps, %s for the start with its two compilations, and %.0f %% "
+        "of the rest for evaluations and saves",
         minutes,
         duration(_training_seconds(60 * minutes)),
         duration(_START_SECONDS),
@@ -152,7 +152,7 @@ def configure(
     return result
 
 
-def _fitting(base: Config, mixture: Mixture) -> list[Config]:
+def _fitting_sizes(base: Config, mixture: Mixture) -> list[Config]:
     """Returns the configurations for which the text is long enough, the smallest first. Raises
     BadInput if there is none.
 
@@ -223,7 +223,7 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     )
 
 
-def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
+def choose_size(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
     """Returns the largest configuration that reads enough tokens in the time, or else the smallest;
     and its FLOPs per second.
 
@@ -284,7 +284,7 @@ def _epochs_a_step(config: Config, mixture: Mixture) -> float:
     return max(mixture.stream(config).epochs(1000, plan)) / 1000
 
 
-def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
+def with_schedule(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
     """Sets steps, warm-up, dispatches, checkpoints and evaluations."""
     steps, rate = _steps(config, mixture, seconds, speed), speed / flops.step_flops(config)
     dispatch = next(

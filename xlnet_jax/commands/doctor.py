@@ -154,14 +154,16 @@ def processes(host: Host) -> str:
         if me.process:
             links.connected(name, ports[1]).close()
     except ConnectionRefusedError:
-        pass  # its host answers; process 0 has not started
+        pass  # the host answers, but process 0 has not started
     except OSError as error:
         if me.process == 0:
             raise BadInput(
-                f"{text}: {summary(error)}; stop what uses them, or set distributed.coordinator"
+                f"{text}: {summary(error)}; stop the program that uses these ports, or set "
+                "distributed.coordinator"
             ) from error
         raise CheckWarning(
-            f"{text}: {summary(error)}; open both between the hosts, if its host is up"
+            f"{text}: {summary(error)}; check that this host is up, and open both ports "
+            "between the hosts"
         ) from error
     return f"{text} can be {'reached' if me.process else 'used'}"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -40,11 +40,7 @@ log = logging.getLogger("xlnet_jax")
 
 def run(**options: Any) -> Json:
     """Scores in the mode that the options select. Raises BadInput for an option of another mode."""
-    given = {
-        name: value
-        for name, value in options.items()
-        if value not in (None, []) and value is not False
-    }
+    given = set_options(options)
     own = {"blocks", "streams", "sliding", "factorization_order"}
     mode, scores = "split", evaluate
     if "target_share" in given:
@@ -56,6 +52,15 @@ def run(**options: Any) -> Json:
     if others := sorted(given.keys() - own):
         raise BadInput(f"--{others[0]} is not for the {mode} mode; leave it out, or see --help")
     return scores(**given)
+
+
+def set_options(options: Json) -> Json:
+    """Returns the options that have a value: neither None nor [] nor False."""
+    return {
+        name: value
+        for name, value in options.items()
+        if value not in (None, []) and value is not False
+    }
 
 
 def evaluate(
@@ -207,15 +212,13 @@ def score_contexts(
         )
 
 
-def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | None = None) -> Config:
+def as_asked(config: Config, reach: Json, streams: int | None = None) -> Config:
     """Returns the configuration with another memory, segment or bound on distances, which change no
     parameter. A value of None, or False for `same_length`, stays as in training.
 
     Raises BadInput for a model that is not left to right, or that has fixed lengths.
     """
-    changes = {
-        name: value for name, value in reach.items() if value is not None and value is not False
-    }
+    changes = set_options(reach)
     given = [*changes, *["streams"] * (streams is not None)]
     if given:
         check_objective(config, CLM, f"--{given[0]}")

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlnet_jax.commands.texts import gathered, read_lines
+from xlnet_jax.commands.texts import gather, read_lines
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import formats, readers
@@ -74,7 +74,7 @@ def predict(
             f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, "
             f"not for {task.config.finetune.task}; leave them out"
         )
-    results, examples, rows = _encoded(task, texts, input)
+    results, examples, rows = _encode(task, texts, input)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
         good = (result for result in results if "error" not in result)
@@ -94,7 +94,7 @@ def predict(
     return results
 
 
-def _encoded(
+def _encode(
     task: Task, texts: Sequence[str], input: str | None
 ) -> tuple[list[Json], list[Example], list[Row]]:
     """Returns the objects of all examples, and of those without an `error`, in the same order, the
@@ -105,7 +105,7 @@ def _encoded(
     names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
     is_none = task.no_label(task.labels)
     given = (_record_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
-    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
+    for number, record in enumerate(gather(given, input, functools.partial(_records, task))):
         name = record.name if number >= len(texts) else {}
         try:
             found = readers.to_predict(task.read, task.config, record)

@@ -62,7 +62,7 @@ def show(result: Json) -> None:
         print(
             f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of "
             f"{run['steps']:,}, loss "
-            f"{pages.known(run['loss'])}{', ' + pages.scored(run) if run['metric'] else ''}"
+            f"{pages.or_dash(run['loss'])}{', ' + pages.task_score(run) if run['metric'] else ''}"
         )
     print(f"{'page':24} {printable(result['page'])}")
 

@@ -48,7 +48,7 @@ def fill(
       samples of a text also have their number `sample`, or with `top` their `rank`, from 1.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
-    rows = gathered(
+    rows = gather(
         texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",)))
     )
     filled = model.fill(rows, **options)
@@ -86,7 +86,7 @@ def generate(
       also `exact`: false if tokens were drawn in parallel.
     """
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
-    prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
+    prompts = gather([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
     continued = model.generate(
         prompts, listener=Terminal(prompts) if on_terminal else None, **options
     )
@@ -175,7 +175,7 @@ def score(
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     likelihood = model.config.objective.likelihood
-    passages = gathered(
+    passages = gather(
         map(Passage, texts),
         input,
         lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields)),
@@ -226,7 +226,7 @@ def _of_orders(score: Likelihood) -> Json:
     return totals
 
 
-def gathered(
+def gather(
     given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]
 ) -> list[Any]:
     """Returns the given texts, then the texts that `read` returns for the file of `--input`. Raises

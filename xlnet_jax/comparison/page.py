@@ -83,11 +83,11 @@ def page(result: Json) -> str:
             "system once for each window and order. Random orders for half of a window: "
             f"{result['orders']}. <b>{claim}</b></p>"
         ),
-        *(measured(result, measure) for measure in TITLES),
-        tasks(result),
+        *(measure_section(result, measure) for measure in TITLES),
+        task_sections(result),
         "<h2>Cost</h2>",
-        costs(systems),
-        calls(systems),
+        training_costs(systems),
+        scoring_costs(systems),
         "<h2>Learning curves</h2>",
         (
             "<p>Training loss, nats per target, of each system's own objective: heights of "
@@ -136,7 +136,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> s
     return f'<div class="wide"><table><caption>{text(caption)}</caption>{rows_of}</table></div>'
 
 
-def spread(values: Sequence[float]) -> str:
+def standard_deviation(values: Sequence[float]) -> str:
     """Formats the standard deviation; - for a single value."""
     return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
 
@@ -151,22 +151,22 @@ def of_task(runs: Json, task: str) -> dict[str, float]:
     return {seed: run["tasks"][task]["score"] for seed, run in runs.items() if task in run["tasks"]}
 
 
-def measured(result: Json, measure: str) -> str:
+def measure_section(result: Json, measure: str) -> str:
     """Returns the section of a measure: its scores, and the differences with a plot."""
     scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
     values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
     of_windows = {
-        name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
+        name: standard_deviation(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
         if found
         else ""
         for name, found in scores.items()
     }
-    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + compared(
+    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + score_tables(
         result, measure, "bits per byte", values, of_windows
     )
 
 
-def tasks(result: Json) -> str:
+def task_sections(result: Json) -> str:
     """Returns a section for each task that the runs were fine-tuned on."""
     systems = result["systems"]
     metrics = {
@@ -179,7 +179,7 @@ def tasks(result: Json) -> str:
         f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all "
         "systems. Each position sees the whole text, also in a model that was trained left to "
         "right. High is good.</p>"
-        + compared(
+        + score_tables(
             result,
             task,
             metric,
@@ -190,7 +190,7 @@ def tasks(result: Json) -> str:
     )
 
 
-def compared(
+def score_tables(
     result: Json,
     measure: str,
     unit: str,
@@ -205,7 +205,7 @@ def compared(
         without = "not defined" if of_windows and result["systems"][name] else "not run"
         mean = f"{np.mean(found):.4f}" if found else without
         of_system = [of_windows[name]] if of_windows else []
-        rows.append((name, mean, spread(found), *of_system, len(found)))
+        rows.append((name, mean, standard_deviation(found), *of_system, len(found)))
     windows = ["s.d. over windows"] if of_windows else []
     scores = table("Scores", ("system", unit, "s.d. over seeds", *windows, "seeds"), rows)
     pairs = [each for each in result["differences"] if each["measure"] == measure]
@@ -225,11 +225,11 @@ def compared(
     return (
         scores
         + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines)
-        + forest(pairs)
+        + interval_plot(pairs)
     )
 
 
-def costs(systems: Json) -> str:
+def training_costs(systems: Json) -> str:
     """Returns the table of the cost of training a run, with the mean time over seeds."""
     rows = []
     for name, runs in systems.items():
@@ -247,7 +247,7 @@ def costs(systems: Json) -> str:
     return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
 
 
-def calls(systems: Json) -> str:
+def scoring_costs(systems: Json) -> str:
     """Returns the table of the cost of scoring a run, with the mean time over seeds."""
     rows = []
     for name, runs in systems.items():
@@ -275,7 +275,7 @@ def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
     )
 
 
-def forest(pairs: Sequence[Json]) -> str:
+def interval_plot(pairs: Sequence[Json]) -> str:
     """Plots the intervals, with a line at 0; the interval of a named difference is dark."""
     known = [each for each in pairs if each["low"] is not None]
     if not known:
@@ -342,7 +342,7 @@ def ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def shown(value: float) -> str:
+def format_number(value: float) -> str:
     """Formats a number for an axis or a table."""
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"
 
@@ -358,12 +358,12 @@ def chart(
     x, y = scale([0, last], 70, 420), scale([least, most], 210, 8)
     parts = ['<path d="M70 8V210H420" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
     parts += [
-        f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
+        f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{format_number(value)}</text>'
         f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
         for value in ticks(least, most)
     ]
     parts += [
-        f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
+        f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{format_number(value)}</text>'
         for value in ticks(0, last)
     ]
     parts.append(f'<text x="245" y="246" text-anchor="middle">{text(xlabel)}</text>')

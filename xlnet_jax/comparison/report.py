@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
+from xlnet_jax.comparison.page import chart, colour, document, format_number, legend, table, text
 from xlnet_jax.messages import duration, quantity
 from xlnet_jax.storage.files import Json
 
@@ -63,14 +63,14 @@ def report(runs: Runs) -> str:
     return document(f"{title}: {', '.join(runs)}", body)
 
 
-def known(value: float | None, how: Callable[[float], str] = shown) -> str:
+def or_dash(value: float | None, how: Callable[[float], str] = format_number) -> str:
     """Formats a number; - if it was not recorded."""
     return "-" if value is None else how(value)
 
 
-def scored(run: Json) -> str:
+def task_score(run: Json) -> str:
     """Formats the score of a task as `accuracy 0.93`; - without a score."""
-    return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
+    return "-" if run["score"] is None else f"{run['metric']} {format_number(run['score'])}"
 
 
 def overview(runs: Runs) -> str:
@@ -94,19 +94,17 @@ def overview(runs: Runs) -> str:
             f"{run['step']:,}",
             f"{run['steps']:,}",
             STATES[run["state"]],
-            known(run["loss"]),
-            known(run["heldout_loss"]),
-            known(run["heldout_share"], "{:.1%}".format),
-            scored(run),
-            known(run["tokens_per_second"]),
-            known((run["seconds"] or {}).get("steps"), duration),
-            known(run["goodput"], "{:.1%}".format),
+            or_dash(run["loss"]),
+            or_dash(run["heldout_loss"]),
+            or_dash(run["heldout_share"], "{:.1%}".format),
+            task_score(run),
+            or_dash(run["tokens_per_second"]),
+            or_dash((run["seconds"] or {}).get("steps"), duration),
+            or_dash(run["goodput"], "{:.1%}".format),
         )
         for name, run in runs.items()
     ]
-    caption = (
-        "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
-    )
+    caption = "Losses in nats per target; scored: share of the split; tokens/s: the median step"
     return table(caption, columns, rows)
 
 
@@ -193,7 +191,7 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     columns = (
         "start",
         "from step",
-        "the one before",
+        "end of the start before",
         "repeated steps",
         "devices",
         "version",
@@ -208,7 +206,7 @@ def memory(runs: Runs) -> str:
         (
             name,
             *(
-                known(run["memory"].get(place), lambda size: f"{size / 2**20:,.0f} MiB")
+                or_dash(run["memory"].get(place), lambda size: f"{size / 2**20:,.0f} MiB")
                 for place in ("host", "device")
             ),
         )
@@ -268,7 +266,7 @@ def errors(runs: Runs) -> str:
         )
         wrong.sort(key=lambda each: -each[3])
         rows = [
-            (where, gold, label, shown(highest), texts)
+            (where, gold, label, format_number(highest), texts)
             for where, gold, label, highest, texts in wrong[:ERRORS]
         ]
         columns = ("example", "gold", "predicted", "probability", "texts")
@@ -288,7 +286,7 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
 def checkpoints(runs: Runs) -> str:
     """Returns the table of the kept checkpoints."""
     rows = [
-        (name, f"{step:,}", known(run["scored"].get(step)))
+        (name, f"{step:,}", or_dash(run["scored"].get(step)))
         for name, run in runs.items()
         for step in run["checkpoints"]
     ]
@@ -302,14 +300,12 @@ def configuration(runs: Runs) -> str:
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
     other = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
     columns = ("key", *runs)
-    parts = (
-        [table("Where they differ", columns, other)]
-        if other
-        else ["<p>All are alike.</p>"] * (len(runs) > 1)
-    )
-    set_here = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
-    parts.append(table("Keys that are not at their default", columns, set_here))
+    compared = "<p>All are alike.</p>" * (len(runs) > 1)
+    if other:
+        compared = table("Where they differ", columns, other)
+    changed = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
     return (
-        "".join(parts)
+        compared
+        + table("Keys that are not at their default", columns, changed)
         + f"<details><summary>All keys</summary>{table('All keys', columns, rows)}</details>"
     )

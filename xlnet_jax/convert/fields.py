@@ -225,8 +225,8 @@ def _check_twins(found: Json, row: Peer, path: str) -> None:
         read = not twin.classes or _class_in(found) in [row.prefix + name for name in twin.classes]
         if read and one is not None and one != two:
             raise BadInput(
-                f"{path}: {theirs}={one} and {twin.of}={two}; only equal ones can be imported: "
-                "write the value for further training into both"
+                f"{path}: {theirs}={one} and {twin.of}={two}; only equal values can be "
+                "imported; write the value for further training into both keys"
             )
 
 

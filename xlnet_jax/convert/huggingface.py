@@ -205,7 +205,7 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
                 read_array(copy), read_array(original)
             ):
                 raise BadInput(
-                    f"{folder}: {copy} is not {original}; only tied ones can be imported"
+                    f"{folder}: {copy} differs from {original}; only tied arrays can be imported"
                 )
             if form := forms.pop(copy, None):
                 forms.setdefault(original, form)

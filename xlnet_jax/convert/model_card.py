@@ -100,8 +100,8 @@ first, last = divmod(int(scores.argmax()), len(end))
 print(context[places[first][0] : places[last][1]], float(scores.max()))
 ```
 
-That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer
-contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
+The score of having no answer is `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts
+are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """  # noqa: E501
 _ANSWER_OF_XLNET = """\
@@ -119,9 +119,9 @@ first, last = int(starts[place % len(starts)]), int(ends.flatten()[place])
 print(context[places[first][0] : places[last][1]])
 ```
 
-The context is the first text. What speaks against any answer is `out.cls_logits`, with
-`p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` is another head, which is not
-here. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
+The context is the first text. The logit of having no answer is `out.cls_logits`, with
+`p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` has another head, which this
+folder lacks. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """  # noqa: E501
 
@@ -144,7 +144,7 @@ _CARDS = {
 """Pipeline and program of each `finetune.task`."""
 
 _MASKS = """
-## What stands at `$mask`
+## Predictions at `$mask`
 
 ```python
 """
@@ -175,7 +175,7 @@ print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 `pipeline("fill-mask")` gives the same: $why
 """
 _GENERATE = """
-## How a text goes on
+## Continue a text
 
 ```python
 from transformers import AutoTokenizer, $architecture

@@ -54,7 +54,8 @@ def to_foreign(table: Table, params: Params) -> Params:
     query = flat["layers/attention/query"]
     if query.ndim == 3 and any("{}" in entry.theirs for entry in table):
         raise BadInput(
-            "model.share_layers=True: the original's checkpoints have parameters of each layer"
+            "model.share_layers=True: the original's checkpoints have separate parameters for each "
+            "layer"
         )
     if unknown := flat.keys() - {path for entry in table for path in entry.paths}:
         raise BadInput(f"the other library has no name for {', '.join(sorted(unknown))}")
@@ -62,11 +63,11 @@ def to_foreign(table: Table, params: Params) -> Params:
     for entry in _present(table, flat):
         for name, index in entry.places(len(query)):
             leaves = [flat[path] if index is ... else flat[path][index] for path in entry.paths]
-            found[name] = _turned(leaves, entry.form)
+            found[name] = _joined_form(leaves, entry.form)
     return found
 
 
-def _turned(leaves: list[Any], form: str) -> Any:
+def _joined_form(leaves: list[Any], form: str) -> Any:
     """Joins the arrays of an `Entry` in its form; a single numpy array gives a view."""
     matrix = len(leaves[0]), -1
     shapes = {"joined": matrix, "transposed": matrix, "flat": -1, "1,1,D": (1, 1, -1)}

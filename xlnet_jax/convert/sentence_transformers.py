@@ -179,7 +179,7 @@ def _read(folder: str, name: str, only: Json, *carried: str) -> Json:
     for key, value in found.items():
         if key not in carried and value not in (None, {}, only.get(key)):
             raise BadInput(
-                f"{path}: {key}={json.dumps(value):.80} may make other vectors; only "
+                f"{path}: {key}={json.dumps(value):.80} may change the vectors; only "
                 f"{json.dumps(only.get(key))} can be imported"
             )
     return found

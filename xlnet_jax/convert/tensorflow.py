@@ -82,7 +82,7 @@ def read_model(folder: str) -> Json:
     if missing := [name for name in _SIZES.values() if name not in found]:
         raise BadInput(
             f"{path} has no {', '.join(missing)}; "
-            "give the one that was released with the checkpoint"
+            "use the file that was released with the checkpoint"
         )
     if found["ff_activation"] not in ("gelu", "relu"):
         raise BadInput(f"{path}: ff_activation={found['ff_activation']!r} is not one of gelu, relu")

@@ -149,8 +149,8 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     theirs = [*_QUOTES, *accents * ("NFKD" in kinds), *lower * normalization.lower]
     if found not in (ours, theirs + [step for step in ours if step["type"] == "Precompiled"]):
         raise BadInput(
-            f"{name}: its normalizer ({', '.join(kinds)}) is none of an XLNet or an ALBERT; name a "
-            "SentencePiece model with --tokenizer"
+            f"{name}: its normalizer ({', '.join(kinds)}) belongs to neither XLNet nor ALBERT; "
+            "name a SentencePiece model with --tokenizer"
         )
     if [step for step in _steps(document.get("pre_tokenizer")) if _prepends(step) == "first"]:
         raise BadInput(

@@ -94,14 +94,15 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     else:
         level = "characters" if all(len(symbol) == 1 for symbol in symbols) else "words"
         pieces = [_NAMES[level].get(symbol, symbol) for symbol in symbols]
-    places = {piece: line for line, piece in reversed([*enumerate(pieces, 1)])}
+    earlier = set[str]()
     for line, (symbol, piece) in enumerate(zip(symbols, pieces, strict=True), 1):
-        if symbol.split() != [symbol] or places[piece] != line:
+        if symbol.split() != [symbol] or piece in earlier:
             shown = repr(symbol[:40])  # a file of another kind may be a single line
             raise BadInput(
                 f"--tokenizer={path}: line {line}, {shown}, "
                 "must be one symbol that no other line has"
             )
+        earlier.add(piece)
     own = [piece for piece in pieces if piece not in SPECIAL_PIECES]
     ids = {piece: index for index, piece in enumerate([*SPECIAL_PIECES, *own])}
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +165,7 @@ def _shape(arrays: Arrays, name: str, *axes: int) -> tuple[int, ...]:
         found = "is missing" if form is None else f"has the shape {list(form.shape)}"
         raise BadInput(
             f"{arrays.where}: {name} {found}; "
-            "it says how large the model is. Copy the checkpoint again"
+            "the size of the model follows from it. Copy the checkpoint again"
         )
     return form.shape
 
@@ -219,10 +220,10 @@ def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Var
             ours, theirs = f"layers/{ours}/norm", f"{at}/{theirs}/LayerNorm"
             yield f"{theirs}/gamma", (D,), (Place(f"{ours}/scale", i),)
             yield f"{theirs}/beta", (D,), (Place(f"{ours}/bias", i),)
-    yield from _words(model, ids_N, arrays)
+    yield from _embeddings(model, ids_N, arrays)
 
 
-def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
+def _embeddings(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
     """Yields the variables of embedding and softmax, with parts by cluster."""
     parts, starts = clusters(model), _starts(arrays)
     every, rows = range(len(parts)), [slice(a, b) for a, b in itertools.pairwise(starts)]
@@ -279,7 +280,7 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Params, arrays:
     """
     variables = list(table(model, ids_N, arrays))
     names.check_arrays(
-        {name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables},
+        {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape, _ in variables},
         arrays,
     )
     flat = names.by_path(params)
