@@ -90,9 +90,8 @@ def joint(
         )
         size = config.evaluation.batch_size or config.train.batch_size
         model = Model(run.recipe.config, heldout.tokenizer, run.params, size, workdir)
-        left, backwards = (
-            model.log_prob(tokens, known, order=order) for order in ("left", "reversed")
-        )
+        left = model.log_prob(tokens, known, order="left")
+        backwards = model.log_prob(tokens, known, order="reversed")
         several = model.log_prob(tokens, known, orders=orders, seed=SEED, order="random")
     log_probs = {
         "left": [each.joint_K[0] for each in left],

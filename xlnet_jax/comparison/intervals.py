@@ -23,7 +23,7 @@ from scipy import stats  # JAX requires SciPy
 ALPHA = 0.05
 """Probability that any of the pairs is named although its systems are equal."""
 FEWEST_SEEDS = 5
-"""Seeds without which no difference is named."""
+"""Fewest seeds with which a difference is named."""
 
 
 class Difference(NamedTuple):

@@ -275,7 +275,7 @@ def errors(runs: Runs) -> str:
 
 
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
-    """Returns a text with its gaps marked, each between two parts, without the space before it."""
+    """Returns a text with marked gaps, each between two parts, without the space before a gap."""
     first, *rest = parts
     return text(first) + "".join(
         f"{' ' * gap.startswith(' ')}<mark>{text(gap.strip() or '_')}</mark>{text(part)}"

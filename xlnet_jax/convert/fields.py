@@ -102,7 +102,7 @@ def own_keys(config: Config) -> Json:
 
 def read_own(folder: str, architecture: str) -> Json:
     """Reads a folder's `xlnet_jax.json`, values by dotted key; {} without the file. `architecture`
-    is the one of the model in the folder.
+    belongs to the model in the folder.
 
     Raises BadInput for a key that no export writes: a folder may come from anybody, and a key such
     as `log.compilation_cache` would run programs of the folder.
