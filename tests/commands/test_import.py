@@ -327,7 +327,7 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
     assert_equal(imported_params(tmp_path / "work"), params)
     save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
     with pytest.raises(
-        BadInput, match="lm_loss.weight is not transformer.word_embedding.weight; only tied"
+        BadInput, match="lm_loss.weight differs from transformer.word_embedding.weight; only tied"
     ):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
 
