@@ -1311,8 +1311,8 @@ MUTANTS = (
     Mutant(
         "the_least_confident_errors",
         "xlnet_jax/comparison/report.py",
-        "key=lambda each: -each[2]",
-        "key=lambda each: each[2]",
+        "key=lambda each: -each[3]",
+        "key=lambda each: each[3]",
         one(
             "commands/report",
             "test_the_page_of_a_task_has_its_score_its_confusions_and_its_surest_errors",
@@ -1891,7 +1891,7 @@ MUTANTS = (
     Mutant(
         "steps_are_asked_of_none",
         "xlnet_jax/commands/compare.py",
-        "later if named else words",
+        "later if systems else words",
         "later",
         one("commands/compare", "test_the_steps_that_are_asked_for_are_of_the_first"),
     ),
@@ -1905,8 +1905,8 @@ MUTANTS = (
     Mutant(
         "no_pair_pays_for_the_others",
         "xlnet_jax/comparison/intervals.py",
-        "quantile(1 - ALPHA / left, pair.seeds - 1)",
-        "quantile(1 - ALPHA, pair.seeds - 1)",
+        "stats.t.isf(ALPHA / left / 2, pair.seeds - 1)",
+        "stats.t.isf(ALPHA / 2, pair.seeds - 1)",
         one(
             "comparison/intervals",
             "test_holm_gives_the_smallest_p_the_hardest_level_and_stops_at_the_first_that_fails",

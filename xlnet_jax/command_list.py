@@ -405,17 +405,22 @@ COMMANDS = (
     ),
     Command(
         "evaluate",
-        "Held-out loss; left to right or with --factorization_order, also bits per character.",
+        "Score held-out text: the loss of the split (split mode), the loss by the length of the "
+        "context (context mode), or joint likelihoods (joint mode).",
         "xlnet-jax evaluate --workdir=run --json\n"
         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
         lazily("commands.evaluate:run"),
         (
             *_CHECKPOINT,
             count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
-            count("--blocks", "number of blocks, evenly spread (default: all)", ge=0),
+            count(
+                "--blocks",
+                "split mode: number of blocks to score, evenly spread (default: all)",
+                ge=0,
+            ),
             count(
                 "--streams",
-                "left to right: rows of text, which start without memory (default: few)",
+                "split mode, left to right: rows of text, each without memory first (default: few)",
             ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
@@ -431,37 +436,38 @@ COMMANDS = (
             ),
             option(
                 "--context",
-                "left to right: report and plot the loss by context length instead",
+                "context mode, left to right: the loss by the length of the context, and a plot",
                 False,
             ),
             option(
                 "--against",
-                "with --context: work directory of another model; repeatable",
+                "context mode: the work directory of another model; repeatable",
                 [],
                 action="append",
                 metavar="DIR",
             ),
             option(
                 "--factorization_order",
-                "permutation model: order distribution of the targets (default: as in training)",
+                "split mode, permutation model: order distribution of the targets (default: as in "
+                "training)",
                 choices=("spans", "uniform", "left_within"),
             ),
             option(
                 "--target_share",
-                "permutation model: report joint likelihoods of windows with this share unknown "
-                "instead",
+                "joint mode, permutation model: joint likelihoods, by order, of windows with this "
+                "share of unknown tokens",
                 type=float,
                 metavar="SHARE",
             ),
-            count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
+            count("--orders", "joint mode: random orders (default 8)", le=MOST_ORDERS),
             count(
                 "--windows",
-                "with --target_share: windows per corpus, 0 = all (default 64)",
+                "joint mode: windows of each corpus, 0 = all (default 64)",
                 ge=0,
             ),
             option(
                 "--sliding",
-                "vanilla: predict each token from the full window before it (slow)",
+                "split mode, vanilla: predict every token from the full window before it (slow)",
                 False,
             ),
         ),

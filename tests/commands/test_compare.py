@@ -145,7 +145,7 @@ def scored(monkeypatch):
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         pathlib.Path(folder, "measures.json").write_text(json.dumps(content))
 
-    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(command, "train_and_score", run)
     return begun
 
 
@@ -314,7 +314,9 @@ def test_the_steps_that_are_asked_for_are_of_the_first(words, tmp_path):
     )
     parts.write_text(PHASES)
     asked = ["--config.train.steps=10", "--config.seeds.data=5"]
-    named = command.scaled(command.loaded(f"{causal},{parts}", str(corpus), asked), "flops")
+    named = command.equal_budgets(
+        command.load_systems(f"{causal},{parts}", str(corpus), asked), "flops"
+    )
     assert [(each.train.steps, each.seeds.data) for each in named.values()] == [(10, 5), (10, 5)]
     assert [phase["steps"] for phase in named["parts"].phases] == [6, 4]
 
@@ -328,11 +330,11 @@ def test_all_spend_what_the_first_does():
             dataclasses.asdict(base.changed(train={"steps": 500_000})) | {"phases": phases}
         ),
     }
-    found = command.scaled(named, "tokens")
+    found = command.equal_budgets(named, "tokens")
     assert [each.train.steps for each in found.values()] == [100, 50, 43 + 14]
     assert [phase["steps"] for phase in found["parts"].phases] == [43, 14]
-    found = command.scaled(named, "flops")
-    each = {name: command.spent(config, "flops") for name, config in found.items()}
+    found = command.equal_budgets(named, "flops")
+    each = {name: command.training_cost(config, "flops") for name, config in found.items()}
     assert each["half"] == 100 * step_flops(named["half"]) and found["whole"].train.steps > 50, (
         "one table for all rows"
     )

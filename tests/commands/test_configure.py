@@ -34,7 +34,7 @@ def speed(monkeypatch):
     """Sets the FLOPs per second of this machine, which are not measured then."""
 
     def put(value):
-        monkeypatch.setattr(configuring, "measured", lambda config, mixture: value)
+        monkeypatch.setattr(configuring, "measure_speed", lambda config, mixture: value)
 
     put(1e11)
     return put
@@ -45,7 +45,7 @@ def of_length(tokens, **sections):
     base = tiny.config(data={"corpus": data_fixtures.corpus_path()}, **sections)
     mixture = open_mixture(base)
     mixture.corpora[0].tokens = tokens
-    return mixture, configuring._fitting(base, mixture)
+    return mixture, configuring._fitting_sizes(base, mixture)
 
 
 def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, monkeypatch):
@@ -56,9 +56,7 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     assert main(["configure", corpus, "--minutes=30", f"--output={path}", "--json"]) == 0
     captured = capsys.readouterr()
     result, config = json.loads(captured.out), configs.load(path)
-    assert (
-        "of 30 minutes 27 min 19 s are for steps; 1 min 15 s are kept for the start" in captured.err
-    )
+    assert "of 30 minutes 27 min 19 s are for steps, 1 min 15 s for the start" in captured.err
     assert result["tokens_per_second"] > 0 and result["minutes"] > 0
     assert (result["steps"], result["batch_size"]) == (config.train.steps, config.train.batch_size)
     assert config.model.vocab_size == data_fixtures.VOCAB_SIZE and config.data.corpus == corpus
@@ -88,7 +86,7 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
     )
     before = os.stat(path)
     assert main(["configure", corpus, f"--output={path}"]) == 2
-    assert "is there already" in capsys.readouterr().err and os.stat(path) == before
+    assert "exists already" in capsys.readouterr().err and os.stat(path) == before
 
 
 def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, speed):
@@ -155,8 +153,8 @@ def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_t
     layers = []
     for minutes, steps in ((1, 1), (60, 100), (60 * 24, 1000), (60 * 24, 100_000)):
         speed(steps * step_flops(fitting[0]))
-        config, found = configuring.choose(fitting, mixture, 60.0 * minutes)
-        config = configuring.with_length(config, mixture, 60.0 * minutes, found)
+        config, found = configuring.choose_size(fitting, mixture, 60.0 * minutes)
+        config = configuring.with_schedule(config, mixture, 60.0 * minutes, found)
         configs.check(config)
         layers.append(config.model.layers)
         assert (
@@ -184,7 +182,7 @@ def test_evaluations_take_what_training_leaves(steps, expected):
     knows.
     """
     mixture, fitting = of_length(10**9, evaluation={"final": True})
-    config = configuring.with_length(
+    config = configuring.with_schedule(
         fitting[0], mixture, 4000.0, steps * step_flops(fitting[0]) / 3700
     )
     steps, every, W = config.train.steps, config.evaluation.every, config.data.windows_per_block

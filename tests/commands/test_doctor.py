@@ -36,7 +36,7 @@ def found_by_probe(monkeypatch, *found):
 
 
 def examined(check, folder=None, alone=True):
-    result = doctor.examined(check, Host(folder and str(folder), "", alone))
+    result = doctor.run_check(check, Host(folder and str(folder), "", alone))
     return result["status"], result["text"]
 
 

@@ -151,10 +151,10 @@ def test_another_distribution_keeps_the_segment():
         (["--target_share=nan"], "--target_share=nan must be a share above 0"),
         (
             ["--target_share=0.5", "--factorization_order=spans"],
-            "--factorization_order is not for --target_share",
+            "--factorization_order is not for the joint mode",
         ),
-        (["--target_share=0.5", "--memory_len=4"], "--memory_len is not for --target_share"),
-        (["--orders=3"], "--orders is not for the loss of the split"),
+        (["--target_share=0.5", "--memory_len=4"], "--memory_len is not for the joint mode"),
+        (["--orders=3"], "--orders is not for the split mode"),
     ],
 )
 def test_what_is_not_asked_rightly_is_refused_in_one_line(

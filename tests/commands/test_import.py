@@ -162,7 +162,7 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(
 def test_a_folder_names_no_programs_and_no_other_path(copy, tmp_path):
     """`predict` reads it as it is, and would run machine code from the folder that it names."""
     for key in ("log.compilation_cache", "checkpoint.init_from", "data.corpus", "model.attention"):
-        (copy / fields.OWN).write_text(json.dumps(fields.own(CONFIG) | {key: str(tmp_path)}))
+        (copy / fields.OWN).write_text(json.dumps(fields.own_keys(CONFIG) | {key: str(tmp_path)}))
         with pytest.raises(BadInput, match=rf"xlnet_jax.json: '{key}' is no key of such a file"):
             import_(str(copy), str(tmp_path / "other"))
 
@@ -327,7 +327,7 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
     assert_equal(imported_params(tmp_path / "work"), params)
     save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
     with pytest.raises(
-        BadInput, match="lm_loss.weight is not transformer.word_embedding.weight; only tied"
+        BadInput, match="lm_loss.weight differs from transformer.word_embedding.weight; only tied"
     ):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)
 
@@ -455,7 +455,7 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
         (
             "classification",
             {"summary_last_dropout": 0.3},
-            "summary_last_dropout=0.3 and dropout=0.1; only equal ones",
+            "summary_last_dropout=0.3 and dropout=0.1; only equal values",
         ),
         ("multiple_choice", {"dropout": 0.2}, "summary_last_dropout=0.1 and dropout=0.2"),
         ("question_answering", {"end_n_top": 7}, "end_n_top=7 and start_n_top=5"),

@@ -22,7 +22,7 @@ KEYS = {field.name: field for field in dataclasses.fields(ModelConfig)}
 def written(config, folder):
     """The two files of a folder, and what is read of them again."""
     files.write(f"{folder}/config.json", files.to_json(fields.config_json(config, XLNET, {})))
-    files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own(config)))
+    files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own_keys(config)))
     files.write(
         f"{folder}/tokenizer_config.json",
         files.to_json({"model_max_length": config.data.segment_len}),
@@ -87,7 +87,7 @@ def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
     value = other(KEYS[name], getattr(usual.model, name))
     config = usual.changed(model={name: value})
     try:
-        fields.check(config.model)
+        fields.check_model(config.model)
     except BadInput as error:
         assert name in row.only and str(error) == (
             f"model.{name}={value}: Hugging Face's {row.prefix} has only "
@@ -107,11 +107,11 @@ def test_a_key_comes_back_or_the_model_is_refused(name, family, tmp_path):
 
 
 def test_an_embedding_projected_to_its_own_width_is_none():
-    fields.check(ModelConfig(d_embed=1024))
+    fields.check_model(ModelConfig(d_embed=1024))
     with pytest.raises(
         BadInput, match="d_embed=512, model.tie_embedding=False: .* only model.d_embed=0, model.tie"
     ):
-        fields.check(ModelConfig(d_embed=512, tie_embedding=False))
+        fields.check_model(ModelConfig(d_embed=512, tie_embedding=False))
 
 
 TASK = {
@@ -182,7 +182,7 @@ def test_an_import_is_configured_as_the_run_that_was_exported(changes, tmp_path)
     # No path of this machine gets into a folder that others will have.
     free = {
         name
-        for name in fields.own(config)
+        for name in fields.own_keys(config)
         if configs.fields()[name].metadata["resume"] == configs.FREE
     }
     assert free == {"finetune.max_answer", "finetune.columns"}

@@ -82,7 +82,7 @@ def test_every_task_has_a_class_and_a_head_there():
 def test_shared_layers_have_no_name_there(table):
     with pytest.raises(
         BadInput,
-        match="share_layers=True: the original's checkpoints have parameters of each layer",
+        match="share_layers=True: the original's checkpoints have separate parameters",
     ):
         names.to_foreign(table, random_params(ModelConfig(**SMALL, share_layers=True)))
 

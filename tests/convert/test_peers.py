@@ -241,7 +241,7 @@ REFUSED = {
         (dict(add_cross_attention=True), "cross"),
         (dict(scale_attn_by_inverse_layer_idx=True), "layer_idx=true"),
         (dict(model_type="t5"), "is 't5'"),
-        (dict(embd_pdrop=0.2), "embd_pdrop=0.2 and resid_pdrop=0.0; only equal ones"),
+        (dict(embd_pdrop=0.2), "embd_pdrop=0.2 and resid_pdrop=0.0; only equal values"),
         (dict(embd_pdrop=..., resid_pdrop=0.3), "embd_pdrop=0.1 and resid_pdrop=0.3"),
         (dict(resid_pdrop=...), "embd_pdrop=0.0 and resid_pdrop=0.1"),
     ],
@@ -270,7 +270,7 @@ def test_what_has_no_equal_is_refused_in_one_line(family, tmp_path, capsys, monk
     arrays = load_file(tmp_path / "model" / WEIGHTS)
     copy, original = list(peers.PEERS[family].copies.items())[-1]
     save_file(arrays | {copy: arrays[original] + 1}, tmp_path / "model" / WEIGHTS)
-    refused(f"{copy} is not {original}; only tied ones")
+    refused(f"{copy} differs from {original}; only tied arrays")
     if family == "bert":
         save_file(
             {name: x for name, x in arrays.items() if "seq_rel" not in name},

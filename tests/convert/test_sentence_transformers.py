@@ -28,7 +28,7 @@ def written(folder, config, /, **changes):
 
 def read(folder, family):
     model = MODEL | {"model.architecture": family}
-    return sentence_transformers.read(folder, files.listing(folder), model)
+    return sentence_transformers.read_modules(folder, files.listing(folder), model)
 
 
 def embeddings(family, **keys):
@@ -102,7 +102,7 @@ MODULE = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.mode
         ),
         (
             {"config": {"include_prompts": True}},
-            "include_prompts=true may make other vectors; only null",
+            "include_prompts=true may change the vectors; only null",
         ),
         (
             {"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 3}}}},

@@ -360,9 +360,9 @@ def test_what_does_not_fit_is_listed_in_one_line():
     for change, expected in (
         (
             {"transformer/layer_0/ff/layer_1/bias": None},
-            "layer_0/ff/layer_1/bias is missing; it says how large",
+            "layer_0/ff/layer_1/bias is missing; the size of the model",
         ),
-        ({"transformer/r_w_bias": (4,)}, r"r_w_bias has the shape \[4\]; it says how large"),
+        ({"transformer/r_w_bias": (4,)}, r"r_w_bias has the shape \[4\]; the size of the model"),
     ):
         changed = {name: shape for name, shape in (sizes | change).items() if shape is not None}
         with pytest.raises(BadInput, match=expected):

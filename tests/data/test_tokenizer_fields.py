@@ -297,7 +297,7 @@ def test_the_steps_of_a_unigram_file_are_read(steps, expected, tmp_path):
 def test_other_steps_of_a_unigram_file_are_refused(steps, tmp_path):
     unigram(tmp_path, steps)
     with pytest.raises(
-        BadInput, match=r"tokenizer.json: its normalizer \(.*is none of an XLNet or an ALBERT"
+        BadInput, match=r"tokenizer.json: its normalizer \(.*belongs to neither XLNet nor ALBERT"
     ):
         huggingface.open_tokenizer(str(tmp_path))
 

@@ -186,7 +186,7 @@ def test_the_names_that_training_took_are_stored_and_exported(
     )
     assert again.sha256 == train.sha256
     # They go with an export.
-    assert fields.own(train.task.config)["finetune.columns"] == columns
+    assert fields.own_keys(train.task.config)["finetune.columns"] == columns
 
 
 OWN = tiny.ROOT / "configs" / "finetune" / "own.py"

@@ -95,7 +95,7 @@ def imported(folder, found, special):
     found = fields.read_config_json(str(folder))
     model = fields.read_model(str(folder), found)
     known = fields.read_lengths(found) | model | fields.read_task(str(folder), found)
-    config, _ = formats.configured(str(folder), known, (), fields.read_data(model))
+    config, _ = formats.make_config(str(folder), known, (), fields.read_data(model))
     kept, _ = fields.read_kept(found, config, special)
     return fields.config_json(config, special, kept)
 

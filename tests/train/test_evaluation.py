@@ -238,8 +238,8 @@ def test_a_run_is_evaluated_with_another_memory_and_by_context(tmp_path, pytestc
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
     for words, message in (
-        (["--against=x"], "--against is not for the loss of the split"),
-        (["--context", "--streams=2"], "--streams is not for --context; leave it out"),
+        (["--against=x"], "--against is not for the split mode"),
+        (["--context", "--streams=2"], "--streams is not for the context mode; leave it out"),
         (["--segment_len=100000"], "needs 100,001"),
     ):
         assert main(["evaluate", f"--workdir={workdir}", *words]) == 2

@@ -1,16 +1,16 @@
-"""`xlnet-jax compare`: several configurations trained with several seeds, scored by one estimator,
-on one page.
+"""`xlnet-jax compare`: trains several configurations with several seeds, scores all runs by one
+estimator, and writes one page.
 
-    WORKDIR/NAME/SEED/                the run, as of `train`, of the configuration file NAME.py
-    WORKDIR/NAME/SEED/measures.json   its scores, written last: with all of them the run is not
+    WORKDIR/NAME/SEED/                a run of `train` with the configuration file NAME.py
+    WORKDIR/NAME/SEED/measures.json   its scores, written last: a run with all measures is not
                                       opened again
-    WORKDIR/NAME/TASK/SEED/           the same of `finetune`, from that run, for a task's
+    WORKDIR/NAME/TASK/SEED/           a run of `finetune` from that run, with the task's
                                       configuration file TASK.py
-    WORKDIR/compare.json, page.html   what there is so far
+    WORKDIR/compare.json, page.html   the results so far
 
 The first configuration sets the budget: the others get as many steps as cost the same FLOPs, or
-read as many fresh tokens. Each seed is that of parameters, data and dropout, so that systems with
-the same windows read the same text.
+read as many fresh tokens. A seed sets parameters, data and dropout, so that systems with the same
+windows read the same text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import itertools
 import json
 import logging
 import os
+import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,18 +50,23 @@ from xlnet_jax.train import sliding
 log = logging.getLogger("xlnet_jax")
 
 RESULT, PAGE, MEASURED = "compare.json", "page.html", "measures.json"
-ENVIRONMENT = (
-    "time",
-    "xlnet_jax",
-    "git_commit",
-    "python",
-    "packages",
-    "device_kind",
-    "devices",
-    "cores",
-)
+Systems = dict[str, Config]
+"""Configurations by the names of their files."""
 CURVE_POINTS = 100
-"""Of a learning curve, each the mean of the steps since the one before."""
+"""Points of a learning curve; each is the mean of the steps since the point before."""
+
+
+class Terms(NamedTuple):
+    """The terms that are equal for all systems; a later call with others is refused."""
+
+    equal: str = "flops"
+    """Training cost of which all systems spend as much as the first: flops or tokens."""
+    windows: int = 32
+    """Number of held-out windows."""
+    length: int | None = None
+    """Tokens of a window; None = the most that every system reads at a time."""
+    orders: int = 2
+    """Random orders of the measure `half`."""
 
 
 def compare(
@@ -69,102 +75,101 @@ def compare(
     workdir: str,
     *,
     seeds: int = 5,
-    equal: str = "flops",
     only: str | None = None,
-    windows: int = 32,
-    length: int | None = None,
-    orders: int = 2,
     finetune: str | None = None,
     overrides: Sequence[str] = (),
+    **terms: Any,
 ) -> Json:
-    """Trains and scores what is not there yet, one run after the other, and writes the page.
+    """Trains and scores the missing runs, one after the other, and writes the page.
 
     Args:
-      configs: configuration files, separated by commas; the name of a system is that of its file.
-      corpus: folder of `prepare`, which is trained on and whose held-out split is scored.
-      equal: what all systems spend as much of as the first: flops or tokens.
-      only: `NAME:SEED`, the one run to do here.
-      windows, length, orders: of `infer.estimators`; None = what every system reads at a time.
-      finetune: configuration files of the command, separated by commas; each run is fine-tuned on
-        each, with its seed.
-      overrides: of all configurations; `--config.train.steps=100` is of the first, which sets the
-        budget.
+      configs: configuration files, separated by commas; a system has the name of its file.
+      corpus: folder of `prepare`; systems train on it and are scored on its held-out split.
+      only: `NAME:SEED`, the only run to do here.
+      finetune: configuration files of tasks, separated by commas; each run is fine-tuned on each
+        task, with its seed.
+      overrides: changes to all configurations, but for `--config.train.steps=100`, which changes
+        the first alone and so the budget.
+      terms: fields of `Terms`.
 
     Returns:
       `systems` {name: {seed: scores}}, `differences` [{a, b, measure, mean, low, high, ...}] in
-      bits per byte or in the metric of the task that `measure` names, `page`; and what was asked.
+      bits per byte or in the metric of the task that `measure` names, `page`; and the terms.
 
-    Raises BadInput: configurations that do not fit together, other ones than those of `workdir`,
-    and as `train`.
+    Raises BadInput: configurations that do not fit together or differ from those of `workdir`, and
+    as `train`.
     """
-    named, tuned = scaled(loaded(configs, corpus, overrides), equal), task_configs(finetune)
+    asked = Terms(**terms)
+    systems = equal_budgets(load_systems(configs, corpus, overrides), asked.equal)
+    tuned = load_tasks(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
-    heldout = open_mixture(next(iter(named.values())), "heldout", weighted=False)
-    length = length or min(reads(config.parts[-1]) for config in named.values())
-    tokens_NT = sliding.windows(heldout, length, windows, every=length)
-    asked = {
-        "equal": equal,
-        "windows": len(tokens_NT),
-        "length": length,
-        "orders": orders,
-        "corpus_sha256": heldout.sha256,
-    }
-    start(workdir, named, asked)
+    heldout = open_mixture(next(iter(systems.values())), "heldout", weighted=False)
+    length = asked.length or min(reads(config.parts[-1]) for config in systems.values())
+    tokens_NT = sliding.windows(heldout, length, asked.windows, every=length)
+    asked = asked._replace(windows=len(tokens_NT), length=length)
+    result = asked._asdict() | {"corpus_sha256": heldout.sha256}
+    claim_folder(workdir, systems, result)
     for name, seed in (
-        itertools.product(named, range(seeds)) if only is None else [chosen(only, named, seeds)]
+        itertools.product(systems, range(seeds))
+        if only is None
+        else [parse_only(only, systems, seeds)]
     ):
         folder = os.path.join(workdir, name, str(seed))
-        measures = measured(folder).get("measures", {})
+        measures = read_measures(folder).get("measures", {})
         if set(MEASURES) - measures.keys():
-            log.info("%s, seed %d: %s", name, seed, quantity(named[name].train.steps, "step"))
-            run(named[name], folder, seed, heldout, tokens_NT, orders)
+            log.info("%s, seed %d: %s", name, seed, quantity(systems[name].train.steps, "step"))
+            train_and_score(systems[name], folder, seed, heldout, tokens_NT, asked.orders)
         for task, config in tuned.items():
-            tune(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
-    return collected(workdir, named, [*tuned], asked, unit_bytes(heldout, tokens_NT))
+            fine_tune_run(config, folder, os.path.join(workdir, name, task, str(seed)), seed)
+    result["systems"] = read_runs(workdir, systems, [*tuned], unit_bytes(heldout, tokens_NT))
+    result["differences"] = all_differences(result["systems"], [*tuned])
+    result["page"] = os.path.join(workdir, PAGE)
+    with files.translate_errors(workdir):
+        files.write(result["page"], page(result).encode())
+        files.write(os.path.join(workdir, RESULT), files.to_json(result))
+    return result
 
 
-def loaded(paths: str, corpus: str, overrides: Sequence[str]) -> dict[str, Config]:
-    """The configurations by name. Raises BadInput unless there are two or more, of one
+def load_systems(paths: str, corpus: str, overrides: Sequence[str]) -> Systems:
+    """Returns the configurations by name. Raises BadInput unless there are two or more, with one
     vocabulary.
     """
-    words, named = (
-        [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"],
-        dict[str, Config](),
-    )
+    words = [*overrides, f"--config.data.corpus={workdirs.absolute(corpus)}"]
+    # The steps of the others follow from the budget, and may be those of phases.
+    later = [word for word in words if not word.startswith("--config.train.steps=")]
+    systems = Systems()
     for name, path in by_name(paths, "--configs").items():
-        # The steps of the others follow from the budget, and they may be those of phases.
-        later = [word for word in words if not word.startswith("--config.train.steps=")]
-        named[name] = configs.load(path, later if named else words)
-    if len(named) < 2:
+        systems[name] = configs.load(path, later if systems else words)
+    if len(systems) < 2:
         raise BadInput(
             f"--configs={paths} is one configuration; name two or more, separated by commas"
         )
-    (first, one), *others = named.items()
-    for name, config in others:
-        if config.model.vocab_size != one.model.vocab_size:
+    (first, config), *others = systems.items()
+    for name, other in others:
+        if other.model.vocab_size != config.model.vocab_size:
             raise BadInput(
-                f"{first} has model.vocab_size={one.model.vocab_size}, and {name} has "
-                f"{config.model.vocab_size}: they do not compare; use one vocabulary"
+                f"{first} has model.vocab_size={config.model.vocab_size}, and {name} has "
+                f"{other.model.vocab_size}: they do not compare; use one vocabulary"
             )
-    return named
+    return systems
 
 
 def by_name(paths: str, option: str) -> dict[str, str]:
-    """Files by their names. Raises BadInput for two with one name."""
-    found = dict[str, str]()
+    """Returns paths by the names of the files. Raises BadInput for two files with one name."""
+    named = dict[str, str]()
     for path in map(str.strip, paths.split(",")):
-        name = os.path.splitext(os.path.basename(path))[0]
-        if name in found:
+        name = pathlib.PurePath(path).stem
+        if name in named:
             raise BadInput(f"{option} has two files with the name {name}; rename one")
-        found[name] = path
-    return found
+        named[name] = path
+    return named
 
 
-def task_configs(paths: str | None) -> dict[str, Config]:
-    """The configurations of `--finetune` by name, with one evaluation, after the last step. Raises
-    BadInput.
+def load_tasks(paths: str | None) -> Systems:
+    """Returns the configurations of `--finetune` by name, with one evaluation, after the last step.
+    Raises BadInput.
     """
-    found = dict[str, Config]()
+    tasks = Systems()
     for name, path in by_name(paths, "--finetune").items() if paths else ():
         config = configs.load(path)
         if config.pretrains or not config.finetune.dev:
@@ -173,67 +178,72 @@ def task_configs(paths: str | None) -> dict[str, Config]:
             )
         # A choice among several checkpoints would be made on the dev set.
         last = {"every": config.train.steps}
-        found[name] = config.changed(evaluation=last, checkpoint=last)
-        configs.check(found[name])
-    return found
+        tasks[name] = config.changed(evaluation=last, checkpoint=last)
+        configs.check(tasks[name])
+    return tasks
 
 
-def spent(config: Config, equal: str) -> int:
-    """FLOPs or fresh tokens of a whole run."""
-    parts, steps = config.parts, np.diff([0, *config.ends]).tolist()
-    each = [
-        step_flops(part) if equal == "flops" else part.train.batch_size * part.data.reuse_len
-        for part in parts
-    ]
-    return sum(cost * count for cost, count in zip(each, steps, strict=True))
+def training_cost(config: Config, unit: str) -> int:
+    """FLOPs or fresh tokens of a whole run; `unit` is flops or tokens."""
+    steps = np.diff([0, *config.ends]).tolist()
+    return sum(
+        count
+        * (step_flops(part) if unit == "flops" else part.train.batch_size * part.data.reuse_len)
+        for part, count in zip(config.parts, steps, strict=True)
+    )
 
 
-def scaled(named: dict[str, Config], equal: str) -> dict[str, Config]:
-    """Each with as many steps, in each of its phases, as spend what the first does, up to half a
-    step.
+def equal_budgets(systems: Systems, unit: str) -> Systems:
+    """Sets the steps, or the steps of each phase, so that all systems cost as much as the first, to
+    within half a step.
     """
-    budget = spent(next(iter(named.values())), equal)
-    found = dict[str, Config]()
-    for name, config in named.items():
-        share = budget / spent(config, equal)
+    budget = training_cost(next(iter(systems.values())), unit)
+    scaled = Systems()
+    for name, config in systems.items():
+        share = budget / training_cost(config, unit)
         keys = {
             f"phases[{number}].steps": phase["steps"] for number, phase in enumerate(config.phases)
         }
         keys = keys or {"train.steps": config.train.steps}
         words = [f"--config.{key}={max(1, round(share * steps))}" for key, steps in keys.items()]
-        found[name] = configs.override(config, words)
-    return found
+        scaled[name] = configs.override(config, words)
+    return scaled
 
 
-def chosen(only: str, named: dict[str, Config], seeds: int) -> tuple[str, int]:
-    """The run of `--only`. Raises BadInput."""
+def parse_only(only: str, systems: Systems, seeds: int) -> tuple[str, int]:
+    """Returns name and seed of `--only`. Raises BadInput."""
     name, _, seed = only.rpartition(":")
-    if name not in named or not seed.isdecimal() or int(seed) >= seeds:
+    if name not in systems or not seed.isdecimal() or int(seed) >= seeds:
         raise BadInput(
-            f"--only={only} is no NAME:SEED of {', '.join(named)} with seeds 0 to {seeds - 1}"
+            f"--only={only} is no NAME:SEED of {', '.join(systems)} with seeds 0 to {seeds - 1}"
         )
     return name, int(seed)
 
 
-def start(workdir: str, named: dict[str, Config], asked: Json) -> None:
-    """Marks a new folder as that of this comparison. Raises BadInput for that of another one."""
-    values = {
-        name: {key: value for key, value in configs.flat(config).items() if key != "data.corpus"}
-        | {"phases": config.phases}
-        for name, config in named.items()
-    }
-    asked["configs_sha256"] = digest(values)
+def claim_folder(workdir: str, systems: Systems, terms: Json) -> None:
+    """Writes the terms and the hash of the configurations, which it adds to them, into a new
+    folder. Raises BadInput for a folder with others.
+    """
+    terms["configs_sha256"] = digest(
+        {
+            name: {
+                key: value for key, value in configs.flat(config).items() if key != "data.corpus"
+            }
+            | {"phases": config.phases}
+            for name, config in systems.items()
+        }
+    )
     path = os.path.join(workdir, RESULT)
     with files.translate_errors(path):
         files.make_folder(workdir)
         before = files.read_if_there(path)
         if before is None:
-            files.write(path, files.to_json(asked))
+            files.write(path, files.to_json(terms))
             return
     saved = files.json_object(before, path)
     if other := [
         f"{key}: {saved.get(key)} -> {value}"
-        for key, value in asked.items()
+        for key, value in terms.items()
         if saved.get(key) != value
     ]:
         raise BadInput(
@@ -243,26 +253,23 @@ def start(workdir: str, named: dict[str, Config], asked: Json) -> None:
 
 
 def digest(values: Any) -> str:
-    """SHA-256 of their JSON."""
+    """SHA-256 of the values as JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def run(
+def train_and_score(
     config: Config, folder: str, seed: int, heldout: Mixture, tokens_NT: np.ndarray, orders: int
 ) -> None:
-    """Trains one system, or goes on, and writes `measures.json`; to one that is there adds what it
-    lacks.
-    """
-    if not (content := measured(folder)):
+    """Trains one system, or resumes it, and adds the missing scores to its `measures.json`."""
+    if not (content := read_measures(folder)):
         trained = train(config.changed(seeds={"init": seed, "data": seed, "dropout": seed}), folder)
-        where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
         content = {
             "steps": trained["step"],
             "seconds": trained["seconds"],
             "heldout_loss": trained["heldout_loss"],
             "curve": curve(folder),
             "measures": {},
-            "environment": where,
+            "environment": workdirs.environment(),
         }
     workdirs.check_tokenizer(folder, heldout)
     config = workdirs.load_config(folder, step=content["steps"])
@@ -273,18 +280,19 @@ def run(
         scorer = Scorer(
             any_order(model.recipe.config), model.params, heldout.tokenizer.special, reach, rows
         )
-        for measure in [each for each in MEASURES if each not in scores]:
-            found = estimate(scorer, config, measure, tokens_NT, orders)
-            scores[measure] = found and found._asdict() | {"nats_N": found.nats_N.tolist()}
+        for measure in MEASURES:
+            if measure not in scores:
+                found = estimate(scorer, config, measure, tokens_NT, orders)
+                scores[measure] = found and found._asdict() | {"nats_N": found.nats_N.tolist()}
     write_measures(folder, content)
 
 
-def tune(config: Config, source: str, folder: str, seed: int) -> None:
-    """Fine-tunes the run in `source`, or goes on, and writes `measures.json`. Raises BadInput for
-    another task's.
+def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
+    """Fine-tunes the run in `source`, or resumes it, and writes `measures.json`. Raises BadInput if
+    that file is of another task.
     """
     asked = digest(configs.flat(config))
-    if content := measured(folder):
+    if content := read_measures(folder):
         if content.get("config_sha256") != asked:
             raise BadInput(
                 f"{folder} was fine-tuned with another configuration; "
@@ -300,122 +308,104 @@ def tune(config: Config, source: str, folder: str, seed: int) -> None:
 
 
 def write_measures(folder: str, content: Json) -> None:
-    """Marks a run as done."""
+    """Writes the scores of a run, which end it."""
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
 
 
-def measured(folder: str) -> Json:
-    """What the `measures.json` of a run has; empty if there is none."""
-    path = os.path.join(folder, MEASURED)
-    content = files.read_if_there(path)
-    return {} if content is None else files.json_object(content, path)
+def read_measures(folder: str) -> Json:
+    """The content of a run's `measures.json`; empty if there is none."""
+    return files.read_json_if_listed(os.path.join(folder, MEASURED))
 
 
 def curve(folder: str) -> list[tuple[int, float]]:
-    """Steps, and the mean training loss of those before."""
+    """Points of the learning curve: a step, and the mean training loss since the point before."""
     points = binned(read_jsonl(folder, "metrics.jsonl"), "loss", CURVE_POINTS)
     return [(int(step), loss) for step, loss in points.tolist()]
 
 
 def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]:
-    """By measure the bytes of text in what is unknown of each window, [N]."""
+    """Bytes of the unknown text of each window, [N], by measure."""
     bytes_NT = heldout.tokenizer.text_lengths()[1][tokens_NT]
     return {
         measure: (bytes_NT * unknown(measure, tokens_NT.shape)).sum(axis=1) for measure in MEASURES
     }
 
 
-def collected(
-    workdir: str,
-    named: dict[str, Config],
-    tasks: list[str],
-    asked: Json,
-    bytes_by: dict[str, np.ndarray],
+def read_runs(
+    workdir: str, named: Systems, tasks: list[str], bytes_by: dict[str, np.ndarray]
 ) -> Json:
-    """Writes `compare.json` and the page of all runs that have been scored."""
-    systems: dict[str, Json] = {}
+    """Returns the scores {name: {seed: scores}} of all runs that have been scored, with bits per
+    byte, the scores of the tasks, and the cost of training.
+    """
+    systems: Json = {}
     for name, config in named.items():
         folder, systems[name] = os.path.join(workdir, name), {}
-        seeds = sorted(
-            int(seed) for each in files.listing(folder) if (seed := each.rstrip("/")).isdecimal()
-        )
-        for seed in seeds:
-            if one := measured(os.path.join(folder, str(seed))):
-                one["measures"] = dict.fromkeys(MEASURES) | one["measures"]
-                for measure, found in one["measures"].items():
-                    if found:
-                        bits_N = np.array(found["nats_N"]) / np.log(2)
-                        found["bits_per_byte"] = float(bits_N.sum() / bytes_by[measure].sum())
-                        found["bits_per_byte_N"] = (
-                            bits_N / np.maximum(bytes_by[measure], 1)
-                        ).tolist()
-                tuned = {task: measured(os.path.join(folder, task, str(seed))) for task in tasks}
-                one["tasks"] = {task: content for task, content in tuned.items() if content}
-                systems[name][str(seed)] = one | {
-                    "train_flops": spent(config, "flops"),
-                    "train_tokens": spent(config, "tokens"),
-                }
-    result = asked | {
-        "systems": systems,
-        "differences": paired(systems, tasks),
-        "page": os.path.join(workdir, PAGE),
-    }
-    with files.translate_errors(workdir):
-        files.write(result["page"], page(result).encode())
-        files.write(os.path.join(workdir, RESULT), files.to_json(result))
-    return result
+        seeds = (each.rstrip("/") for each in files.listing(folder))
+        for seed in sorted(filter(str.isdecimal, seeds), key=int):
+            if not (run := read_measures(os.path.join(folder, seed))):
+                continue
+            run["measures"] = dict.fromkeys(MEASURES) | run["measures"]
+            for measure, score in run["measures"].items():
+                if score:
+                    bits_N, bytes_N = np.array(score["nats_N"]) / np.log(2), bytes_by[measure]
+                    score["bits_per_byte"] = float(bits_N.sum() / bytes_N.sum())
+                    score["bits_per_byte_N"] = (bits_N / np.maximum(bytes_N, 1)).tolist()
+            tuned = {task: read_measures(os.path.join(folder, task, seed)) for task in tasks}
+            systems[name][seed] = run | {
+                "tasks": {task: content for task, content in tuned.items() if content},
+                "train_flops": training_cost(config, "flops"),
+                "train_tokens": training_cost(config, "tokens"),
+            }
+    return systems
 
 
-def paired(systems: dict[str, Json], tasks: Sequence[str]) -> list[Json]:
-    """The differences of every measure, in bits per byte, with their standard deviation over
-    windows; then of tasks.
+def all_differences(systems: Json, tasks: Sequence[str]) -> list[Json]:
+    """Returns the differences in every measure, in bits per byte, with their standard deviation
+    over windows, and then the differences in every task.
     """
     found = []
     for measure in MEASURES:
-        having = {name: of_measure(runs, measure) for name, runs in systems.items()}
-        bits, bits_N = (
-            {
-                name: {seed: score[key] for seed, score in runs.items()}
-                for name, runs in having.items()
-            }
-            for key in ("bits_per_byte", "bits_per_byte_N")
-        )
+        scores = {name: of_measure(runs, measure) for name, runs in systems.items()}
+        bits = {
+            name: {seed: score["bits_per_byte"] for seed, score in of_system.items()}
+            for name, of_system in scores.items()
+        }
         for pair in differences(bits):
-            shared = bits_N[pair.a].keys() & bits_N[pair.b].keys()
-            d_N = np.mean(
-                [np.subtract(bits_N[pair.a][seed], bits_N[pair.b][seed]) for seed in shared], axis=0
-            )
-            found.append(pair._asdict() | {"measure": measure, "spread": float(d_N.std(ddof=1))})
+            a, b = scores[pair.a], scores[pair.b]
+            d_SN = [
+                np.subtract(a[seed]["bits_per_byte_N"], b[seed]["bits_per_byte_N"])
+                for seed in a.keys() & b.keys()
+            ]
+            spread = float(np.mean(d_SN, axis=0).std(ddof=1))
+            found.append(pair._asdict() | {"measure": measure, "spread": spread})
     for task in tasks:
-        scores = {name: of_task(runs, task) for name, runs in systems.items()}
+        of_tasks = {name: of_task(runs, task) for name, runs in systems.items()}
         found += [
-            pair._asdict() | {"measure": task, "spread": None} for pair in differences(scores)
+            pair._asdict() | {"measure": task, "spread": None} for pair in differences(of_tasks)
         ]
     return found
 
 
 def show(result: Json) -> None:
-    """Mean bits per byte of each system, and the differences that are named."""
+    """Prints the mean bits per byte of each system, and the differences that are named."""
     for name, runs in result["systems"].items():
-        for measure in MEASURES:
-            values = [score["bits_per_byte"] for score in of_measure(runs, measure).values()]
-            line = (
-                f"{np.mean(values):.4f} bits per byte, {quantity(len(values), 'seed')}"
-                if values
-                else "not defined"
+        scores = {
+            measure: (
+                "bits per byte",
+                [score["bits_per_byte"] for score in of_measure(runs, measure).values()],
             )
-            print(f"{name:24} {measure:14} {line if runs else 'not run'}")
-        metrics = {
-            task: each["metric"] for one in runs.values() for task, each in one["tasks"].items()
+            for measure in MEASURES
         }
-        for task, metric in metrics.items():
-            values = [*of_task(runs, task).values()]
-            print(
-                f"{name:24} {task:14} {np.mean(values):.4f} {metric}, "
-                f"{quantity(len(values), 'seed')}"
-            )
+        for run in runs.values():
+            for task, score in run["tasks"].items():
+                scores[task] = score["metric"], [*of_task(runs, task).values()]
+        for measure, (unit, values) in scores.items():
+            line = "not defined" if runs else "not run"
+            if values:
+                line = f"{np.mean(values):.4f} {unit}, {quantity(len(values), 'seed')}"
+            print(f"{name:24} {measure:14} {line}")
     for each in result["differences"]:
         if each["named"]:
             print(

@@ -2,9 +2,10 @@
 available.
 
 It takes the largest model that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al.,
-arXiv:2203.15556), judged by the speed of the smallest, which is measured here; the speed of the
-chosen model is then measured too. No text is read more than `MOST_EPOCHS` times: more is of little
-use (Muennighoff et al., arXiv:2305.16264). The result is a starting point, not an optimum.
+arXiv:2203.15556). The estimate uses the speed of the smallest model, which is measured here; then
+the speed of the chosen model is measured too. A text is read at most `MOST_EPOCHS` times, because
+more helps little (Muennighoff et al., arXiv:2305.16264). The result is a starting point, not an
+optimum.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ from xlnet_jax.train.step import build_step, create_state
 TOKENS_PER_PARAMETER = 20
 MOST_EPOCHS = 40
 _TARGETS_A_PIECE = 18
-"""For a loss below that of word frequencies. Measured for the first of `SIZES` and 4000 pieces,
-each run with its own schedule: 7 targets a piece (80 steps) end 0.15 nat above, 12 (140 steps) 0.09
-above, 24 (280 steps) 0.08 below.
+"""Targets per piece of the vocabulary for a loss below the unigram cross-entropy. Measured for the
+first of `SIZES` and 4000 pieces, each run with its own schedule: 7 targets per piece (80 steps) end
+0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below.
 """
 
 log = logging.getLogger("xlnet_jax")
 
-_PROBE_SECONDS = 5.0  # of steps, after compiling
-_START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
-_TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
+_PROBE_SECONDS = 5.0  # for measured steps, after compiling
+_START_SECONDS = 75.0  # for the start of a run, which compiles the step and the evaluation
+_TRAINING_SHARE = 0.95  # share of the remaining time for steps, beside evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
 class Size(NamedTuple):
-    """A model, the length T of its examples (half of it fresh), its memory M, and rows per
+    """Size of a model, length T of its examples (half of it fresh), memory M, and rows per
     device.
     """
 
@@ -70,7 +71,7 @@ class Size(NamedTuple):
     init_std: float
 
 
-# The first is that of the quick start, the last XLNet-Base.
+# The first size is the quick start's, the last XLNet-Base.
 SIZES = (
     Size(2, 128, 128, 64, 16, 2e-3, 0.08),
     Size(4, 256, 128, 64, 16, 1e-3, 0.06),
@@ -86,16 +87,19 @@ def configure(
     family: str | None = None,
     objective: str | None = None,
 ) -> Json:
-    """Writes a configuration for one process on this machine, whose speed is measured: about a
-    minute on two idle cores, mostly compiling. The `minutes` are those of the training, start and
-    evaluations included. `family` None is that of `prepare --family`, or xlnet; the `objective` is
-    `mdm`, or the usual one of the family.
+    """Writes a configuration for one process on this machine, whose speed it measures: about a
+    minute on two idle cores, mostly compiling.
+
+    Args:
+      minutes: duration of the training, with start and evaluations.
+      family: None = the family of `prepare --family`, or xlnet.
+      objective: None = the usual objective of the family.
 
     Returns:
-      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`;
-      `tokens_per_second`, positions as in the metrics; `new_tokens`, those of the text that are
-      read in all, and `epochs`, how often that is the text; `minutes` (expected). A warning if a
-      loss below that of word frequencies takes more.
+      `output`, `command` (to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`,
+      positions as in the metrics; `new_tokens` of the text that are read in all, and `epochs`,
+      their number over the length of the text; `minutes` (expected). Warns if the steps are too few
+      for a loss below the unigram cross-entropy.
 
     Raises BadInput: no corpus, a corpus that is too short, `output` exists, impossible minutes, or
     a family that is not trained by the objective.
@@ -104,7 +108,7 @@ def configure(
         raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
     if not output.endswith(".py") or not os.path.isdir(os.path.dirname(output) or "."):
         raise BadInput(f"--output={output}: give a file that ends in .py, in a folder that exists")
-    there = BadInput(f"--output={output} is there already; remove it, or give another name")
+    there = BadInput(f"--output={output} exists already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
     config = Config().changed(data={"corpus": workdirs.absolute(corpus)})
@@ -116,8 +120,8 @@ def configure(
     config = config.changed(data={"objective": objective or config.model.member.objectives[0]})
     mixture = open_mixture(config)
     warn_of_export(mixture.tokenizer, config)
-    config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes)
-    config = with_length(config, mixture, 60 * minutes, speed)
+    config, speed = choose_size(_fitting_sizes(config, mixture), mixture, 60 * minutes)
+    config = with_schedule(config, mixture, 60 * minutes, speed)
     configs.check(config)
     result = _result(config, mixture, output, speed)
     with files.translate_errors(output):
@@ -131,14 +135,14 @@ def configure(
     )
     if result["steps"] < least:
         log.warning(
-            "%d steps are too few: from about %d on, expect a loss below that of mere word "
-            "frequencies (the unigram cross-entropy); give more --minutes, or more text",
+            "%d steps are too few: from about %d on, expect a loss below the unigram "
+            "cross-entropy, which word frequencies alone reach; give more --minutes, or more text",
             result["steps"],
             least,
         )
     log.info(
-        "of %g minutes %s are for steps; %s are kept for the start with its two compilations, "
-        "then %.0f %% for evaluations and saves",
+        "of %g minutes %s are for steps, %s for the start with its two compilations, and %.0f %% "
+        "of the rest for evaluations and saves",
         minutes,
         duration(_training_seconds(60 * minutes)),
         duration(_START_SECONDS),
@@ -148,12 +152,12 @@ def configure(
     return result
 
 
-def _fitting(base: Config, mixture: Mixture) -> list[Config]:
-    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is
-    none.
+def _fitting_sizes(base: Config, mixture: Mixture) -> list[Config]:
+    """Returns the configurations for which the text is long enough, the smallest first. Raises
+    BadInput if there is none.
 
-    Each has the longest blocks, and then the largest batch, that the text has room for: a memory is
-    worth more.
+    Each has the longest blocks that fit the text, and then the largest batch, because a memory
+    helps more than a batch.
     """
     shares = zip(mixture.corpora, mixture.cycle.shares, strict=True)
     tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
@@ -161,14 +165,8 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
     for size in SIZES:
         data = _laid_out(base, size, 1, 8).data  # a member without a memory has one window
         room = max(1.0, tokens / data.reuse_len)
-        windows = max(
-            number for number in (1, 2, 4, 8) if number <= min(room, data.windows_per_block)
-        )
-        rows = max(
-            number
-            for number in (1, 2, 4, 8, 16)
-            if number <= min(size.rows, max(1.0, room / windows))
-        )
+        windows = _power_of_two(min(room, data.windows_per_block))
+        rows = _power_of_two(min(size.rows, max(1.0, room / windows)))
         config = _laid_out(base, size, rows, windows)
         try:
             configs.check(config)
@@ -176,16 +174,21 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
             mixture.check(config)
         except BadInput:
             if not found:
-                raise  # how much text is missing
+                raise  # the message tells how much text is missing
             break
         found.append(config)
     return found
 
 
+def _power_of_two(most: float) -> int:
+    """Returns the largest power of two up to `most`, which is at least 1."""
+    return 1 << int(most).bit_length() - 1
+
+
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     # Half the usual width in small models, for at least four heads.
     head_dim = 64 if size.d_model >= 256 else 32
-    # As in the quick start: so small a model does not overfit.
+    # Two layers do not overfit, as in the quick start.
     dropout = 0.0 if size.layers < 4 else 0.1
     member, objective, of_family = base.model.member, base.objective, {"model": {}, "data": {}}
     if objective.stream == "content":
@@ -220,27 +223,26 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     )
 
 
-def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
-    """The largest configuration that reads enough tokens in the time, or the smallest; and its
-    FLOPs per second.
+def choose_size(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
+    """Returns the largest configuration that reads enough tokens in the time, or else the smallest;
+    and its FLOPs per second.
 
-    Larger models are usually faster than the FLOPs of the smallest predict.
+    The estimate is cautious: larger models usually do more FLOPs per second than the smallest.
     """
     chosen = fitting[0]
-    speed = measured(chosen, mixture)
+    speed = measure_speed(chosen, mixture)
     for config in fitting[1:]:
-        fresh = (
-            _steps(config, mixture, seconds, speed)
-            * config.train.batch_size
-            * config.data.reuse_len
-        )
+        steps = _steps(config, mixture, seconds, speed)
+        fresh = steps * config.train.batch_size * config.data.reuse_len
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
-    return chosen, speed if chosen is fitting[0] else measured(chosen, mixture)
+    return chosen, speed if chosen is fitting[0] else measure_speed(chosen, mixture)
 
 
-def measured(config: Config, mixture: Mixture) -> float:
-    """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
+def measure_speed(config: Config, mixture: Mixture) -> float:
+    """Measures FLOPs per second: repeats two steps on a batch of the corpus for
+    `_PROBE_SECONDS`.
+    """
     config = choice.resolve_attention(config.changed(train={"steps_per_dispatch": 2}), Session())
     log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
@@ -261,7 +263,7 @@ def measured(config: Config, mixture: Mixture) -> float:
 
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: float) -> int:
-    """Steps for which there is enough time and text, at least one."""
+    """Number of steps for which time and text suffice, at least one."""
     left = _training_seconds(seconds)
     return max(
         1,
@@ -277,24 +279,24 @@ def _training_seconds(seconds: float) -> float:
 
 
 def _epochs_a_step(config: Config, mixture: Mixture) -> float:
-    """Of its text, or of that of its corpora which it reads most often."""
+    """Share of the text that a step reads; with several corpora the largest of their shares."""
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     return max(mixture.stream(config).epochs(1000, plan)) / 1000
 
 
-def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
-    """Adds steps, warm-up, dispatches, checkpoints and evaluations."""
+def with_schedule(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
+    """Sets steps, warm-up, dispatches, checkpoints and evaluations."""
     steps, rate = _steps(config, mixture, seconds, speed), speed / flops.step_flops(config)
     dispatch = next(
         (size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1
     )
     steps -= steps % dispatch
     save = int(min(_CHECKPOINT_SECONDS * rate, steps / 4))
-    # What training leaves, in batches of blocks; at least one, at the end. A window is scored with
-    # memory and without, each a third of a step.
+    # The remaining time in batches of blocks, at least one, at the end. A window is scored with
+    # memory and without; each takes a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(4, batches)
-    # Rounded up, so that the one after the last step is one of them.
+    # Rounded up, so that the last evaluation is after the last step.
     every = -(-steps // (times * dispatch)) * dispatch
     evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
     return config.changed(
@@ -306,11 +308,8 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
 
 
 def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json:
-    steps, batch_size, rate = (
-        config.train.steps,
-        config.train.batch_size,
-        speed / flops.step_flops(config),
-    )
+    steps, batch_size = config.train.steps, config.train.batch_size
+    rate = speed / flops.step_flops(config)
     return {
         "output": output,
         "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
@@ -325,7 +324,7 @@ def _result(config: Config, mixture: Mixture, output: str, speed: float) -> Json
 
 
 def _source(config: Config, result: Json, minutes: float) -> str:
-    """The Python source: a docstring, and every key that differs from its default."""
+    """Returns the Python source: a docstring, and every key that differs from its default."""
     batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
     about = (
         f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, "

@@ -1,6 +1,4 @@
-"""`xlnet-jax prepare` and `corpus`: text into a corpus; a corpus against its hashes, and as
-text.
-"""
+"""`xlnet-jax prepare` and `corpus`: makes a corpus from text, verifies a corpus, prints samples."""
 
 from __future__ import annotations
 
@@ -22,18 +20,17 @@ def prepare(
     output: str,
     **options: Any,
 ) -> Json:
-    """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on
-    with.
+    """Calls `data.prepare.pipeline.prepare`. Returns the sizes of the corpus, and the next
+    `command`.
     """
     inputs = [*input, *(f"tfds:{name}" for name in tfds)]
     if not inputs:
         raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
     beam = [option for option in beam_options.split(",") if option]
     manifest = pipeline.prepare(inputs, output, beam_options=beam, **options)
-    tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
     return {
         "output": output,
-        **tokens,
+        **{f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
         "sha256": manifest["sha256"],
         "dropped": manifest.get("dropped"),

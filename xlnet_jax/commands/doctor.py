@@ -1,10 +1,8 @@
-"""Checks a host before a launch: one line for each check, with what is wrong and what to do.
+"""`xlnet-jax doctor`: checks a host before a launch; each check prints one line, with the fix.
 
-A check returns a line, or raises BadInput for what would stop a launch, or `CheckWarning` for a
-warning.
-It must work on a sick machine: each one has `LIMIT` seconds, and if it fails in an unforeseen way,
-that is a warning and not the end. Nothing stays behind: a probe file is removed, and devices are
-used in another process.
+A check returns its line, or raises BadInput if a launch would fail, or `CheckWarning`. It must work
+on a sick machine: it has `LIMIT` seconds, and any other exception becomes a warning. A check leaves
+nothing behind: it removes its probe file, and uses devices in another process.
 """
 
 from __future__ import annotations
@@ -46,26 +44,24 @@ print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"""
 
 
 class CheckWarning(XLNetError):
-    """What may be wrong; a launch can go on."""
+    """A possible fault, with which a launch can go on."""
 
 
 @dataclasses.dataclass
 class Host:
-    """The work directory or None, `data.corpus` or "", and whether there is one process only:
-    `processes` finds it.
-    """
+    """The inputs of the checks."""
 
     workdir: str | None
     corpus: str
+    """`data.corpus`; "" = not given."""
     alone: bool = False
+    """Whether there is a single process; set by `processes`."""
 
 
 def doctor(workdir: str | None, corpus: str | None) -> Json:
-    """Runs all checks. Raises BadInput, after the lines on stderr, if something would stop a
-    launch.
-    """
+    """Runs all checks. Raises BadInput, after the lines on stderr, if a launch would fail."""
     host = Host(workdir, corpus or "")
-    result = {"checks": [examined(check, host) for check in CHECKS]}
+    result = {"checks": [run_check(check, host) for check in CHECKS]}
     if stops := [each["check"] for each in result["checks"] if each["status"] == "stop"]:
         show(result, sys.stderr)
         error = BadInput(f"a launch would fail here: see {', '.join(stops)}")
@@ -75,14 +71,14 @@ def doctor(workdir: str | None, corpus: str | None) -> Json:
 
 
 def show(result: Json, file: TextIO | None = None) -> None:
-    """One line for each check."""
+    """Prints one line for each check."""
     for each in result["checks"]:
         print(f"{each['status']:8} {each['check']:11} {printable(each['text'])}", file=file)
 
 
-def examined(check: Callable[[Host], str], host: Host) -> dict[str, str]:
-    """`check`, `status` (ok, warning or stop) and `text`. It runs in a thread: it may hang in a
-    mount or a library.
+def run_check(check: Callable[[Host], str], host: Host) -> dict[str, str]:
+    """Returns `check`, `status` (ok, warning or stop) and `text`. The check runs in a thread,
+    because it may hang in a mount or a library.
     """
     answer = {
         "status": "stop",
@@ -105,8 +101,8 @@ def examined(check: Callable[[Host], str], host: Host) -> dict[str, str]:
 
 
 def versions(host: Host) -> str:
-    """All that `train` imports is installed and fits together; then the versions of
-    constraints.txt, in a checkout.
+    """Imports all that `train` imports; in a checkout compares the versions with
+    constraints.txt.
     """
     from packaging.requirements import Requirement  # tensorboardX brings it
 
@@ -129,21 +125,20 @@ def versions(host: Host) -> str:
         for line in tested.decode().splitlines()
         if line and not line.startswith("#")
     ]
-    here = [
-        pin for pin in pins if pin.name in installed and (not pin.marker or pin.marker.evaluate())
-    ]
     if others := [
         str(pin).partition(";")[0]
-        for pin in here
-        if not pin.specifier.contains(installed[pin.name])
+        for pin in pins
+        if pin.name in installed
+        and (not pin.marker or pin.marker.evaluate())
+        and not pin.specifier.contains(installed[pin.name])
     ]:
         raise CheckWarning(f"{text}; tested with {', '.join(others)}: {fix}")
     return text
 
 
 def processes(host: Host) -> str:
-    """The number of this process, as `train` finds it; process 0 can listen at its ports, the
-    others reach it.
+    """Finds the number of this process as `train` does, and checks that process 0 can listen at
+    its ports, or that another process can reach them.
     """
     me = find_process_info(
         Config(distributed=DistributedConfig(rendezvous_seconds=_CLUSTER_SECONDS))
@@ -159,21 +154,23 @@ def processes(host: Host) -> str:
         if me.process:
             links.connected(name, ports[1]).close()
     except ConnectionRefusedError:
-        pass  # its host answers; process 0 has not started
+        pass  # the host answers, but process 0 has not started
     except OSError as error:
         if me.process == 0:
             raise BadInput(
-                f"{text}: {summary(error)}; stop what uses them, or set distributed.coordinator"
+                f"{text}: {summary(error)}; stop the program that uses these ports, or set "
+                "distributed.coordinator"
             ) from error
         raise CheckWarning(
-            f"{text}: {summary(error)}; open both between the hosts, if its host is up"
+            f"{text}: {summary(error)}; check that this host is up, and open both ports "
+            "between the hosts"
         ) from error
     return f"{text} can be {'reached' if me.process else 'used'}"
 
 
 def _chips() -> int:
-    """TPU chips of this machine, as its PCI bus lists them. Private (checked with JAX 0.10.2 and
-    0.12.0).
+    """Number of TPU chips that the PCI bus of this machine lists, by a private function of JAX
+    (checked with 0.10.2 and 0.12.0).
     """
     from jax._src.hardware_utils import num_available_tpu_chips_and_device_id
 
@@ -181,9 +178,11 @@ def _chips() -> int:
 
 
 def devices(host: Host) -> str:
-    """JAX finds the devices that the machine has, in another process, which ends and releases them.
+    """Checks that JAX finds the devices of the machine, in another process, whose end releases
+    them.
 
-    On a slice of several hosts libtpu would wait for the others: there it is only looked for.
+    On a slice of several hosts libtpu would wait for the other hosts, so there the check only looks
+    for libtpu.
     """
     from jax._src.hardware_utils import has_visible_nvidia_gpu  # private, see `_chips`
 
@@ -217,7 +216,7 @@ def devices(host: Host) -> str:
 
 
 def disk(host: Host) -> str:
-    """Space in the folder for temporary files and in a work directory on disk."""
+    """Checks the free space of the folder for temporary files and of a work directory on disk."""
     texts, free = [], []
     for name, folder in {"TMPDIR": tempfile.gettempdir(), "--workdir": host.workdir}.items():
         if folder and "://" not in folder:
@@ -232,8 +231,8 @@ def disk(host: Host) -> str:
 
 
 def rights(host: Host) -> str:
-    """Lists the work directory, and writes, reads and removes a file in it, or in the folder where
-    it will be.
+    """Lists the work directory, or the nearest folder above it, and writes, reads and removes a
+    file there.
     """
     from xlnet_jax.run.workdir import check_folder
 
@@ -266,7 +265,7 @@ def rights(host: Host) -> str:
 
 
 def corpus(host: Host) -> str:
-    """Every folder can be read, and its manifest agrees with its files."""
+    """Checks that every folder can be read, and that its manifest agrees with its files."""
     from xlnet_jax.data.corpus.corpus import Corpus
 
     names = [name for name in DataConfig(corpus=host.corpus).folders() if name]

@@ -1,7 +1,10 @@
 """`xlnet-jax evaluate`: scores of checkpoints on held-out text, sharded over all available devices.
 
-Either the loss of the whole split; or with `--context` how far back one or several left-to-right
-models look; or with `--target_share` joint likelihoods (`joint`).
+The command has three modes:
+
+    split      the loss of the whole split (`evaluate`)
+    context    with `--context`: left-to-right models by the length of their context (`by_context`)
+    joint      with `--target_share`: joint likelihoods of a permutation model (`joint`)
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +23,7 @@ from xlnet_jax.commands.joint import joint
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.orders import DISTRIBUTIONS
-from xlnet_jax.distributed.processes import session
+from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.objectives import CLM, PLM
@@ -35,29 +38,29 @@ from xlnet_jax.train.sliding import SlidingLoss
 log = logging.getLogger("xlnet_jax")
 
 
-def run(*, context: bool, **options: Any) -> Json:
-    """`evaluate`, `by_context` or `joint.joint`, as the options ask. Raises BadInput for an option
-    of another.
-    """
-    given = {
+def run(**options: Any) -> Json:
+    """Scores in the mode that the options select. Raises BadInput for an option of another mode."""
+    given = set_options(options)
+    own = {"blocks", "streams", "sliding", "factorization_order"}
+    mode, scores = "split", evaluate
+    if "target_share" in given:
+        mode, scores, own = "joint", joint, {"target_share", "orders", "windows"}
+    elif given.pop("context", False):
+        mode, scores, own = "context", by_context, {"against"}
+    own |= {"workdir", "step", "batch_size", "overrides"}
+    own |= set() if scores is joint else {"memory_len", "segment_len", "clamp_len", "same_length"}
+    if others := sorted(given.keys() - own):
+        raise BadInput(f"--{others[0]} is not for the {mode} mode; leave it out, or see --help")
+    return scores(**given)
+
+
+def set_options(options: Json) -> Json:
+    """Returns the options that have a value: neither None nor [] nor False."""
+    return {
         name: value
         for name, value in options.items()
         if value not in (None, []) and value is not False
     }
-    kind, scores, own = (
-        "the loss of the split",
-        evaluate,
-        {"blocks", "streams", "sliding", "factorization_order"},
-    )
-    if "target_share" in given:
-        kind, scores, own = "--target_share", joint, {"target_share", "orders", "windows"}
-    elif context:
-        kind, scores, own = "--context", by_context, {"against"}
-    own |= {"workdir", "step", "batch_size", "overrides"}
-    own |= set() if scores is joint else {"memory_len", "segment_len", "clamp_len", "same_length"}
-    if others := sorted(given.keys() - own):
-        raise BadInput(f"--{others[0]} is not for {kind}; leave it out, or see --help")
-    return scores(**given)
 
 
 def evaluate(
@@ -75,25 +78,25 @@ def evaluate(
     """Scores the held-out split with the parameters of a checkpoint.
 
     Args:
-      step, batch_size: None = the newest good checkpoint, and as many rows at a time as configured.
-      blocks: score only so many blocks, evenly spread, as `evaluation.blocks` does in training;
+      step: the checkpoint; None = the newest good one.
+      batch_size: rows at a time; None = as configured.
+      blocks: number of blocks to score, evenly spread, as `evaluation.blocks` does in training;
         0 = the whole split.
-      streams: of a left-to-right model: contiguous parts of each corpus's split, each of which
-        starts without memory.
+      streams: for a left-to-right model: number of contiguous parts of each corpus's split; each
+        part starts without memory.
       sliding: for positions learned at every layer: predict each token from the window before it
         (`train.sliding`).
-      factorization_order: of a permutation model: the order distribution of the targets; None = as
+      factorization_order: for a permutation model: the order distribution of the targets; None = as
         in training.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
-      reach: `memory_len`, `segment_len`, `clamp_len`, `same_length` of a left-to-right model:
-        others than in training.
+      reach: `memory_len`, `segment_len`, `clamp_len`, `same_length` for a left-to-right model, in
+        place of their values in training.
 
     Returns:
-      `step` of the checkpoint, and see `train.evaluation.scores`.
+      `step` of the checkpoint, and the values of `train.evaluation.scores`.
 
     Raises BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or
-    with another tokenizer, an option for left-to-right or permutation models with another
-    objective.
+    with another tokenizer, or an option that the objective of the model excludes.
     """
     config, step = configured(workdir, overrides, batch_size, step)
     config = under_distribution(as_asked(config, reach, streams), factorization_order)
@@ -124,13 +127,13 @@ def by_context(
     **reach: Any,
 ) -> Json:
     """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the smallest
-    memory + segment.
+    memory + segment of the models.
 
     Args:
-      against: work directories of other models with the same tokenizer; the baseline is the best of
-        all.
+      against: work directories of other models with the same tokenizer; the best of all models is
+        the baseline.
       targets: number of tokens, evenly spaced in the held-out split of the first model's corpus.
-      step, batch_size, overrides, reach: of all models; see `evaluate`.
+      step, batch_size, overrides, reach: for all models; see `evaluate`.
 
     Returns:
       `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`;
@@ -157,52 +160,65 @@ def by_context(
         "--workdir": workdir,
         "--against": list(against),
     }
-    steps, losses = [], []
     with session(asked[workdir], equal) as processes:
-        for name, config in asked.items():
-            with opened(
-                Stored(name, config, heldout.tokenizer), of_step[name], processes=processes
-            ) as model:
-                log.info(
-                    "scoring %d tokens of step %d of %s with up to %d before them",
-                    len(windows_NX),
-                    model.step,
-                    name,
-                    lengths[-1],
-                )
-                steps.append(model.step)
-                losses.append(
-                    contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths)
-                )
-            del model  # two do not fit into memory
-        described = contexts.described(lengths, np.stack(losses))
+        scored = [
+            score_contexts(
+                Stored(name, config, heldout.tokenizer),
+                of_step[name],
+                processes,
+                windows_NX,
+                lengths,
+            )
+            for name, config in asked.items()
+        ]
+        described = contexts.described(lengths, np.stack([losses_CN for _, losses_CN in scored]))
         models = {
             name: {"step": at, **each}
-            for name, at, each in zip(asked, steps, described, strict=True)
+            for name, (at, _), each in zip(asked, scored, described, strict=True)
         }
         path, title = os.path.join(workdir, "context.png"), "Loss on the same tokens by context"
         curves = {name: (lengths, each["loss"]) for name, each in models.items()}
         drawn = jax.process_index() == 0 and write_plot(
             path, title, "tokens of context", curves, {}, xscale="log"
         )
-        return {
-            "targets": len(windows_NX),
-            "lengths": lengths,
-            "models": models,
-            "picture": drawn or None,
-        }
-
-
-def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | None = None) -> Config:
-    """The configuration with another memory, segment or bound on distances, which change no
-    parameter.
-
-    None, and False of `same_length`, is as in training. Raises BadInput for a model that cannot
-    have others.
-    """
-    changes = {
-        name: value for name, value in reach.items() if value is not None and value is not False
+    return {
+        "targets": len(windows_NX),
+        "lengths": lengths,
+        "models": models,
+        "picture": drawn or None,
     }
+
+
+def score_contexts(
+    stored: Stored,
+    step: int | None,
+    processes: Session,
+    windows_NX: np.ndarray,
+    lengths: Sequence[int],
+) -> tuple[int, np.ndarray]:
+    """Returns the step of the checkpoint and the losses of `train.sliding.losses`. The parameters
+    are released on return, because those of two models may not fit into memory.
+    """
+    with opened(stored, step, processes=processes) as model:
+        log.info(
+            "scoring %d tokens of step %d of %s with up to %d before them",
+            len(windows_NX),
+            model.step,
+            stored.path,
+            lengths[-1],
+        )
+        return model.step, contexts.losses(
+            model.recipe, model.mesh, model.params, windows_NX, lengths
+        )
+
+
+def as_asked(config: Config, reach: Json, streams: int | None = None) -> Config:
+    """Returns the configuration with another memory, segment or bound on distances, which change no
+    parameter. A value of None, or False for `same_length`, stays as in training.
+
+    Raises BadInput for a model that is not left to right, or that has fixed lengths.
+    """
+    changes = set_options(reach)
     given = [*changes, *["streams"] * (streams is not None)]
     if given:
         check_objective(config, CLM, f"--{given[0]}")
@@ -223,20 +239,22 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
 
 
 def under_distribution(config: Config, factorization_order: str | None) -> Config:
-    """The configuration with another order distribution, in segments of the same length; no
+    """Returns the configuration with another order distribution, in segments of the same length; no
     parameter changes.
 
-    `spans` for a model of another distribution has the published shares: half of a segment is
-    fresh, and a sixth predicted.
+    In place of another distribution `spans` has the published shares: half of a segment is fresh,
+    and a sixth is predicted.
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
     check_objective(config, PLM, "--factorization_order")
     T = config.data.segment_len
     fresh, predicted = DISTRIBUTIONS[factorization_order].layout(T)
-    keys = {
-        "factorization_order": factorization_order,
-        "reuse_len": fresh,
-        "num_predict": predicted,
-    }
-    return configs.override(config, [f"--config.data.{key}={value}" for key, value in keys.items()])
+    return configs.override(
+        config,
+        [
+            f"--config.data.factorization_order={factorization_order}",
+            f"--config.data.reuse_len={fresh}",
+            f"--config.data.num_predict={predicted}",
+        ],
+    )

@@ -1,4 +1,4 @@
-"""`xlnet-jax export`: a checkpoint's parameters and tokenizer into a folder for another library."""
+"""`xlnet-jax export`: writes a checkpoint's parameters and tokenizer for another library."""
 
 from __future__ import annotations
 
@@ -41,25 +41,20 @@ def export(
 
     Args:
       output: a new or empty folder, also `gs://`.
-      format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer`
-        as in a work directory.
-      step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
-      every: all kept checkpoints instead, each into `output`/step_N.
-      average: with more than one the mean of the parameters of so many checkpoints, that one and
-        the saves before it.
+      format: `huggingface`; or `orbax`: a folder `params` for Orbax, with `config.json` and
+        `tokenizer` as in a work directory.
+      step: the checkpoint; None = the newest good one, or the best one of a fine-tuned model.
+      every: export all kept checkpoints instead, each into `output`/step_N.
+      average: number of checkpoints whose mean is exported: `step` and the saves before it.
       overrides: free config keys to change, such as `--config.evaluation.averaged=true`.
-      shard_bytes: largest file with weights of a Hugging Face folder.
+      shard_bytes: size limit of a file of weights in a Hugging Face folder.
 
-    Raises BadInput: no run or good checkpoint, one of `average` is not kept, `output` in use, or a
-    model the other library cannot express.
+    Raises BadInput: no run or good checkpoint, a checkpoint of `average` is not kept, `output` in
+    use, or a model that the other library cannot express.
     """
     if every:
-        return _every(
-            workdir,
-            output,
-            step,
-            dict(format=format, average=average, shard_bytes=shard_bytes, overrides=overrides),
-        )
+        options = dict(format=format, average=average, shard_bytes=shard_bytes, overrides=overrides)
+        return _every(workdir, output, step, options)
     config, step = workdirs.config_at(workdir, overrides, step)
     if process := on_host(config):
         return {"output": output, "process": process}
@@ -68,25 +63,25 @@ def export(
     tokenizer = workdirs.tokenizer(workdir)
     stored = Stored(workdir, config, tokenizer)
     placed, at = on_one_device(stored, step)
-    params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
+    params = jax.device_get(placed)  # arrays of numpy, so that Orbax stores no devices
     if average > 1:
         params = _mean(params, stored, at, average)
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
-    if phases := identity.pop("phases", ()):  # the keys of the phase
+    if phases := identity.pop("phases", ()):  # the folder gets the keys of its phase
         identity |= workdirs.identity(
             config, identity["corpus_sha256"], identity["tokenizer_sha256"]
         )
-    evaluated = workdirs.line_of(workdir, "evaluations", at)
+    # An average has neither losses nor scores.
+    itself = average == 1 and not config.evaluation.averaged
+    trained, evaluated = (
+        workdirs.line_of(workdir, name, at) if itself else {} for name in ("metrics", "evaluations")
+    )
     share, task = evaluated.get("heldout_share", 1), config.finetune.task
     held_out = "dev" if task != "none" else "held-out" + f", {share:.1%} of the split" * (share < 1)
-    losses = {
-        "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
-        held_out: workdirs.heldout_loss(evaluated),
-    }
+    losses = {"training": trained.get("loss"), held_out: workdirs.heldout_loss(evaluated)}
     ranking = TASKS[task](config, tokenizer).metrics if task != "none" else ()
-    itself = average == 1 and not config.evaluation.averaged
-    known = {name: loss for name, loss in losses.items() if isinstance(loss, float) and itself}
-    scores = {name: evaluated[name] for name in ranking if name in evaluated and itself}
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float)}
+    scores = {name: evaluated[name] for name in ranking if name in evaluated}
     tokens = None if phases else _tokens(stored, at)
     WRITERS[format].write(
         Trained(config, tokenizer, params, at, identity, kept, known, scores, tokens),
@@ -101,7 +96,7 @@ def export(
 
 
 def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
-    """`export` of each checkpoint, the oldest first."""
+    """Exports each checkpoint, the oldest first."""
     if step is not None:
         raise BadInput(
             f"--every exports all checkpoints, and --step={step} one; leave one of them out"
@@ -125,7 +120,9 @@ def _every(workdir: str, output: str, step: int | None, options: Json) -> Json:
 
 
 def _tokens(stored: Stored, at: int) -> int | None:
-    """Fresh tokens that a run without phases has read until a step; None of a task or an import."""
+    """Fresh tokens that a run without phases has read until step `at`; None for a task or an
+    import.
+    """
     with Checkpoints(stored.path) as checkpoints:
         plan = from_json(checkpoints.record(at).get("plan", ()))
     if not stored.config.pretrains or not plan:
@@ -136,10 +133,10 @@ def _tokens(stored: Stored, at: int) -> int | None:
 
 
 def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
-    """The mean of the parameters of step `at` and of the `count` - 1 saves before it.
+    """Averages the parameters of step `at` and of the `count` - 1 saves before it.
 
-    Raises BadInput if one of them is not kept: the best of long ago, which is, is far from the
-    others.
+    Raises BadInput if one of these saves is not kept. An older kept checkpoint, such as the best
+    one, is no replacement: its parameters are far from the others.
     """
     with Checkpoints(stored.path) as checkpoints:
         kept = checkpoints.steps()
@@ -158,7 +155,6 @@ def _mean(params: Any, stored: Stored, at: int, count: int) -> Any:
         )
     total = jax.tree.map(np.float64, params)
     for step in steps[1:]:
-        other = jax.device_get(on_one_device(stored, step)[0])
-        total = jax.tree.map(np.add, total, other)
+        total = jax.tree.map(np.add, total, jax.device_get(on_one_device(stored, step)[0]))
     log.info("the mean of the checkpoints of steps %s", ", ".join(map(str, steps)))
     return jax.tree.map(lambda x, like: (x / count).astype(like.dtype), total, params)

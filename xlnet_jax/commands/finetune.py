@@ -1,4 +1,4 @@
-"""`xlnet-jax finetune`: a task on labelled examples, from a pretrained model, with the loop of
+"""`xlnet-jax finetune`: trains a pretrained model on labelled examples, with the loop of
 pretraining.
 """
 
@@ -41,13 +41,13 @@ def finetune(
     `train` does.
 
     Args:
-      seeds: number of runs, whose seeds are those of the configuration plus 0, 1, 2 and so on; more
-        than one have the work directories `seed_0`, `seed_1` ... below `workdir`.
-      stop_at, dry_run: of every run; see `train`.
+      seeds: number of runs; run n adds n to the seeds of the configuration. Several runs have the
+        work directories `seed_0`, `seed_1` ... below `workdir`.
+      stop_at, dry_run: for every run; see `train`.
 
     Returns:
-      `task`; `step` of the best checkpoint (of the first run) and its `metric`; the `scores` of the
-      runs at their best, their mean `score` and standard deviation `spread`; `workdir`.
+      `task`; `step` of the best checkpoint of the first run; `metric`; the `scores` of the runs at
+      their best checkpoints, their mean `score` and standard deviation `spread`; `workdir`.
 
     Raises BadInput for a configuration, example, tokenizer or work directory that does not fit, and
     as `train`.
@@ -97,7 +97,7 @@ def finetune(
 def _job(
     train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at: int | None
 ) -> Job:
-    """One run. Its inputs are checked against what its work directory holds."""
+    """Returns one run, after checking its inputs against its work directory."""
     config = train.task.config
     config = config.changed(
         seeds={name: value + seed for name, value in vars(config.seeds).items()}

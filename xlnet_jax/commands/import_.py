@@ -1,8 +1,8 @@
-"""`xlnet-jax import`: a model of another program becomes a work directory with a checkpoint of
+"""`xlnet-jax import`: turns a model of another program into a work directory with a checkpoint of
 step 0.
 
-The checkpoint has the parameters alone. A new run starts from it with `checkpoint.init_from`;
-`evaluate`, `export` and `inspect` take the work directory as it is.
+The checkpoint has only the parameters. A new run starts from it with `checkpoint.init_from`;
+`evaluate`, `export` and `inspect` read the work directory directly.
 """
 
 from __future__ import annotations
@@ -34,26 +34,24 @@ def import_(
 
     Args:
       source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the
-        common part of the names of its files); or a folder of `export --format=orbax`.
-      tokenizer: a SentencePiece model, if it is not in the source; for a Transformer-XL the file of
-        its symbols.
+        common prefix of its files); or a folder of `export --format=orbax`.
+      tokenizer: a SentencePiece model, if the source has none; for a Transformer-XL the file of its
+        symbols.
       overrides: config keys that the source does not set, such as `--config.data.segment_len=128`.
 
-    Returns `arrays`, the number of those read, and `workdir`.
+    Returns `arrays`, the number of arrays read, and `workdir`.
 
-    Raises BadInput if the source cannot be read, lacks an array or has others, or its tokenizer is
-    of another model.
+    Raises BadInput if the source cannot be read, lacks an array or has an unknown array, or its
+    tokenizer is of another model.
     """
     workdirs.check_folder(workdir)
     if workdirs.read_config(workdir) is not None:
         raise BadInput(f"--workdir={workdir} holds a run; name a new folder")
     with open_source(source, tokenizer, overrides) as foreign:
-        config, params = (
-            foreign.config,
-            foreign.params(any_recipe(foreign.config, foreign.tokenizer)),
-        )
+        config = foreign.config
+        params = foreign.params(any_recipe(config, foreign.tokenizer))
         available_devices()
-        # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
+        # Orbax copies an array of numpy twice when it saves; on a CPU JAX shares its memory.
         params = jax.device_put(params)
         no_corpus = config.changed(data={"corpus": ""})
         identity = workdirs.identity(no_corpus, "", foreign.tokenizer.sha256)
@@ -63,7 +61,7 @@ def import_(
                 checkpoints.save(0, {"params": params}, identity | {"imported_from": foreign.path})
             workdirs.write_tokenizer(workdir, foreign.tokenizer)
             kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}
-            # The last one: a killed import is none.
+            # Written last, so that a killed import leaves no run.
             files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
         log.info(
             "imported %d arrays of %s (%s); model.activation=%s",
@@ -93,8 +91,8 @@ def import_(
 
 
 def _changed(config: Config) -> list[str]:
-    """The model's keys and the objective, where they are not the defaults, as words of the command
-    line; also the other keys of examples, where the usual ones do not fit the member.
+    """Returns, as words of the command line, the keys of the model and the objective that are not
+    at their defaults; for members with positions at the input all such keys of `data`.
     """
     sections = ("model.", "data." if config.model.member.positions_at_input else "data.objective")
     defaults = configs.flat(Config())

@@ -1,4 +1,4 @@
-"""`xlnet-jax inspect`: one training example as the model receives it, its visibility, and the
+"""`xlnet-jax inspect`: shows a training example as the model receives it, with its masks, or the
 number of parameters.
 """
 
@@ -39,7 +39,7 @@ def inspect(
     parameters: bool,
     overrides: list[str],
 ) -> Json:
-    """The command: `example`, drawn to `output` if given, or with `parameters` the result of
+    """Returns `example`, and draws it to `output` if given; with `parameters` returns
     `count_parameters`.
 
     Raises BadInput unless there is either the `path` of a configuration or a `workdir`.
@@ -66,8 +66,8 @@ def show(result: Json) -> None:
 
 
 def count_parameters(config: Config) -> Json:
-    """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the
-    `families` that `model.architecture` may name, that of this model first. Computes nothing.
+    """Counts `parameters` and `tensors`, as in the original's checkpoints where possible; lists the
+    `families` for `model.architecture`, the family of this model first. Computes nothing.
     """
     available_devices()  # JAX makes a random key even if nothing is computed
     params = nn.meta.unbox(make_recipe(config).abstract_params)
@@ -84,7 +84,7 @@ def count_parameters(config: Config) -> Json:
 
 
 def example(config: Config, step: int, row: int) -> Json:
-    """The example of one row of one step of a run that never changed its batch size.
+    """Returns the example in one row of one step, for a run with a constant batch size.
 
     Returns:
       `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and
@@ -124,28 +124,29 @@ def example(config: Config, step: int, row: int) -> Json:
 
 
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only
-    targets have a query. Nothing sees padding.
+    """Returns the content mask and the query mask, bool [T, T]: row i sees column j. Only targets
+    have a query, and no row sees padding. Every row also sees the memory.
     """
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
-    content_TT = (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER)
-    return content_TT, (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
+    content_TT = (rank_T <= rank_T[:, None]) & (rank_T < NEVER)
+    return content_TT, (rank_T < rank_T[:, None]) & has_query_T[:, None]
 
 
 _PAIRS = {
     "next": ("B is from elsewhere", "B follows A"),
     "order": ("A and B are swapped", "A and B are in order"),
 }
-"""By `data.pairs`, for each label."""
+"""Descriptions of the labels 0 and 1, by `data.pairs`."""
 
 
 def print_example(shown: Json) -> None:
-    """A table of the positions on stdout; for targets also the piece to predict and the positions
-    it sees.
+    """Prints a table of the positions; for a target also the piece to predict and the positions
+    that it sees.
     """
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
-    sight = visible(shown["rank"], list(targets))[OBJECTIVES[shown["objective"]].stream == "query"]
+    by_query = OBJECTIVES[shown["objective"]].stream == "query"
+    sight = visible(shown["rank"], shown["targets"])[by_query]
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
@@ -170,8 +171,8 @@ def print_example(shown: Json) -> None:
 
 
 def draw(shown: Json, path: str) -> None:
-    """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not
-    installed.
+    """Writes the masks as a PNG, with dark for visible. Raises BadInput without matplotlib, or if
+    the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -184,13 +185,8 @@ def draw(shown: Json, path: str) -> None:
         panels, visible(shown["rank"], shown["targets"]), names, strict=False
     ):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
-        axes.plot(
-            np.zeros(len(shown["targets"])) - 2,
-            shown["targets"],
-            "_",
-            color="tab:red",
-            clip_on=False,
-        )
+        left = [-2] * len(shown["targets"])
+        axes.plot(left, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(
             title=f"{name} stream: row sees column (targets marked red)",
             xlabel="key",

@@ -1,16 +1,15 @@
-"""`xlnet-jax evaluate --target_share`: joint likelihoods of held-out text, a share of which is
-unknown, by order.
+"""`xlnet-jax evaluate --target_share`: joint likelihoods of held-out text with a share of unknown
+tokens, by order.
 
 A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of
-each is unknown, at random places. Windows, places and random orders depend on T, the share and the
-number of windows alone: two models with the same tokenizer and T answer the same questions.
+each window is unknown, at random places. Windows, places and random orders depend on T, the share
+and the number of windows alone: two models with the same tokenizer and T answer the same questions.
 
     left, reversed   -log p(x_S | x_C) in this order
     random           mean of -log p over K random orders
-    log_mean_exp     -log of the mean p over these K: the likelihood of the model that first draws
-                     one of them
-    best             the order, of the K, with the largest p: chosen with the answer in hand, so it
-                     bounds what a choice of the order can win, and is no likelihood of a model
+    log_mean_exp     -log of the mean p over these K: the likelihood of the mixture of these orders
+    best             the order, of the K, with the largest p. It is chosen by the answer, so it is
+                     no likelihood, but bounds the gain of any choice of the order
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.estimators import SEED, known_places
 from xlnet_jax.infer.opened import Stored, opened
@@ -46,20 +46,19 @@ def joint(
     batch_size: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Json:
-    """Scores windows of the held-out split of which a share is unknown.
+    """Scores windows of the held-out split in which a share of the tokens is unknown.
 
     Args:
-      target_share: the share, above 0 and up to 1; at least one token of each window.
+      target_share: unknown share of a window, above 0 and up to 1; at least one token is unknown.
       orders: number of random orders K.
-      windows: of each corpus, evenly spaced; 0 = all.
+      windows: number of windows of each corpus, evenly spaced; 0 = all.
       batch_size: windows times orders at a time; None = as configured. It does not change the
         result.
       step, overrides: see `evaluate.evaluate`.
 
     Returns:
-      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`;
-      and of each name above `nats_per_token`, and over the unknown text `bits_per_character` and
-      `bits_per_byte`. Low is good.
+      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (number of unknown
+      tokens), `orders`; and for each name above the values of `in_units`.
 
     Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus
     with less than a window, or a share out of range.
@@ -91,9 +90,8 @@ def joint(
         )
         size = config.evaluation.batch_size or config.train.batch_size
         model = Model(run.recipe.config, heldout.tokenizer, run.params, size, workdir)
-        left, backwards = (
-            model.log_prob(tokens, known, order=order) for order in ("left", "reversed")
-        )
+        left = model.log_prob(tokens, known, order="left")
+        backwards = model.log_prob(tokens, known, order="reversed")
         several = model.log_prob(tokens, known, orders=orders, seed=SEED, order="random")
     log_probs = {
         "left": [each.joint_K[0] for each in left],
@@ -102,16 +100,7 @@ def joint(
         "log_mean_exp": [each.log_mean_exp for each in several],
         "best": [each.joint_K.max() for each in several],
     }
-    unknown_U, units = tokens_NT[~known_NT], ("bits_per_character", "bits_per_byte")
-    counts_V = np.bincount(unknown_U, minlength=len(heldout.tokenizer.pieces))
-    scores = {}
-    for name, values in log_probs.items():
-        nats = -np.float64(sum(values))
-        text = bits_of_text(nats, counts_V, heldout.tokenizer)
-        scores[name] = {
-            "nats_per_token": number(nats / len(unknown_U)),
-            **{unit: text[unit] for unit in units},
-        }
+    unknown_U = tokens_NT[~known_NT]
     return {
         "step": run.step,
         "windows": len(tokens),
@@ -119,5 +108,18 @@ def joint(
         "target_share": target_share,
         "tokens": len(unknown_U),
         "orders": orders,
-        **scores,
+        **{
+            name: in_units(-np.float64(sum(values)), unknown_U, heldout.tokenizer)
+            for name, values in log_probs.items()
+        },
     }
+
+
+def in_units(nats: np.float64, unknown_U: np.ndarray, tokenizer: Tokenizer) -> Json:
+    """Divides the summed loss of the unknown tokens by their number, `nats_per_token`, and by the
+    length of their text: `bits_per_character`, `bits_per_byte`. Low is good.
+    """
+    counts_V = np.bincount(unknown_U, minlength=len(tokenizer.pieces))
+    bits = bits_of_text(nats, counts_V, tokenizer)
+    del bits["bits_per_word"]
+    return {"nats_per_token": number(nats / len(unknown_U)), **bits}

@@ -1,9 +1,8 @@
-"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned
-model.
-"""
+"""`xlnet-jax predict`: labels, scores, answers or vectors of texts, by a fine-tuned model."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import logging
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlnet_jax.commands.texts import gathered, read_lines
+from xlnet_jax.commands.texts import gather, read_lines
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import formats, readers
@@ -31,7 +30,7 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 SHORTEST = 16
-"""Tokens of the shortest batches; the next have twice as many."""
+"""Tokens of a row in the shortest batches; each next length is twice as long."""
 
 
 def predict(
@@ -48,23 +47,24 @@ def predict(
     """Predicts with the checkpoint of the best dev score.
 
     Args:
-      workdir: of `xlnet-jax finetune`, or a folder that `xlnet-jax export` wrote of one.
-      texts: examples; a tab separates the texts of one.
-      input: a file as for training, told by its name and read in the same way, but that labels may
-        be missing; another file with one example per line, as `texts`; `-` = stdin, the same or
-        JSON objects. Empty lines are left out, or bad for `text_to_text`.
-      step: the checkpoint; None = the best one that is there, or the newest if none was scored.
+      workdir: work directory of `xlnet-jax finetune`, or a folder that `xlnet-jax export` made of
+        it.
+      texts: examples; a tab separates the texts of an example.
+      input: a file of examples. A file with a name as in training is read as in training, but
+        labels may be missing; another file has one example per line, as `texts`; `-` = stdin, with
+        such lines or JSON objects. Empty lines are left out; for `text_to_text` they are errors.
+      step: the checkpoint; None = the best kept one, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
       skip_bad: whether examples that cannot be used are no error.
-      options: of `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
+      options: for `text_to_text`: temperature, top_k, top_p and seed of `infer.options.Decoding`.
 
     Returns:
-      One object for each example, in their order: of a file its `id`, `idx`, `index` or `guid`, or
-      the number of its `row`; what `Task.outputs` of the task says, or an `error`; the `gold` label
-      if it is there.
+      One object for each example, in their order: from a file its `id`, `idx`, `index` or `guid`,
+      or the number of its `row`; the values of `Task.outputs`, or an `error`; the `gold` label, if
+      given.
 
-    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, no text, or unless
-    `skip_bad` an example that the task cannot use; its `results` are all objects.
+    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, no text, or (unless
+    `skip_bad`) an example that the task cannot use; `results` of the error has all objects.
     """
     stored = find(workdir, overrides, step)
     task = trained(stored.config, stored.tokenizer, workdir)
@@ -74,7 +74,7 @@ def predict(
             f"{workdir}: temperature, top_k, top_p and seed are for finetune.task=text_to_text, "
             f"not for {task.config.finetune.task}; leave them out"
         )
-    results, examples, rows = _encoded(task, texts, input)
+    results, examples, rows = _encode(task, texts, input)
     if examples:
         outputs = _outputs(stored, task, rows, examples, step, batch_size, asked)
         good = (result for result in results if "error" not in result)
@@ -84,26 +84,28 @@ def predict(
         line = (
             f"{len(errors)} of {quantity(len(results), 'example')} could not be used: {errors[0]}"
         )
-        refused = BadInput(f"{line}; the others are predicted, and --skip_bad makes this no error")
-        refused.results = results
         if not skip_bad:
+            refused = BadInput(
+                f"{line}; the others are predicted, and --skip_bad makes this no error"
+            )
+            refused.results = results
             raise refused
         log.warning(line)
     return results
 
 
-def _encoded(
+def _encode(
     task: Task, texts: Sequence[str], input: str | None
 ) -> tuple[list[Json], list[Example], list[Row]]:
-    """The objects of all examples, and in their order the good examples, those without an `error`,
-    and their rows.
+    """Returns the objects of all examples, and of those without an `error`, in the same order, the
+    examples and their rows.
     """
     results, examples, rows = list[Json](), list[Example](), list[Row]()
-    # Of the texts of training, if their number is known.
+    # Names of the texts in training, if their number is known.
     names = task.config.finetune.column_list()[:-1] if task.usual is readers.usual else []
     is_none = task.no_label(task.labels)
-    given = (_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
-    for number, record in enumerate(gathered(given, input, functools.partial(_records, task))):
+    given = (_record_of_line(task, f"text {number}", text) for number, text in enumerate(texts, 1))
+    for number, record in enumerate(gather(given, input, functools.partial(_records, task))):
         name = record.name if number >= len(texts) else {}
         try:
             found = readers.to_predict(task.read, task.config, record)
@@ -135,7 +137,7 @@ def _outputs(
     batch_size: int | None,
     asked: Decoding,
 ) -> list[Json]:
-    """What the task says of each example."""
+    """Returns the values of `Task.outputs` for each example."""
     config = stored.config
     digest = hashlib.sha256(
         b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)
@@ -160,27 +162,23 @@ def _outputs(
 def _by_length(
     run: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
 ) -> dict[str, np.ndarray]:
-    """The predictions of all rows in their order, with short ones in short batches if possible."""
-    lengths = (
-        [longest >> k for k in range(longest.bit_length()) if longest >> k >= SHORTEST]
-        if any_length
-        else []
-    )
-    needed_N = [max(map(len, row.tokens)) for row in rows]
-    length_N = np.array(
-        [min((each for each in lengths if each >= needed), default=longest) for needed in needed_N]
-    )
+    """Returns the predictions of all rows in their order; short rows run in short batches."""
+    numbers_by = collections.defaultdict[int, list[int]](list)
+    for number, row in enumerate(rows):
+        needed, length = max(map(len, row.tokens)), longest
+        while any_length and length // 2 >= max(needed, SHORTEST):
+            length //= 2
+        numbers_by[length].append(number)
     order, parts = [], []
-    for length in np.unique(length_N).tolist():
-        numbers = np.flatnonzero(length_N == length)
+    for length, numbers in sorted(numbers_by.items()):
         order.append(numbers)
-        parts.append(run(params, [rows[n] for n in numbers.tolist()], segment_len=length)[1])
+        parts.append(run(params, [rows[n] for n in numbers], segment_len=length)[1])
     back = np.argsort(np.concatenate(order))
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 
 
 def _records(task: Task, path: str) -> Iterator[Record]:
-    """The records of `--input`."""
+    """Returns the records of `--input`."""
     if formats.has_records(task.config.finetune.task, path):
         return formats.records(task.config, path)
     lines = read_lines(path)
@@ -188,12 +186,13 @@ def _records(task: Task, path: str) -> Iterator[Record]:
         return formats.records(task.config, path)
     if path == "-" and "".join(lines).lstrip().startswith("{"):
         return formats.json_lines(path, lines)
-    every = isinstance(task, TextToText)  # line by line they belong to others
+    # Line n of the output belongs to line n of the input.
+    every = isinstance(task, TextToText)
     numbered = ((number, line) for number, line in enumerate(lines, 1) if every or line.strip())
-    return (_of_line(task, f"{path}, row {number}", line) for number, line in numbered)
+    return (_record_of_line(task, f"{path}, row {number}", line) for number, line in numbered)
 
 
-def _of_line(task: Task, where: str, line: str) -> Record:
-    """Texts between tabs, or words."""
+def _record_of_line(task: Task, where: str, line: str) -> Record:
+    """Splits a line at its tabs into texts, or into words for `token_classification`."""
     words = task.config.finetune.task == "token_classification"
     return Record(where, {"texts": line.split() if words else line.split("\t")})

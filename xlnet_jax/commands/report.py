@@ -1,5 +1,5 @@
-"""`xlnet-jax report`: what runs tell of themselves, on one page. It only reads, also of a run that
-is going on.
+"""`xlnet-jax report`: state, curves and settings of runs on one page. It only reads, and may do so
+while a run goes on.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from xlnet_jax.train.evaluation import best
 
 
 def report(workdirs: Sequence[str], output: str) -> Json:
-    """Writes the page of the runs in some work directories to `output`, one HTML file.
+    """Writes one HTML file, `output`, about the runs in some work directories.
 
     Returns `page`, and `runs` {name: {state, step, steps, loss, heldout_loss, score, metric,
-    tokens_per_second, seconds, goodput}}; `score` is the best one of a task, by its `metric`.
+    tokens_per_second, seconds, goodput}}; `score` is the best score of a task, in its `metric`.
     Raises BadInput for a folder that holds no run.
     """
     if not workdirs:
         raise BadInput("name the work directory of a run: `xlnet-jax report runs/quickstart/run`")
     paths = [path.rstrip("/") for path in workdirs]
     common = os.path.commonprefix(paths).rpartition("/")[0] + "/"
-    runs = {path.removeprefix(common): read(path) for path in paths}
+    runs = {path.removeprefix(common): read_run(path) for path in paths}
     with files.translate_errors(output):
         files.write(output, pages.report(runs).encode())
-    told = [
+    told = (
         "state",
         "step",
         "steps",
@@ -48,27 +48,28 @@ def report(workdirs: Sequence[str], output: str) -> Json:
         "metric",
         "tokens_per_second",
         "seconds",
-    ]
+        "goodput",
+    )
     return {
-        "runs": {name: {key: run[key] for key in (*told, "goodput")} for name, run in runs.items()},
+        "runs": {name: {key: run[key] for key in told} for name, run in runs.items()},
         "page": output,
     }
 
 
 def show(result: Json) -> None:
-    """A line for each run, and the page."""
+    """Prints a line for each run, and the page."""
     for name, run in result["runs"].items():
         print(
             f"{printable(name):24} {pages.STATES[run['state']]}, step {run['step']:,} of "
             f"{run['steps']:,}, loss "
-            f"{pages.known(run['loss'])}{', ' + pages.scored(run) if run['metric'] else ''}"
+            f"{pages.or_dash(run['loss'])}{', ' + pages.task_score(run) if run['metric'] else ''}"
         )
     print(f"{'page':24} {printable(result['page'])}")
 
 
-def read(workdir: str) -> Json:
-    """What the files of a run say. Raises BadInput if it is none; damaged lines are left out, with
-    a warning each.
+def read_run(workdir: str) -> Json:
+    """Reads the files of a run. Raises BadInput if there is no run; damaged lines are left out,
+    each with a warning.
     """
     config = workdirs.load_config(workdir)
     with files.translate_errors(workdir):

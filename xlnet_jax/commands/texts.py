@@ -1,20 +1,19 @@
-"""`xlnet-jax fill`, `generate` and `score`: what a model of the library says of texts, as one JSON
-object for each.
+"""`xlnet-jax fill`, `generate` and `score`: fills, continues or scores texts, with one JSON object
+for each.
 
-A terminal shows the texts of the first two, `generate` while it writes them.
+On a terminal `fill` and `generate` print the texts, `generate` while it writes them.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from xlnet_jax import messages
-from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
 from xlnet_jax.infer.options import Generate, Score
@@ -45,11 +44,11 @@ def fill(
       overrides: elastic or free config keys to change.
 
     Returns:
-      For each text, or sample of it in the order of the texts: the fields of
-      `infer.infill.Infilled`, and `sample` if there are several, or `rank`, from 1, with `top`.
+      The fields of `infer.infill.Infilled` for each text, in the order of the texts. Several
+      samples of a text also have their number `sample`, or with `top` their `rank`, from 1.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
-    rows = gathered(
+    rows = gather(
         texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",)))
     )
     filled = model.fill(rows, **options)
@@ -79,15 +78,15 @@ def generate(
     `fill`.
 
     Args:
-      texts, prompt: to continue, in this order; an empty one is the start of a document.
-      on_terminal: also print the texts, in their order: left to right while they are written.
+      texts, prompt: texts to continue, in this order; an empty text starts a document.
+      on_terminal: also print the texts in their order; left-to-right models print while they write.
 
     Returns:
-      `prompt` and `text`, which follows it, of each, in their order; of a model of any order also
-      `exact`: false if tokens were drawn in parallel.
+      `prompt` and its continuation `text`, in the order of the prompts; for a model of any order
+      also `exact`: false if tokens were drawn in parallel.
     """
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
-    prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
+    prompts = gather([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
     continued = model.generate(
         prompts, listener=Terminal(prompts) if on_terminal else None, **options
     )
@@ -104,8 +103,8 @@ def for_people() -> bool:
 
 
 def fill_shown(**options: Any) -> list[Json]:
-    """`fill` of the command line: a terminal shows each text and what is in its gaps, and nothing
-    is returned.
+    """Calls `fill` for the command line: prints the texts and the contents of their gaps on a
+    terminal, and then returns nothing.
     """
     filled = fill(**options)
     if not for_people():
@@ -119,19 +118,19 @@ def fill_shown(**options: Any) -> list[Json]:
 
 
 def generate_shown(**options: Any) -> list[Json]:
-    """`generate` of the command line: a terminal shows each text, and nothing is returned."""
+    """Calls `generate` for the command line, which on a terminal prints and returns nothing."""
     continued = generate(**options, on_terminal=for_people())
     return [] if for_people() else continued
 
 
 def chance(log_prob: float) -> str:
-    """exp(log_prob) for people: `12.3 %`, or below one in a thousand `2.1e-05`."""
+    """Formats exp(log_prob): `12.3 %`, or `2.1e-05` below one in a thousand."""
     probability = math.exp(log_prob)
     return f"{100 * probability:.1f} %" if probability >= 1e-3 else f"{probability:.1e}"
 
 
 class Terminal:
-    """A `TextListener` that prints texts in the order of the prompts: the next one when the one
+    """A `TextListener` that prints texts in the order of the prompts: a text starts when the text
     before it has ended.
     """
 
@@ -139,7 +138,7 @@ class Terminal:
         self._waiting, self._ended, self._at = list(prompts), set[int](), 0
 
     def __call__(self, number: int, text: str, ended: bool) -> None:
-        """Prints what of all texts can be printed now."""
+        """Takes the next characters of a text, and prints all that can be printed now."""
         self._waiting[number] += text
         self._ended |= {number} if ended else set()
         while self._at < len(self._waiting):
@@ -161,33 +160,33 @@ def score(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> list[Json]:
-    """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors,
-    and `fill`.
+    """Computes the log-likelihood of every text; see `library.Model.score`, also for `options` and
+    errors, and `fill`.
 
     Args:
-      texts: each as a whole, with nothing given; JSON objects of `input` may also have `before` and
-        `after`.
+      texts: texts to score as a whole; JSON objects of `input` may also have the known text
+        `before` and `after`.
 
     Returns:
-      For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`,
-      their standard deviation, and `log_mean_exp`; `mean_log_prob` of a piece; `pieces`, and the
-      mean `log_probs` of each. Of a masked model `pseudo_log_prob` in place of `log_prob`; of
-      masked diffusion `elbo`, its `standard_error` (None for one draw) and the `draws`.
+      For each text, in nats: `log_prob`, the mean over the orders; with several orders their
+      standard deviation `spread`, and `log_mean_exp`; `mean_log_prob` per piece; `pieces`, and the
+      mean `log_probs` of each piece. In place of `log_prob` a masked model has `pseudo_log_prob`;
+      masked diffusion has `elbo`, its `standard_error` (None for one draw) and the `draws`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     likelihood = model.config.objective.likelihood
-    passages = gathered(
+    passages = gather(
         map(Passage, texts),
         input,
         lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields)),
     )
     if likelihood == "pseudo" and Score(**options) == Score():
-        found = [
+        scored = [
             (one.position_U, one.log_prob_U, {"pseudo_log_prob": one.pseudo_log_prob})
             for one in model.pseudo_score(passages)
         ]
     elif likelihood == "bound":
-        found = [
+        scored = [
             (
                 one.position_U,
                 one.term_KU.mean(axis=0),
@@ -200,46 +199,38 @@ def score(
             for one in model.elbo(passages, **options)
         ]
     else:
-        scores = model.score(passages, **options)
-        found = [
-            (one.position_U, one.log_prob_KU.mean(axis=0), _of_likelihood(one)) for one in scores
+        scored = [
+            (one.position_U, one.log_prob_KU.mean(axis=0), _of_orders(one))
+            for one in model.score(passages, **options)
         ]
-    pairs = enumerate(zip(passages, found, strict=True), 1)
-    return [_result(model.tokenizer, number, passage, *each) for number, (passage, each) in pairs]
+    results = list[Json]()
+    for number, (passage, scores) in enumerate(zip(passages, scored, strict=True), 1):
+        position_U, log_prob_U, totals = scores
+        tokens, _ = pieces_of(model.tokenizer, passage, number)
+        results.append(
+            {
+                "text": passage.text,
+                **totals,
+                "mean_log_prob": float(log_prob_U.mean()),
+                "pieces": [model.tokenizer.pieces[tokens[position]] for position in position_U],
+                "log_probs": log_prob_U.tolist(),
+            }
+        )
+    return results
 
 
-def _of_likelihood(score: Likelihood) -> Json:
+def _of_orders(score: Likelihood) -> Json:
     totals = {"log_prob": float(score.joint_K.mean())}
     if len(score.joint_K) > 1:
         totals |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
     return totals
 
 
-def _result(
-    tokenizer: Tokenizer,
-    number: int,
-    passage: Passage,
-    position_U: np.ndarray,
-    log_prob_U: np.ndarray,
-    totals: Mapping[str, float | None],
-) -> Json:
-    tokens, _ = pieces_of(tokenizer, passage, number)
-    pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
-    mean = {"mean_log_prob": float(log_prob_U.mean())}
-    return {
-        "text": passage.text,
-        **totals,
-        **mean,
-        "pieces": pieces,
-        "log_probs": log_prob_U.tolist(),
-    }
-
-
-def gathered(
+def gather(
     given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]
 ) -> list[Any]:
-    """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is
-    nothing.
+    """Returns the given texts, then the texts that `read` returns for the file of `--input`. Raises
+    BadInput if there are none.
     """
     rows = [*given, *(read(path) if path else ())]
     if not rows:
@@ -250,7 +241,7 @@ def gathered(
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
+    """Reads the lines of `--input`, a file or `-` for stdin. Raises BadInput."""
     if path == "-" and sys.stdin is None:
         raise BadInput("--input=-: stdin is closed; give a file, or send the lines to stdin")
     with files.translate_errors(path):
@@ -268,11 +259,11 @@ def read_lines(path: str) -> list[str]:
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of `--input` with `text`, the first of the names, and maybe others; without empty
-    lines.
+    """Yields the rows of `--input` as objects with `text`, which is the first of the names, and
+    perhaps the other names. Empty lines are left out.
 
-    They are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin
-    starts with a brace. Raises BadInput.
+    Rows are JSON objects if the name of the file ends in .jsonl, or if the first row of stdin
+    starts with a brace; else texts. Raises BadInput.
     """
     lines = read_lines(path)
     as_json = path.endswith(".jsonl") or (path == "-" and "".join(lines).lstrip().startswith("{"))

@@ -35,7 +35,7 @@ from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.sliding import windows
 
 SAMPLE_LENGTH = 64
-"""Tokens of a text that is filled, at most."""
+"""Most tokens of a held-out text that is filled."""
 
 
 def train(
@@ -49,22 +49,22 @@ def train(
 ) -> Json:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
-    It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole
+    Call it in a separate process: before the first dispatch SIGTERM or Ctrl-C ends the whole
     interpreter.
 
     Args:
-      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another one, or
-        of its newest one.
+      branch: RUN or RUN@STEP: a new run starts from the state of this checkpoint of another run, or
+        of its newest checkpoint.
       stop_at: save and stop after this step; a later call continues to the end.
-      recipe: makes the model, its losses and the optimizer of a configuration; the run stores no
-        word of it.
+      recipe: makes the model, its losses and the optimizer of a configuration; the run does not
+        record it.
       dry_run: check everything up to the first batch and the shapes of the step, then return;
         nothing is written.
 
     Returns:
       `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see
-      `goodput.summary`; of a finished run `heldout_loss`, `heldout_share` (of the held-out split
-      that was scored), `unigram_cross_entropy` (of the same targets) and `picture`, else None.
+      `goodput.summary`; for a finished run, else None: `heldout_loss`, `heldout_share` (scored
+      share of the held-out split), `unigram_cross_entropy` (on the same targets) and `picture`.
 
     Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged;
     RestartMe for a signal.
@@ -114,7 +114,7 @@ def train(
 
 
 def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Json]]:
-    """A function that fills the same held-out texts with the parameters that it is called with.
+    """Returns a function of recipe and parameters that fills the same held-out texts each time.
 
     Raises BadInput if the model of a phase fills no gaps, or the held-out split is too short.
     """
@@ -123,13 +123,10 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
         check(part, f"log.samples={config.log.samples}: this run", Fill())
     length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
     windows_NT = windows(heldout, length, config.log.samples, every=length)
-    tokenizer, alone = (
-        heldout.tokenizer,
-        any(part.objective.likelihood == "pseudo" for part in parts),
-    )
-    special = tokenizer.special.there()
+    tokenizer = heldout.tokenizer
+    alone = any(part.objective.likelihood == "pseudo" for part in parts)
     texts = [
-        tokens_T[~np.isin(tokens_T, special)].tolist()
+        tokens_T[~np.isin(tokens_T, tokenizer.special.there())].tolist()
         for tokens_T in windows_NT[:: len(heldout.corpora)]
     ]
     pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
@@ -150,8 +147,8 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
 
 
 def show(result: Json) -> None:
-    """As lines, which say if the held-out loss is of a part of its split, and the command to go on
-    with.
+    """Prints the results as lines, with the scored share of a held-out split, and the next
+    command.
     """
     if (share := result.get("heldout_share")) and share < 1:
         result = result | {
@@ -161,8 +158,8 @@ def show(result: Json) -> None:
 
 
 def _next(workdir: str, step: int) -> str | None:
-    """The command that trains the rest of a run, or else asks its model; None where no run is, as
-    after a dry one.
+    """Returns the command that trains the rest of a run, or uses its finished model; None without a
+    run, as after a dry run.
     """
     if workdirs.read_config(workdir) is None:
         return None
@@ -170,25 +167,25 @@ def _next(workdir: str, step: int) -> str | None:
     command, words = "fill", " --top=5 'The end of the [MASK].'"
     if config.objective.causal:
         command, words = "generate", " --tokens=50 'The end of the'"
-    if config.model.member.parts.positions == "per_layer":  # no memory could follow a text
+    if config.model.member.parts.positions == "per_layer":  # has no memory to generate with
         command, words = "evaluate", ""
     if step < config.train.steps:
         command, words = "train", ""
-    if not config.pretrains:  # `step` is its best one
+    if not config.pretrains:  # whose `step` is the best, not the last
         command, words = "predict", " --input=FILE"
     return f"xlnet-jax {command} --workdir={shlex.quote(workdir)}{words}"
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> Json:
-    """The scores and picture of a finished run; None before its last step, and in all processes but
-    the first.
+    """Returns scores and picture of a finished run; None before its last step, and in all processes
+    but the first.
     """
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
         scores = workdirs.line_of(workdir, "evaluations", step)
         loss, share = workdirs.heldout_loss(scores), scores.get("heldout_share")
         unigram = scores.get("unigram_cross_entropy")
-        # A run that had already reached this step has its picture.
+        # A run that had already reached this step keeps its picture.
         drawn = again and progress.PICTURE in files.listing(workdir)
         picture = (
             os.path.join(workdir, progress.PICTURE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,17 @@ EXPLAINED = {
         "log p of a whole window by the chain rule from left to right. A distribution."
     ),
     "half": (
-        "log p of a random half of a window given the other half, by the chain rule in random "
-        "orders, their mean: a bound on the mixture of the orders, "
-        "of which each is a distribution."
+        "log p of a random half of a window given the other half, by the chain rule, as the mean "
+        "over random orders. Each order is a distribution; the mean bounds their mixture."
     ),
     "pseudo": (
         "the sum over tokens of log p given all others (pseudo-likelihood): "
         "no distribution over texts."
     ),
     "bound": (
-        f"what masked diffusion is trained by, of a whole window: an estimate from {DRAWS} sets "
-        "of masks, the same for all runs, "
-        "of an upper bound on -log p of the mixture of all orders."
+        "the training objective of masked diffusion, for a whole window: an upper bound on -log p "
+        f"of the mixture of all orders, estimated from {DRAWS} sets of masks, the same for all "
+        "runs."
     ),
 }
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
@@ -64,31 +63,31 @@ mark {background: #4a90d955; color: inherit; border-radius: 3px; padding: 0 .15e
 
 
 def page(result: Json) -> str:
-    """The whole file, from what `compare` returns."""
+    """Returns the whole file, from the result of `compare`."""
     systems = result["systems"]
     few = min(map(len, systems.values())) < FEWEST_SEEDS
-    first = next((one for runs in systems.values() for one in runs.values()), None)
+    first = next((run for runs in systems.values() for run in runs.values()), None)
     budget = "FLOPs" if result["equal"] == "flops" else "tokens"
     claim = (
         "A difference is named only where its interval, "
-        "corrected for the number of pairs, leaves 0."
+        "corrected for the number of pairs, excludes 0."
     )
     claim += f" Of a system with fewer than {FEWEST_SEEDS} seeds nothing is claimed." * few
     body = [
         f"<h1>Comparison of systems: {len(systems)}</h1>",
         (
             f"<p>Equal training {budget}. Held-out text: windows of {result['length']} tokens, "
-            f"{result['windows']} in all, the same for all systems, each read without what is "
+            f"{result['windows']} in all, the same for all systems, each read without the text "
             "before it. One estimator for all: the chain rule. A system that predicts from masks "
-            "is called once for each token, with all later positions of the order masked; the "
-            "others once for a window and an order. Orders of half: "
+            "is called once for each token, with all later positions of the order masked; another "
+            "system once for each window and order. Random orders for half of a window: "
             f"{result['orders']}. <b>{claim}</b></p>"
         ),
-        *(measured(result, measure) for measure in TITLES),
-        tasks(result),
+        *(measure_section(result, measure) for measure in TITLES),
+        task_sections(result),
         "<h2>Cost</h2>",
-        costs(systems),
-        calls(systems),
+        training_costs(systems),
+        scoring_costs(systems),
         "<h2>Learning curves</h2>",
         (
             "<p>Training loss, nats per target, of each system's own objective: heights of "
@@ -109,7 +108,7 @@ def page(result: Json) -> str:
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """A whole file, light or dark as the reader's system is."""
+    """Returns an HTML file, light or dark as the reader's system is."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head += f'<title>{text(title)}</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
     return (
@@ -120,12 +119,12 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def text(value: Any) -> str:
-    """Safe in HTML."""
+    """Escapes a value for HTML."""
     return html.escape(str(value))
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """The first column names the row."""
+    """Returns a table whose first column names the rows."""
     lines = ["<tr>" + "".join(f"<th>{text(cell)}</th>" for cell in head) + "</tr>"]
     for name, *cells in rows:
         lines.append(
@@ -137,79 +136,76 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> s
     return f'<div class="wide"><table><caption>{text(caption)}</caption>{rows_of}</table></div>'
 
 
-def spread(values: Sequence[float]) -> str:
-    """A standard deviation."""
+def standard_deviation(values: Sequence[float]) -> str:
+    """Formats the standard deviation; - for a single value."""
     return f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
 
 
-def of_measure(runs: Mapping[str, Any], measure: str) -> Json:
-    """By seed the scores of the runs of a system that have this measure."""
-    return {
-        seed: one["measures"][measure] for seed, one in runs.items() if one["measures"][measure]
-    }
+def of_measure(runs: Json, measure: str) -> Json:
+    """Scores in this measure of a system's runs, by seed; a run without the measure is left out."""
+    return {seed: score for seed, run in runs.items() if (score := run["measures"][measure])}
 
 
-def of_task(runs: Mapping[str, Any], task: str) -> dict[str, float]:
-    """By seed the scores of the runs of a system that were fine-tuned on this task."""
-    return {seed: one["tasks"][task]["score"] for seed, one in runs.items() if task in one["tasks"]}
+def of_task(runs: Json, task: str) -> dict[str, float]:
+    """Scores of a system's runs that were fine-tuned on this task, by seed."""
+    return {seed: run["tasks"][task]["score"] for seed, run in runs.items() if task in run["tasks"]}
 
 
-def measured(result: Json, measure: str) -> str:
-    """The scores of one measure, and its differences with a plot."""
+def measure_section(result: Json, measure: str) -> str:
+    """Returns the section of a measure: its scores, and the differences with a plot."""
     scores = {name: of_measure(runs, measure).values() for name, runs in result["systems"].items()}
     values = {name: [score["bits_per_byte"] for score in found] for name, found in scores.items()}
     of_windows = {
-        name: spread(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
+        name: standard_deviation(np.mean([score["bits_per_byte_N"] for score in found], axis=0))
         if found
         else ""
         for name, found in scores.items()
     }
-    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + compared(
+    return f"<h2>{TITLES[measure]}</h2><p>{EXPLAINED[measure]} Low is good.</p>" + score_tables(
         result, measure, "bits per byte", values, of_windows
     )
 
 
-def tasks(result: Json) -> str:
-    """The scores of each task that the runs were fine-tuned on."""
-    parts, systems = [], result["systems"]
-    found = {
-        task: one["metric"]
+def task_sections(result: Json) -> str:
+    """Returns a section for each task that the runs were fine-tuned on."""
+    systems = result["systems"]
+    metrics = {
+        task: score["metric"]
         for runs in systems.values()
         for run in runs.values()
-        for task, one in run["tasks"].items()
+        for task, score in run["tasks"].items()
     }
-    for task, metric in found.items():
-        values = {name: [*of_task(runs, task).values()] for name, runs in systems.items()}
-        parts.append(
-            f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for "
-            "all systems. Each position sees the whole text, also in a model that was trained "
-            "left to right. High is good.</p>" + compared(result, task, metric, values, {})
+    return "".join(
+        f"<h2>Fine-tuned: {text(task)}</h2><p>After the last step, with the same settings for all "
+        "systems. Each position sees the whole text, also in a model that was trained left to "
+        "right. High is good.</p>"
+        + score_tables(
+            result,
+            task,
+            metric,
+            {name: [*of_task(runs, task).values()] for name, runs in systems.items()},
+            {},
         )
-    return "".join(parts)
+        for task, metric in metrics.items()
+    )
 
 
-def compared(
+def score_tables(
     result: Json,
     measure: str,
     unit: str,
     values: dict[str, list[float]],
     of_windows: dict[str, str],
 ) -> str:
-    """Scores of each system, and the differences with a plot. `of_windows`: standard deviations;
-    {} = no windows.
+    """Returns the scores of each system, and the differences with a plot. `of_windows`: standard
+    deviations over windows; {} for a task, which has no windows.
     """
     rows = []
     for name, found in values.items():
         without = "not defined" if of_windows and result["systems"][name] else "not run"
-        rows.append(
-            (
-                name,
-                f"{np.mean(found):.4f}" if found else without,
-                spread(found),
-                *([of_windows[name]] if of_windows else []),
-                len(found),
-            )
-        )
+        mean = f"{np.mean(found):.4f}" if found else without
+        of_system = [of_windows[name]] if of_windows else []
+        rows.append((name, mean, standard_deviation(found), *of_system, len(found)))
     windows = ["s.d. over windows"] if of_windows else []
     scores = table("Scores", ("system", unit, "s.d. over seeds", *windows, "seeds"), rows)
     pairs = [each for each in result["differences"] if each["measure"] == measure]
@@ -229,72 +225,58 @@ def compared(
     return (
         scores
         + table(f"Differences in {unit}, 95 % with Holm's correction", columns, lines)
-        + forest(pairs)
+        + interval_plot(pairs)
     )
 
 
-def costs(systems: Json) -> str:
-    """Training of one run: means over seeds."""
+def training_costs(systems: Json) -> str:
+    """Returns the table of the cost of training a run, with the mean time over seeds."""
     rows = []
     for name, runs in systems.items():
-        every = [*runs.values()]
-        if not every:
+        if not runs:
             rows.append((name, "not run", "", "", ""))
             continue
+        first, *_ = runs.values()
         # A wait between two starts of a run is no cost of its system.
         busy = [
-            sum(value for cause, value in one["seconds"].items() if cause != "restarts")
-            for one in every
+            sum(run["seconds"].values()) - run["seconds"].get("restarts", 0)
+            for run in runs.values()
         ]
-        seconds = float(np.mean(busy))
-        rows.append(
-            (
-                name,
-                every[0]["steps"],
-                f"{every[0]['train_tokens']:,}",
-                f"{every[0]['train_flops']:.3e}",
-                duration(seconds),
-            )
-        )
+        tokens, cost = f"{first['train_tokens']:,}", f"{first['train_flops']:.3e}"
+        rows.append((name, first["steps"], tokens, cost, duration(float(np.mean(busy)))))
     return table("Training, a run", ("system", "steps", "fresh tokens", "FLOPs", "time"), rows)
 
 
-def calls(systems: Json) -> str:
-    """Scoring of one run: means over seeds."""
+def scoring_costs(systems: Json) -> str:
+    """Returns the table of the cost of scoring a run, with the mean time over seeds."""
     rows = []
     for name, runs in systems.items():
         for measure, title in TITLES.items():
             if found := [*of_measure(runs, measure).values()]:
                 seconds = float(np.mean([each["seconds"] for each in found]))
-                rows.append(
-                    (
-                        f"{name}, {title.lower()}",
-                        f"{found[0]['calls']:,}",
-                        f"{found[0]['flops']:.3e}",
-                        duration(seconds),
-                    )
-                )
+                count, cost = f"{found[0]['calls']:,}", f"{found[0]['flops']:.3e}"
+                rows.append((f"{name}, {title.lower()}", count, cost, duration(seconds)))
     return table(
         "Scoring, a run (the time with compilation)", ("system", "calls", "FLOPs", "time"), rows
     )
 
 
 def scale(values: Sequence[float], low: float, high: float) -> Callable[[float], float]:
-    """Maps the range of the values to that of a picture."""
+    """Returns the linear map from the range of the values to `low` ... `high`."""
     least, most = min(values), max(values)
     return lambda value: low + (value - least) / ((most - least) or 1) * (high - low)
 
 
 def svg(width: int, height: int, parts: Iterable[str], label: str) -> str:
-    """A picture."""
+    """Returns an SVG picture."""
     return (
         f'<svg role="img" aria-label="{text(label)}" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}">' + "".join(parts) + "</svg>"
     )
 
 
-def forest(pairs: Sequence[Json]) -> str:
-    """The intervals, with the line of no difference; one that leaves 0 is dark."""
+def interval_plot(pairs: Sequence[Json]) -> str:
+    """Plots the intervals, with a line at 0; the interval of a named difference is dark."""
     known = [each for each in pairs if each["low"] is not None]
     if not known:
         return ""
@@ -320,7 +302,7 @@ def forest(pairs: Sequence[Json]) -> str:
 
 
 def curves(systems: Json) -> str:
-    """Training loss over FLOPs, a line for each run."""
+    """Plots the training loss over FLOPs, a line for each run."""
     lines = [
         (number, np.array(one["curve"]) * (one["train_flops"] / one["steps"], 1))
         for number, runs in enumerate(systems.values())
@@ -335,12 +317,12 @@ def curves(systems: Json) -> str:
 
 
 def colour(number: int) -> str:
-    """Of a system or a run."""
+    """Returns the colour of a system, a run or a cause of time, by its number."""
     return COLOURS[number % len(COLOURS)]
 
 
 def legend(names: Iterable[str]) -> str:
-    """Names with their colours, for all charts below."""
+    """Returns the names with their colours, for all charts below."""
     keys = (
         (
             '<span class="key"><span class="colour" '
@@ -352,7 +334,7 @@ def legend(names: Iterable[str]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Three to eight round numbers within a range; its only number if it has no more."""
+    """Returns three to eight round numbers within a range; `low` alone if the range is empty."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / 3))
@@ -360,28 +342,28 @@ def ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def shown(value: float) -> str:
-    """A number of an axis or a table."""
+def format_number(value: float) -> str:
+    """Formats a number for an axis or a table."""
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"
 
 
 def chart(
     title: str, xlabel: str, lines: Sequence[tuple[int, np.ndarray]], dashed: Sequence[Any] = ()
 ) -> str:
-    """Lines, [n, 2] each with the number of its colour, from x = 0; those of `dashed` with a circle
-    at each point.
+    """Draws lines of points [n, 2], each with the number of its colour, from x = 0. Lines of
+    `dashed` have a circle at each point.
     """
     points = np.concatenate([line for _, line in [*lines, *dashed]])
     (_, least), (last, most) = points.min(axis=0), points.max(axis=0)
     x, y = scale([0, last], 70, 420), scale([least, most], 210, 8)
     parts = ['<path d="M70 8V210H420" fill="none" stroke="currentColor" stroke-opacity=".4"/>']
     parts += [
-        f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{shown(value)}</text>'
+        f'<text x="64" y="{y(value) + 4:.1f}" text-anchor="end">{format_number(value)}</text>'
         f'<path d="M70 {y(value):.1f}H420" stroke="currentColor" stroke-opacity=".12"/>'
         for value in ticks(least, most)
     ]
     parts += [
-        f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{shown(value)}</text>'
+        f'<text x="{x(value):.1f}" y="228" text-anchor="middle">{format_number(value)}</text>'
         for value in ticks(0, last)
     ]
     parts.append(f'<text x="245" y="246" text-anchor="middle">{text(xlabel)}</text>')

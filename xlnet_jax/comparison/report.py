@@ -1,4 +1,4 @@
-"""The page of `report`: what runs tell of themselves, in one HTML file, of the pieces of the page
+"""The page of `report`: state, curves and settings of runs in one HTML file, built like the page
 of a comparison.
 """
 
@@ -6,19 +6,20 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from xlnet_jax.comparison.page import chart, colour, document, legend, shown, table, text
+from xlnet_jax.comparison.page import chart, colour, document, format_number, legend, table, text
 from xlnet_jax.messages import duration, quantity
 from xlnet_jax.storage.files import Json
 
+Runs = dict[str, Json]
+"""Results of `commands.report.read_run` by the names of the runs."""
 ERRORS, LONGEST = 20, 300
-"""Of a table of errors at most: lines, and characters of a text."""
+"""Most lines of a table of errors, and most characters of a text in it."""
 POINTS = 400
-"""Of a curve at most; each is the mean of the steps since the one before."""
+"""Most points of a curve; each is the mean of the steps since the point before."""
 CURVES = {
     "Loss (dashed: held-out)": "loss",
     "Learning rate": "learning_rate",
@@ -32,12 +33,12 @@ STATES = {
     "lost": "killed, failed, or going on",
     None: "not recorded",
 }
-"""By `goodput.end_of`."""
+"""Descriptions of the results of `goodput.end_of`."""
 CAUSES = ("steps", "compile", "data", "save", "evaluation", "start", "restore", "restarts")
 
 
-def report(runs: Mapping[str, Json]) -> str:
-    """The whole file, from what `commands.report.read` returns of each run, by name."""
+def report(runs: Runs) -> str:
+    """Returns the whole file."""
     title = f"Report of {quantity(len(runs), 'run')}"
     written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = [
@@ -62,18 +63,18 @@ def report(runs: Mapping[str, Json]) -> str:
     return document(f"{title}: {', '.join(runs)}", body)
 
 
-def known(value: float | None, how: Callable[[float], str] = shown) -> str:
-    """A number, or - for one that was not recorded."""
+def or_dash(value: float | None, how: Callable[[float], str] = format_number) -> str:
+    """Formats a number; - if it was not recorded."""
     return "-" if value is None else how(value)
 
 
-def scored(run: Json) -> str:
-    """`accuracy 0.93` of a task, - without a score."""
-    return "-" if run["score"] is None else f"{run['metric']} {shown(run['score'])}"
+def task_score(run: Json) -> str:
+    """Formats the score of a task as `accuracy 0.93`; - without a score."""
+    return "-" if run["score"] is None else f"{run['metric']} {format_number(run['score'])}"
 
 
-def overview(runs: Mapping[str, Json]) -> str:
-    """A line for each run."""
+def overview(runs: Runs) -> str:
+    """Returns the table with a line for each run."""
     columns = (
         "run",
         "step",
@@ -93,30 +94,28 @@ def overview(runs: Mapping[str, Json]) -> str:
             f"{run['step']:,}",
             f"{run['steps']:,}",
             STATES[run["state"]],
-            known(run["loss"]),
-            known(run["heldout_loss"]),
-            known(run["heldout_share"], "{:.1%}".format),
-            scored(run),
-            known(run["tokens_per_second"]),
-            known((run["seconds"] or {}).get("steps"), duration),
-            known(run["goodput"], "{:.1%}".format),
+            or_dash(run["loss"]),
+            or_dash(run["heldout_loss"]),
+            or_dash(run["heldout_share"], "{:.1%}".format),
+            task_score(run),
+            or_dash(run["tokens_per_second"]),
+            or_dash((run["seconds"] or {}).get("steps"), duration),
+            or_dash(run["goodput"], "{:.1%}".format),
         )
         for name, run in runs.items()
     ]
-    caption = (
-        "Losses in nats per target; scored: the first part of the split; tokens/s: the median step"
-    )
+    caption = "Losses in nats per target; scored: share of the split; tokens/s: the median step"
     return table(caption, columns, rows)
 
 
 def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
-    """Of the lines with a number for the key, steps and means, [at most `most`, 2]."""
+    """Averages the lines that have a number for the key: step and mean, [at most `most`, 2]."""
     points = np.array(
         [(line["step"], line[key]) for line in lines if line.get(key) is not None], float
     )
     if not len(points):
         return np.zeros((0, 2))
-    # On CPUs the last dispatch seems to take no time, since one is read behind the next.
+    # On CPUs the last dispatch seems to take no time, since each is read behind the next.
     if key == "tokens_per_second":
         points = points[points[:, 1] < 3 * np.median(points[:, 1])]
     return np.array(
@@ -127,22 +126,20 @@ def binned(lines: Sequence[Json], key: str, most: int = POINTS) -> np.ndarray:
     )
 
 
-def curves(runs: Mapping[str, Json]) -> str:
-    """A chart for each of `CURVES`, of losses one for each tokenizer, and for a task its score."""
+def curves(runs: Runs) -> str:
+    """Returns a chart for each of `CURVES`, with one chart of losses per tokenizer, and a chart of
+    the score of a task.
+    """
     parts, tokenizers = [], list(dict.fromkeys(run["tokenizer"] for run in runs.values()))
     for title, key in (CURVES | {"Score": "score"}).items():
         held_out = {"loss": "heldout_loss", "score": "score"}.get(key, "")
         for tokenizer in tokenizers if key == "loss" else [None]:
-            some = [
-                (number, run)
-                for number, run in enumerate(runs.values())
-                if tokenizer in (None, run["tokenizer"])
-            ]
             pair = [
                 [
                     (number, points)
-                    for number, run in some
-                    if len(points := binned(run[lines], name))
+                    for number, run in enumerate(runs.values())
+                    if tokenizer in (None, run["tokenizer"])
+                    and len(points := binned(run[lines], name))
                 ]
                 for lines, name in (("metrics", key), ("evaluations", held_out))
             ]
@@ -152,8 +149,8 @@ def curves(runs: Mapping[str, Json]) -> str:
     return "".join(parts) or "<p>No step has been written yet.</p>"
 
 
-def times(runs: Mapping[str, Json]) -> str:
-    """A bar and a row of each run, by cause."""
+def times(runs: Runs) -> str:
+    """Returns a bar and a row for each run, with the time by cause."""
     spent = {name: run["seconds"] for name, run in runs.items() if run["seconds"]}
     parts = [legend(CAUSES)]
     for name, seconds in spent.items():
@@ -176,7 +173,7 @@ def times(runs: Mapping[str, Json]) -> str:
 
 
 def starts(name: str, lines: Sequence[Json]) -> str:
-    """A row for each start, with how the one before has ended."""
+    """Returns the table of the starts of a run, with the end of the start before each."""
     rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
         packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
@@ -194,7 +191,7 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     columns = (
         "start",
         "from step",
-        "the one before",
+        "end of the start before",
         "repeated steps",
         "devices",
         "version",
@@ -203,14 +200,14 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     return table(name, columns, rows)
 
 
-def memory(runs: Mapping[str, Json]) -> str:
-    """The most that was used, where it was recorded."""
+def memory(runs: Runs) -> str:
+    """Returns the table of the peak memory, where it was recorded."""
     rows = [
         (
             name,
             *(
-                known(run["memory"].get(what), lambda found: f"{found / 2**20:,.0f} MiB")
-                for what in ("host", "device")
+                or_dash(run["memory"].get(place), lambda size: f"{size / 2**20:,.0f} MiB")
+                for place in ("host", "device")
             ),
         )
         for name, run in runs.items()
@@ -220,8 +217,8 @@ def memory(runs: Mapping[str, Json]) -> str:
     return "<h2>Memory</h2>" + table("At most, last start", columns, rows) if rows else ""
 
 
-def samples(runs: Mapping[str, Json]) -> str:
-    """The held-out texts of each run as they are, and below each how it was filled by step."""
+def samples(runs: Runs) -> str:
+    """Returns the held-out texts of each run, and below each text its fillings by step."""
     parts = []
     for name, lines in ((name, run["samples"]) for name, run in runs.items() if run["samples"]):
         parts.append(f"<h3>{text(name)}</h3>")
@@ -236,50 +233,49 @@ def samples(runs: Mapping[str, Json]) -> str:
                 for each in line["samples"][number : number + 1]
             ]
     title = (
-        "<h2>Filled text</h2><p>Held-out text in bold, what was hidden is marked; "
-        "below it what was put there.</p>"
+        "<h2>Filled text</h2><p>Held-out text in bold, with the hidden parts marked; below it the "
+        "text that the model put there.</p>"
     )
     return title + "".join(parts) if parts else ""
 
 
-def errors(runs: Mapping[str, Json]) -> str:
-    """Of each task with classes how often each was taken for each, and the errors with the highest
+def errors(runs: Runs) -> str:
+    """Returns, for each task with classes, the confusion matrix and the errors with the highest
     probability.
     """
     parts = []
     for name, run in runs.items():
-        found = [
-            (str(line["gold"]), line["label"], _probability(line["scores"]), line)
-            for line in run["predictions"]
-            if line.keys() >= {"gold", "label", "scores"}
-        ]
-        if not found:
+        counts, wrong = collections.Counter[tuple[str, str]](), []
+        for line in run["predictions"]:
+            if line.keys() >= {"gold", "label", "scores"}:
+                gold, label, scores = str(line["gold"]), line["label"], line["scores"]
+                counts[gold, label] += 1
+                if gold != label:
+                    # The scores of a choice are a list.
+                    highest = max(scores.values() if isinstance(scores, dict) else scores)
+                    texts = " | ".join(line["texts"])[:LONGEST]
+                    wrong.append((line["where"], gold, label, highest, texts))
+        if not counts:
             continue
-        counts = collections.Counter((gold, said) for gold, said, *_ in found)
         labels = sorted({label for pair in counts for label in pair})
-        rows: list[Sequence[Any]] = [
-            (gold, *(counts[gold, said] for said in labels)) for gold in labels
-        ]
+        matrix = [(gold, *(counts[gold, label] for label in labels)) for gold in labels]
         parts.append(
-            table(f"{name}: gold labels in rows, predicted ones in columns", ("", *labels), rows)
+            table(
+                f"{name}: gold labels in rows, predicted labels in columns", ("", *labels), matrix
+            )
         )
-        wrong = sorted((each for each in found if each[0] != each[1]), key=lambda each: -each[2])
+        wrong.sort(key=lambda each: -each[3])
         rows = [
-            (line["where"], gold, said, shown(probability), " | ".join(line["texts"])[:LONGEST])
-            for gold, said, probability, line in wrong[:ERRORS]
+            (where, gold, label, format_number(highest), texts)
+            for where, gold, label, highest, texts in wrong[:ERRORS]
         ]
         columns = ("example", "gold", "predicted", "probability", "texts")
         parts.append(table(f"{name}: the most confident errors", columns, rows))
     return "<h2>Errors on the dev set</h2>" + "".join(parts) if parts else ""
 
 
-def _probability(scores: dict[str, float] | list[float]) -> float:
-    """Of what was predicted; the scores of a choice are a list."""
-    return max(scores.values() if isinstance(scores, dict) else scores)
-
-
 def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
-    """A text with its gaps, each between two parts; the space before a word is not marked."""
+    """Returns a text with marked gaps, each between two parts, without the space before a gap."""
     first, *rest = parts
     return text(first) + "".join(
         f"{' ' * gap.startswith(' ')}<mark>{text(gap.strip() or '_')}</mark>{text(part)}"
@@ -287,10 +283,10 @@ def marked(parts: Sequence[str], gaps: Sequence[str]) -> str:
     )
 
 
-def checkpoints(runs: Mapping[str, Json]) -> str:
-    """The kept ones."""
+def checkpoints(runs: Runs) -> str:
+    """Returns the table of the kept checkpoints."""
     rows = [
-        (name, f"{step:,}", known(run["scored"].get(step)))
+        (name, f"{step:,}", or_dash(run["scored"].get(step)))
         for name, run in runs.items()
         for step in run["checkpoints"]
     ]
@@ -298,20 +294,18 @@ def checkpoints(runs: Mapping[str, Json]) -> str:
     return table("Kept", columns, rows) if rows else "<p>None is kept.</p>"
 
 
-def configuration(runs: Mapping[str, Json]) -> str:
-    """Where the runs differ, and of each what is not the default."""
+def configuration(runs: Runs) -> str:
+    """Returns the keys that differ between runs, those that are not at their default, and all."""
     keys = dict.fromkeys(key for run in runs.values() for key in run["config"])
     rows = [(key, *(run["config"].get(key, "-") for run in runs.values())) for key in keys]
     other = [row for row in rows if len({str(value) for value in row[1:]}) > 1]
     columns = ("key", *runs)
-    parts = (
-        [table("Where they differ", columns, other)]
-        if other
-        else ["<p>All are alike.</p>"] * (len(runs) > 1)
-    )
-    set_here = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
-    parts.append(table("Keys that are not at their default", columns, set_here))
+    compared = "<p>All are alike.</p>" * (len(runs) > 1)
+    if other:
+        compared = table("Where they differ", columns, other)
+    changed = [row for row in rows if any(row[0] in run["changed"] for run in runs.values())]
     return (
-        "".join(parts)
+        compared
+        + table("Keys that are not at their default", columns, changed)
         + f"<details><summary>All keys</summary>{table('All keys', columns, rows)}</details>"
     )

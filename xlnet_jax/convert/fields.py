@@ -1,13 +1,12 @@
-"""Where each key of our configuration goes in a folder of Hugging Face `transformers`, and where it
-comes from again.
+"""The keys of our configuration in a folder of Hugging Face `transformers`, in both directions.
 
-    config.json      what that library has a name for
-    xlnet_jax.json   what it has no name for: the lengths and the memory of the run, its objective,
-                     its computation type
-    nowhere          on which machine and text the model was trained
+    config.json      keys that the library has a name for, which is in `members`
+    xlnet_jax.json   other keys of the model: lengths and memory of the run, objective, computation
+                     type
+    not stored       machine and text of the training
 
-`members` has the names there. A folder of another program has no `xlnet_jax.json`; where the two
-disagree, config.json is right.
+A folder of another program has no `xlnet_jax.json`. Where the two files disagree, config.json
+counts.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from xlnet_jax import config as configs
@@ -30,10 +28,10 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
 OWN = "xlnet_jax.json"
-"""A file of ours beside config.json: values by dotted key."""
+"""Name of our file beside config.json, with values by dotted key."""
 
 MODULES = "modules.json"
-"""The file that makes a folder one of sentence-transformers."""
+"""Name of the file that only folders of sentence-transformers have."""
 
 _TYPES = {
     "architectures": list,
@@ -54,10 +52,10 @@ _TYPES = {
     "reorder_and_upcast_attn": bool,
     "use_cache": bool,
 }
-"""Of the keys of config.json that are read, beside those that a `Peer` has a value for."""
+"""Types of the keys of config.json that are read and have no value in `Peer`."""
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
-"""That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
+"""That library's names of our activations. Its "gelu" differs from ours by 1e-2 in the logits."""
 
 _IN_CONFIG_JSON = {
     "finetune.task",
@@ -67,16 +65,15 @@ _IN_CONFIG_JSON = {
     "finetune.beam",
 }
 _OF_RUN = {"data.weights", "compat.cores", "finetune.metric"}
-"""Of no use to others, as are all keys that a resume may change but for `_OF_USE`."""
+"""Keys that no other program uses; the keys that a resume may change are left out too."""
 _OF_USE = {"finetune.max_answer", "finetune.columns"}
+"""Keys that a resume may change, and that are written all the same."""
 
 
-def check(model: ModelConfig) -> None:
-    """Raises BadInput if that library computes this model in another way, or has no parameters for
-    it.
-    """
+def check_model(model: ModelConfig) -> None:
+    """Raises BadInput if that library computes this model differently, or lacks its parameters."""
     row = peer(model)
-    # A projection of the same width is none.
+    # With equal widths there is no projection.
     values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
     if other := [name for name, value in row.only.items() if values[name] != value]:
         found, wanted = (
@@ -87,35 +84,32 @@ def check(model: ModelConfig) -> None:
         )
 
 
-def own(config: Config) -> Json:
-    """The content of `xlnet_jax.json`: values by dotted key."""
+def own_keys(config: Config) -> Json:
+    """Returns the content of `xlnet_jax.json`: values by dotted key."""
     row = peer(config.model)
-    left_out = (
-        {f"model.{name}" for name in ("head_dim", *row.named, *row.only)}
-        | _IN_CONFIG_JSON
-        | _OF_RUN
-    )
-    left_out |= {
+    named = {f"model.{name}" for name in ("head_dim", *row.named, *row.only)}
+    free = {
         name for name, field in configs.fields().items() if field.metadata["resume"] == configs.FREE
     }
+    left_out = (named | _IN_CONFIG_JSON | _OF_RUN | free) - _OF_USE
     sections = ("model.", "data.", "compat.", "finetune.")
     return {
         name: value
         for name, value in configs.flat(config).items()
-        if name.startswith(sections) and name not in left_out - _OF_USE
+        if name.startswith(sections) and name not in left_out
     }
 
 
 def read_own(folder: str, architecture: str) -> Json:
-    """The values of a folder's `xlnet_jax.json` by dotted key; {} if it has none. `architecture`:
-    that of its model.
+    """Reads a folder's `xlnet_jax.json`, values by dotted key; {} without the file. `architecture`
+    belongs to the model in the folder.
 
-    Raises BadInput for a key that no export writes: the folder may be anyone's, and a key such as
-    `log.compilation_cache` would have programs in it run.
+    Raises BadInput for a key that no export writes: a folder may come from anybody, and a key such
+    as `log.compilation_cache` would run programs of the folder.
     """
     path = os.path.join(folder, OWN)
     found = files.read_json_if_listed(path)
-    known = own(Config().changed(model={"architecture": architecture}))
+    known = own_keys(Config().changed(model={"architecture": architecture}))
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(
             f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}"
@@ -123,23 +117,17 @@ def read_own(folder: str, architecture: str) -> Json:
     return found
 
 
-def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) -> Json:
-    """The content of config.json, with the keys `kept` of the folder that the run started from."""
+def config_json(config: Config, special: SpecialIds, kept: Json) -> Json:
+    """Returns the content of config.json, with the keys `kept` of the folder that the run started
+    from.
+    """
     model, task, row = config.model, config.finetune, peer(config.model)
-    export = EXPORTS.get(task.task)
-    labels = export.labels(task) if export else ()
-    values = (
-        vars(model)
-        | row.always
-        | {
-            "activation": ACTIVATIONS[model.activation],
-            "d_embed": model.d_embed or model.d_model,
-            "max_positions": model.max_positions + model.member.first_position,
-        }
-    )
-    ids = {theirs: getattr(special, ours) for theirs, ours in row.ids.items()}
-    if export and "pad_token_id" not in row.required:  # GPT-2's text ends before the first of these
-        ids["pad_token_id"] = special.pad
+    values = vars(model) | row.always
+    values |= {
+        "activation": ACTIVATIONS[model.activation],
+        "d_embed": model.d_embed or model.d_model,
+        "max_positions": model.max_positions + model.member.first_position,
+    }
     written = {
         "architectures": [class_of(config)],
         "model_type": model.architecture,
@@ -149,24 +137,23 @@ def config_json(config: Config, special: SpecialIds, kept: Mapping[str, Any]) ->
         **{theirs: kept.get(theirs, value) for theirs, value in row.kept.items()},
         **row.summary,
         **{theirs: getattr(task, ours) for theirs, ours in row.of_task.items()},
-        **ids,
-        **({"problem_type": export.problem_type} if export and export.problem_type else {}),
-        **(
-            {
-                "id2label": {str(i): name for i, name in enumerate(labels)},
-                "label2id": {name: i for i, name in enumerate(labels)},
-            }
-            if labels
-            else {}
-        ),
+        **{theirs: getattr(special, ours) for theirs, ours in row.ids.items()},
     }
+    if export := EXPORTS.get(task.task):
+        if "pad_token_id" not in row.required:  # GPT-2 reads the text before the first padding
+            written["pad_token_id"] = special.pad
+        if export.problem_type:
+            written["problem_type"] = export.problem_type
+        if labels := export.labels(task):
+            written["id2label"] = {str(i): name for i, name in enumerate(labels)}
+            written["label2id"] = {name: i for i, name in enumerate(labels)}
     return {theirs: written[twin.of] for theirs, twin in row.twins.items()} | written
 
 
 def read_config_json(folder: str) -> Json:
-    """The content of config.json, keys of several names under one.
+    """Reads config.json; a key with several names gets its first name.
 
-    Raises BadInput for a model of no member here, and for a value of a wrong type.
+    Raises BadInput for an unknown type of model, and for a value of a wrong type.
     """
     path = os.path.join(folder, "config.json")
     found = files.read_json_object(path)
@@ -176,19 +163,16 @@ def read_config_json(folder: str) -> Json:
             f"{path}: model_type is {found.get('model_type')!r}; "
             f"only {', '.join(PEERS)} can be imported"
         )
-    found = {
-        ({"torch_dtype": "dtype"} | row.aliases).get(name, name): value
-        for name, value in found.items()
-    }
+    aliases = {"torch_dtype": "dtype"} | row.aliases
+    found = {aliases.get(name, name): value for name, value in found.items()}
     types = {theirs: type(getattr(ModelConfig(), ours)) for ours, (theirs, _) in row.named.items()}
-    files.check_types(
-        found, _TYPES | types | {name: type(value) for name, value in row.required.items()}, path
-    )
+    types |= {name: type(value) for name, value in row.required.items()}
+    files.check_types(found, _TYPES | types, path)
     return found
 
 
-def check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
-    """Raises BadInput for a key that has another value than the only one that is known here."""
+def check_only(found: Json, wanted: Json, path: str) -> None:
+    """Raises BadInput for a key with another value than `wanted`, the only one that is imported."""
     for key, value in wanted.items():
         if (given := found.get(key, value)) != value:
             raise BadInput(
@@ -196,10 +180,10 @@ def check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -
             )
 
 
-def read_model(folder: str, found: Mapping[str, Any]) -> Json:
-    """The keys of `model` that the content of config.json sets.
+def read_model(folder: str, found: Json) -> Json:
+    """Returns the keys of `model` from the content of config.json, `found`.
 
-    Raises BadInput if the folder holds a model that this package cannot express.
+    Raises BadInput for a model that this package cannot express.
     """
     path, row = os.path.join(folder, "config.json"), PEERS[found["model_type"]]
     check_only(
@@ -232,8 +216,8 @@ def read_model(folder: str, found: Mapping[str, Any]) -> Json:
     return {f"model.{name}": value for name, value in values.items()}
 
 
-def _check_twins(found: Mapping[str, Any], row: Peer, path: str) -> None:
-    """Raises BadInput for two keys of config.json that are one here, and have two values."""
+def _check_twins(found: Json, row: Peer, path: str) -> None:
+    """Raises BadInput if two keys of config.json, for which there is one key here, differ."""
     defaults = dict(row.named.values())
     for theirs, twin in row.twins.items():
         one = found.get(theirs, twin.default)
@@ -241,19 +225,19 @@ def _check_twins(found: Mapping[str, Any], row: Peer, path: str) -> None:
         read = not twin.classes or _class_in(found) in [row.prefix + name for name in twin.classes]
         if read and one is not None and one != two:
             raise BadInput(
-                f"{path}: {theirs}={one} and {twin.of}={two}; only equal ones can be imported: "
-                "write the value for further training into both"
+                f"{path}: {theirs}={one} and {twin.of}={two}; only equal values can be "
+                "imported; write the value for further training into both keys"
             )
 
 
-def _class_in(found: Mapping[str, Any]) -> str:
-    """The name of the model's class; "" if config.json has none."""
+def _class_in(found: Json) -> str:
+    """Returns the name of the model's class; "" if config.json has none."""
     return str((found.get("architectures") or [""])[0])
 
 
-def read_data(model: Mapping[str, Any]) -> Json:
-    """What config.json does not say, for the keys of `read_model`: the usual objective, the longest
-    examples.
+def read_data(model: Json) -> Json:
+    """Returns the keys of `data` that config.json lacks: the usual objective of the member, and the
+    longest examples. `model` has the keys of `read_model`.
     """
     member = MEMBERS[model["model.architecture"]]
     if not member.positions_at_input:
@@ -264,23 +248,18 @@ def read_data(model: Mapping[str, Any]) -> Json:
     }
 
 
-def read_task(folder: str, found: Mapping[str, Any]) -> Json:
-    """The keys of `finetune`, and the length, of a folder with a fine-tuned model; of another its
-    losses.
+def read_task(folder: str, found: Json) -> Json:
+    """Returns the keys of `finetune`, and the length, for a folder with a fine-tuned model; for
+    another folder its losses.
 
-    Raises BadInput if its head computes in another way than ours.
+    Raises BadInput if its head differs from ours.
     """
-    path, name, listed = (
-        os.path.join(folder, "config.json"),
-        _class_in(found),
-        files.listing(folder),
-    )
-    row = PEERS[found["model_type"]]
+    path, name = os.path.join(folder, "config.json"), _class_in(found)
+    listed, row = files.listing(folder), PEERS[found["model_type"]]
     if MODULES in listed and name in ("", *(row.prefix + rest for rest in row.pretraining)):
         name = f"{row.prefix}Model"  # as sentence-transformers reads it
     tasks = [task for task, export in EXPORTS.items() if row.prefix + export.name == name]
-    # A bare model lacks what predicts pieces; if there are no parameters for that, it lacks
-    # nothing.
+    # A bare model lacks the head that predicts pieces, unless that head has no parameters.
     complete = not any(entry.ours.startswith("lm_head/") for entry in row.table)
     if not tasks or (tasks == ["embeddings"] and complete and MODULES not in listed):
         paired = name in [row.prefix + rest for rest in row.pretraining[1:]]
@@ -296,35 +275,28 @@ def read_task(folder: str, found: Mapping[str, Any]) -> Json:
             f"{path}: id2label={str(labels)[:60]!r} does not name the label of each "
             "number, or has a name twice"
         )
-    task = (
-        tasks[0]
-        if len(tasks) == 1
-        else _of_problem(found.get("problem_type"), len(names_of), tasks, path)
-    )
-    theirs, default = row.named.get("max_positions", ("", math.inf))
-    longest = (found.get(theirs) or default) - MEMBERS[found["model_type"]].first_position
-    length = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json")).get(
-        "model_max_length"
-    )
-    return {
+    task = tasks[0]
+    if len(tasks) > 1:
+        task = _task_of_problem(found.get("problem_type"), len(names_of), tasks, path)
+    labelled = EXPORTS[task].labels is FinetuneConfig.label_list
+    keys = {
         "data.sentence_loss": False,
         "finetune.task": task,
-        "finetune.labels": configs.join_names(names_of)
-        if EXPORTS[task].labels is FinetuneConfig.label_list
-        else "",
+        "finetune.labels": configs.join_names(names_of) if labelled else "",
         "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
-        # int(1e30) is how transformers writes that there is no limit.
-        **(
-            {"data.segment_len": min(length, longest)}
-            if isinstance(length, int) and length < int(1e30)
-            else {}
-        ),
     }
+    settings = files.read_json_if_listed(os.path.join(folder, "tokenizer_config.json"))
+    length = settings.get("model_max_length")
+    if isinstance(length, int) and length < int(1e30):  # transformers writes no limit as int(1e30)
+        theirs, default = row.named.get("max_positions", ("", math.inf))
+        longest = (found.get(theirs) or default) - MEMBERS[found["model_type"]].first_position
+        keys["data.segment_len"] = min(length, longest)
+    return keys
 
 
-def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
-    """The one of several `tasks` of a class. Raises BadInput for another problem or number of
-    outputs.
+def _task_of_problem(given: str | None, outputs: int, tasks: list[str], path: str) -> str:
+    """Chooses among the `tasks` of a class. Raises BadInput if the problem, or the number of
+    outputs, fits none.
     """
     problem = given or ("regression" if outputs == 1 else "single_label_classification")
     by_problem = {EXPORTS[task].problem_type: task for task in tasks}
@@ -332,14 +304,16 @@ def _of_problem(given: str | None, outputs: int, tasks: list[str], path: str) ->
         outputs == 1
     )
     if problem not in by_problem or other_number:
-        what = f"problem_type={problem} with {quantity(outputs, 'label')} in id2label"
-        raise BadInput(f"{path}: {what} cannot be imported")
+        raise BadInput(
+            f"{path}: problem_type={problem} with {quantity(outputs, 'label')} in id2label cannot "
+            "be imported"
+        )
     return by_problem[problem]
 
 
-def read_lengths(found: Mapping[str, Any]) -> Json:
-    """The lengths of segments that the content of config.json has, by dotted key."""
-    # That library reads a `reuse_len` of 0 as null.
+def read_lengths(found: Json) -> Json:
+    """Returns the lengths in config.json, `found`, by dotted key."""
+    # The library reads a `reuse_len` of 0 as null.
     lengths = {
         "model.memory_len": found.get("mem_len"),
         "data.reuse_len": found.get("reuse_len") or None,
@@ -347,11 +321,9 @@ def read_lengths(found: Mapping[str, Any]) -> Json:
     return {name: value for name, value in lengths.items() if value is not None}
 
 
-def read_kept(
-    found: Mapping[str, Any], config: Config, special: SpecialIds
-) -> tuple[Json, list[str]]:
-    """The keys of `Peer.kept` as config.json has them, and KEY=VALUE of those that have no place
-    here.
+def read_kept(found: Json, config: Config, special: SpecialIds) -> tuple[Json, list[str]]:
+    """Returns the keys of `Peer.kept` with their values in config.json, and KEY=VALUE of the keys
+    that an export would lose.
     """
     row = peer(config.model)
     kept = {key: found[key] for key in row.kept if key in found}

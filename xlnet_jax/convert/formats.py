@@ -1,5 +1,5 @@
-"""What the formats of other programs share: a model as it is stored there, its configuration, one
-of ours to write.
+"""Parts that all formats of other programs share: a stored model, its configuration, a model to
+write.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import numpy as np
@@ -19,6 +19,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 from xlnet_jax.train.recipe import Recipe
 
 ASSUMED = {
@@ -28,17 +29,15 @@ ASSUMED = {
     "model.memory_len",
     "model.compute_dtype",
 }
-"""Keys that change what a model makes of a text, and that only an export of ours names all."""
+"""Keys that change the output of a model; only exports of this package name all of them."""
 MOST_SPARE = 1024
-"""Rows without a piece that a model may have: tables are padded to a multiple of a few hundred at
-most.
-"""
+"""Most rows of a table that may have no piece. Tables are padded to multiples of a few hundred."""
 
 log = logging.getLogger("xlnet_jax")
 
 
 class Source(NamedTuple):
-    """A model as it is stored elsewhere."""
+    """A model of another program."""
 
     path: str
     format: str
@@ -46,17 +45,17 @@ class Source(NamedTuple):
     tokenizer: Tokenizer
     arrays: Arrays
     convert: Callable[[Params, Arrays], Params]
-    """Our tree of the arrays, given the abstract one."""
+    """Function of our abstract tree and the arrays that returns our tree."""
     assumed: Sequence[str] = ()
-    """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
-    kept: Mapping[str, Any] = {}
-    """`Peer.kept` of a Hugging Face folder, also of the one that an Orbax folder came from."""
+    """KEY=VALUE for each key of `ASSUMED` that neither the source nor the caller sets."""
+    kept: Json = {}
+    """`Peer.kept` of the Hugging Face folder, which an Orbax folder passes on."""
     lost: Sequence[str] = ()
-    """KEY=VALUE of its configuration that have no place here."""
+    """KEY=VALUE in its configuration for which there is no key here."""
 
     def params(self, recipe: Recipe) -> Params:
-        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form,
-        or not finite.
+        """Returns our tree of numpy arrays. Raises BadInput if an array is missing, left over, of
+        another shape or dtype, or not finite.
         """
         params = self.convert(nn.meta.unbox(recipe.abstract_params), self.arrays)
         if bad := [name for name, leaf in by_path(params).items() if not np.isfinite(leaf).all()]:
@@ -74,32 +73,33 @@ class Source(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A model of ours that is to be written."""
+    """A model of this package, to be written."""
 
     config: Config
     tokenizer: Tokenizer
-    params: Mapping[str, Any]
-    """The unboxed tree of the model with its head, numpy arrays."""
+    params: Params
+    """Unboxed tree of the model with its head, of numpy arrays."""
     step: int = 0
-    """Of its checkpoint."""
-    identity: Mapping[str, Any] = {}
-    """`config.json` of its work directory."""
-    kept: Mapping[str, Any] = {}
+    """Step of the checkpoint; 0 for imported parameters."""
+    identity: Json = {}
+    """Content of `config.json` in the work directory."""
+    kept: Json = {}
     """`Source.kept` of the model that the run started from."""
     losses: Mapping[str, float] = {}
-    """Of its step, by the words that describe them."""
+    """Losses at that step by their descriptions."""
     scores: Mapping[str, float] = {}
-    """Of the dev set of a task by their names, the one that ranks first."""
+    """Scores on the dev set of a task by name, first the score that ranks checkpoints."""
     tokens: int | None = None
-    """Fresh ones that it has read; None where nobody knows."""
+    """Number of fresh tokens that the run has read; None = unknown."""
 
 
-def configured(
-    source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = {}
+def make_config(
+    source: str, known: Json, overrides: Sequence[str], guessed: Json
 ) -> tuple[Config, list[str]]:
-    """The configuration of a source from what it says, `known`, and of `ASSUMED` what nothing says.
+    """Returns the configuration of a source, and KEY=VALUE for the keys of `ASSUMED` that neither
+    `known` nor the overrides set.
 
-    The values `guessed` are in place of our defaults.
+    `known` has the keys that the source sets; `guessed` replaces our defaults.
     """
     try:
         config = configs.from_dict(configs.nested({**guessed, **known}), overrides)
@@ -111,11 +111,12 @@ def configured(
     ]
 
 
-def fitted(config: Config, tokenizer: Tokenizer) -> Config:
-    """The configuration of a model that is read, whose last rows may have no piece.
+def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
+    """Returns the configuration of an imported model with the number of last rows that have no
+    piece.
 
-    Raises BadInput if there are fewer rows than pieces, or so many more that the tokenizer is that
-    of another model.
+    Raises BadInput for fewer rows than pieces, or for more than `MOST_SPARE` rows without a piece,
+    because the tokenizer is then of another model.
     """
     spare = config.model.vocab_size - tokenizer.vocab_size
     if 0 <= spare <= MOST_SPARE:
@@ -125,8 +126,8 @@ def fitted(config: Config, tokenizer: Tokenizer) -> Config:
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
-    """Raises BadInput if a tokenizer has not as many pieces as the model, or lacks one that it
-    needs.
+    """Raises BadInput if a tokenizer has another number of pieces than the model, or lacks a
+    special piece that the model needs.
     """
     if tokenizer.vocab_size != config.model.pieces:
         raise BadInput(
@@ -138,7 +139,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
 
 
 def check_output(output: str) -> None:
-    """Raises BadInput unless a folder can be written there: it does not exist, or is empty."""
+    """Raises BadInput unless the folder is new or empty."""
     if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
         raise BadInput(f"export folder {output}: is not a folder; choose another name")
     if files.listing(files.resolve(output)):

@@ -1,9 +1,9 @@
-"""Folders of Hugging Face `transformers`: weights, configuration, tokenizer and model card, written
-and read.
+"""Writes and reads folders of Hugging Face `transformers`: weights, configuration, tokenizer and
+model card.
 
 The library itself is not needed. Its XLNet is the original graph with three differences that matter
-here: dense kernels are transposed, biases are always per layer, and its "gelu" is the erf form,
-where the original has tanh. The fine-tuning heads of that library load from the same folder.
+here: dense kernels are transposed, every layer has its own biases, and "gelu" is the erf form in
+place of the tanh form. The fine-tuning heads of that library load from the same folder.
 
     names             our parameters there
     fields            our configuration there
@@ -43,19 +43,17 @@ from xlnet_jax.members.peer import Peer
 from xlnet_jax.storage import files
 
 SHARD_BYTES = 5 * 10**9
-"""Size from which weights are split into several files, as that library does."""
+"""Size above which weights are split into several files, as by that library."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
-"""BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
+"""Names of dtypes for messages; only float32 is accepted."""
 
 
 def check(config: Config) -> None:
-    """Raises BadInput for a model that the library computes in another way, before a checkpoint is
-    read.
-    """
+    """Raises BadInput for a model that the library computes differently. Reads no checkpoint."""
     model, task, row = config.model, config.finetune.task, peers.peer(config.model)
-    fields.check(model)
+    fields.check_model(model)
     if model.heads * model.head_dim != model.d_model:
         raise BadInput(
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not "
@@ -77,9 +75,9 @@ def check(config: Config) -> None:
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
-    Beside the parameters, memory is needed for the kernels of one file, which are transposed there.
-    Raises BadInput: the library cannot express the model or the tokenizer, they do not fit each
-    other, or the folder cannot be written or is not empty.
+    Needs memory for the transposed kernels of one file beside the parameters. Raises BadInput: the
+    library cannot express the model or the tokenizer, they do not fit each other, or the folder
+    cannot be written or is not empty.
     """
     config, tokenizer = trained.config, trained.tokenizer
     check(config)
@@ -96,14 +94,13 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
             for name in ("bos_token_id", "eos_token_id", "pad_token_id")
             if name in settings
         },
-        fields.OWN: fields.own(config),
+        fields.OWN: fields.own_keys(config),
     }
     if config.finetune.task == "embeddings":
         documents |= sentence_transformers.documents(config)
     contents = {name: files.to_json(document, 2) for name, document in documents.items()}
-    contents |= tokenizer_files.contents(tokenizer, config) | {
-        "README.md": model_card(trained).encode()
-    }
+    contents |= tokenizer_files.contents(tokenizer, config)
+    contents["README.md"] = model_card(trained).encode()
     tensors = names.to_foreign(peers.table(config), trained.params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
@@ -114,27 +111,25 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
 
 
 def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> None:
-    """Writes files of at most `shard_bytes`, or of one array, beside a config.json that is
-    there.
+    """Writes the arrays into files of at most `shard_bytes`, or of a single array, with the file
+    mode of the config.json beside them.
     """
-    shards: list[list[str]] = [[]]
-    room = shard_bytes
+    shards: list[dict[str, np.ndarray]] = [{}]
     for name, tensor in tensors.items():
-        if tensor.nbytes > room and shards[-1]:
-            shards.append([])
-            room = shard_bytes
-        shards[-1].append(name)
-        room -= tensor.nbytes
+        size = sum(other.nbytes for other in shards[-1].values())
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor
     weight_map = {}
     for number, shard in enumerate(shards, 1):
         file_name = (
             f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else _WEIGHTS
         )
-        # The package writes from the address of each array, into a file that only its owner may
-        # read.
-        arrays = {name: np.ascontiguousarray(tensors[name], np.dtype("<f4")) for name in shard}
-        save_file(arrays, os.path.join(folder, file_name), {"format": "pt"})
-        shutil.copymode(os.path.join(folder, "config.json"), os.path.join(folder, file_name))
+        path = os.path.join(folder, file_name)
+        # The package reads contiguous memory, and writes a file that only its owner may read.
+        arrays = {name: np.ascontiguousarray(each, "<f4") for name, each in shard.items()}
+        save_file(arrays, path, {"format": "pt"})
+        shutil.copymode(os.path.join(folder, "config.json"), path)
         weight_map |= dict.fromkeys(shard, file_name)
     if len(shards) > 1:
         size = sum(tensor.nbytes for tensor in tensors.values())
@@ -142,14 +137,9 @@ def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: 
         files.write(os.path.join(folder, _INDEX), files.to_json(index))
 
 
-@contextlib.contextmanager
-def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
-    """The arrays of a folder, which may be in a bucket, under the names of `row`, as `write` has
-    them.
-
-    A bare model lacks what stands before the names, old files have `gamma` and `beta`, and other
-    writers store buffers, and tied arrays twice. Raises BadInput if a second one is no copy, or for
-    a file that is missing or damaged.
+def _weight_files(folder: str) -> list[str]:
+    """Returns the names of the files of weights. Raises BadInput for a missing file or a damaged
+    index.
     """
     listed, shards = files.listing(folder), [_WEIGHTS]
     if _INDEX in listed:
@@ -161,13 +151,20 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
         shards = sorted(set(index.values()))
     if missing := [name for name in shards if name not in listed]:
         raise BadInput(f"{folder} has no {', '.join(missing)}; save the model in safetensors")
-    places: dict[str, tuple[str, str]] = {}
-    forms: dict[str, jax.ShapeDtypeStruct] = {}
-    prefix, _, embedding = row.table[0].theirs.partition(".")
-    whole = {entry.theirs for entry in row.table} | row.copies.keys()
+    return shards
+
+
+@contextlib.contextmanager
+def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
+    """Opens the arrays of a folder, also in a bucket, under the names of `row`, which `write` uses.
+
+    A bare model lacks the first part of the names, old files have `gamma` and `beta`, and some
+    writers store buffers, or a tied array twice. Raises BadInput if the second array differs from
+    the first, or for a file that is missing or damaged.
+    """
+    stored: dict[str, tuple[str, Any]] = {}
     with contextlib.ExitStack() as stack:
-        stored: dict[str, tuple[str, Any]] = {}
-        for shard in shards:
+        for shard in _weight_files(folder):
             path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
             try:
                 with safe_open(path, "numpy") as file:
@@ -179,10 +176,14 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
                 raise BadInput(
                     f"{folder}/{shard}: not a safetensors file ({error}); copy it again"
                 ) from error
+        prefix, _, embedding = row.table[0].theirs.partition(".")
+        whole = {entry.theirs for entry in row.table} | row.copies.keys()
+        places: dict[str, tuple[str, str]] = {}
+        forms: dict[str, jax.ShapeDtypeStruct] = {}
         for name, (path, array) in stored.items():
             if name.endswith(_BUFFERS):
                 continue
-            # Parts of a LayerNorm in files of before 2020.
+            # Names of LayerNorm in files of before 2020.
             known = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
                 "LayerNorm.beta", "LayerNorm.bias"
             )
@@ -193,30 +194,28 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
                 array.get_shape(), np.dtype(_DTYPES.get(array.get_dtype(), "uint8"))
             )
 
-        def array_of(name: str) -> np.ndarray:
+        def read_array(name: str) -> np.ndarray:
             path, stored_as = places[name]
-            # Opened each time: an open file keeps what was read in memory.
+            # Opened for each array: an open file keeps in memory all that was read.
             with safe_open(path, "numpy") as file:
                 return file.get_tensor(stored_as)
 
         for copy, original in row.copies.items():
-            if (
-                copy in forms
-                and original in forms
-                and not np.array_equal(array_of(copy), array_of(original))
+            if {copy, original} <= forms.keys() and not np.array_equal(
+                read_array(copy), read_array(original)
             ):
                 raise BadInput(
-                    f"{folder}: {copy} is not {original}; only tied ones can be imported"
+                    f"{folder}: {copy} differs from {original}; only tied arrays can be imported"
                 )
             if form := forms.pop(copy, None):
                 forms.setdefault(original, form)
                 places.setdefault(original, places[copy])
-        yield names.Arrays(folder, forms, array_of)
+        yield names.Arrays(folder, forms, read_array)
 
 
 def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
-    """The tokenizer that is `named`, or of a folder, with the rules of the folder. Raises BadInput
-    without any.
+    """Opens the tokenizer file `named`, or else the tokenizer of the folder, with the text rules of
+    the folder. Raises BadInput if there is none.
     """
     listed, steps, made = files.listing(folder), None, ""
     with tempfile.TemporaryDirectory() as place:
@@ -246,26 +245,26 @@ def open_tokenizer(folder: str, named: str | None = None) -> Tokenizer:
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether a folder is one; a work directory has a config.json as well."""
+    """Whether a folder is of transformers. A work directory also has a config.json."""
     return "config.json" in listed and "checkpoints/" not in listed
 
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[formats.Source]:
-    """Where the files disagree, config.json is right; but whether there is a head for pairs, its
-    arrays say.
+    """Where the files disagree, config.json counts; but the arrays tell whether there is a head for
+    pairs of sentences.
     """
     found = fields.read_config_json(path)
     model, of_run = fields.read_model(path, found), fields.read_own(path, found["model_type"])
     known = fields.read_lengths(found) | of_run | model | fields.read_task(path, found)
     listed, asked = files.listing(path), []
     if fields.MODULES in listed and known.get("finetune.task") == "embeddings":
-        of_modules, asked = sentence_transformers.read(path, listed, model)
+        of_modules, asked = sentence_transformers.read_modules(path, listed, model)
         known |= of_modules
-    config, assumed = formats.configured(path, known, overrides, fields.read_data(model))
+    config, assumed = formats.make_config(path, known, overrides, fields.read_data(model))
     row = peers.peer(config.model)
     own = open_tokenizer(path, tokenizer)
-    config = formats.fitted(config, own)
+    config = formats.fit_vocabulary(config, own)
     tokenizer_files.check_frame(path, own, config)
     name = config.model.architecture
     if not config.model.member.xlnet_ids and (why := vocabulary.unexportable(own, name)):
@@ -276,15 +275,10 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         if config.pretrains and of_pairs & arrays.forms.keys():
             config = config.changed(data={"sentence_loss": True})
         table = peers.table(config)
-        # Many a folder has the pooler that its class does not read.
-        spare = {name for name in arrays.forms if ".pooler." in name} - {
-            entry.theirs for entry in table
-        }
-        used = arrays._replace(
-            forms={name: form for name, form in arrays.forms.items() if name not in spare}
-        )
-        convert, lost = (
-            functools.partial(names.from_foreign, table),
-            [*lost, *asked, *sorted(spare)],
-        )
-        yield formats.Source(path, "huggingface", config, own, used, convert, assumed, kept, lost)
+        known_here = {entry.theirs for entry in table}
+        # Many folders have a pooler that the class of their model does not read.
+        spare = [name for name in arrays.forms if ".pooler." in name and name not in known_here]
+        for name in spare:
+            del arrays.forms[name]
+        convert, lost = functools.partial(names.from_foreign, table), lost + asked + sorted(spare)
+        yield formats.Source(path, "huggingface", config, own, arrays, convert, assumed, kept, lost)

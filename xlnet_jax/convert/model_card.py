@@ -1,5 +1,5 @@
-"""The model card of an exported folder: README.md with the configuration, the data, the losses and
-how to use it.
+"""The model card of an exported folder: README.md with configuration, data, losses and programs
+that use the model.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ first, last = divmod(int(scores.argmax()), len(end))
 print(context[places[first][0] : places[last][1]], float(scores.max()))
 ```
 
-That there is no answer has the score `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer
-contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
+The score of having no answer is `out.start_logits[0, 0] + out.end_logits[0, 0]`. Longer contexts
+are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """  # noqa: E501
 _ANSWER_OF_XLNET = """\
@@ -119,9 +119,9 @@ first, last = int(starts[place % len(starts)]), int(ends.flatten()[place])
 print(context[places[first][0] : places[last][1]])
 ```
 
-The context is the first text. What speaks against any answer is `out.cls_logits`, with
-`p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` is another head, which is not
-here. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
+The context is the first text. The logit of having no answer is `out.cls_logits`, with
+`p_mask[0, -1] = 0` as in training. `AutoModelForQuestionAnswering` has another head, which this
+folder lacks. Longer contexts are read in windows: `stride` and `return_overflowing_tokens=True`.
 
 """  # noqa: E501
 
@@ -141,10 +141,10 @@ _CARDS = {
     "token_classification": ("token-classification", _LOAD + _WORDS),
     "embeddings": ("sentence-similarity", _EMBED),
 }
-"""By `finetune.task`: its pipeline and a program."""
+"""Pipeline and program of each `finetune.task`."""
 
 _MASKS = """
-## What stands at `$mask`
+## Predictions at `$mask`
 
 ```python
 """
@@ -175,7 +175,7 @@ print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
 `pipeline("fill-mask")` gives the same: $why
 """
 _GENERATE = """
-## How a text goes on
+## Continue a text
 
 ```python
 from transformers import AutoTokenizer, $architecture
@@ -189,26 +189,55 @@ print(tokenizer.decode(model.generate(**given, max_new_tokens=20)[0]))
 
 
 def model_card(trained: Trained) -> str:
-    """The card as Markdown."""
+    """Returns the card as Markdown."""
+    config = trained.config
+    model, task, member = config.model, config.finetune.task, config.model.member
+    special, pieces, row = trained.tokenizer.special, trained.tokenizer.pieces, peer(model)
+    tuned, sees_masks = task != "none", member.cls != "none"
+    of_query = config.objective.stream == "query"
+    fills = member.cls == "first" or (sees_masks and not of_query)
+    pipeline, program = _CARDS.get(task, ("fill-mask" if fills else "text-generation", _USE))
+    if task == "question_answering" and not member.positions_at_input:
+        program = _LOAD + _ANSWER_OF_XLNET
+    use = _HOW + program + row.card
+    if sees_masks and not tuned:
+        use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if of_query else _OF_CONTENT_STREAM)
+    if not (fills or tuned):
+        use += _GENERATE
+    words = {
+        "version": xlnet_jax.__version__,
+        "step": f"{trained.step:,}",
+        "family": model.architecture,
+        "name": row.title,
+        "max_length": config.data.segment_len,
+        "longest": model.max_positions,
+        "library": "sentence-transformers" if program == _EMBED else "transformers",
+        "pipeline": pipeline,
+        "tag": "fine-tuning" if tuned else "pretraining",
+        "trained": "fine-tuned" if tuned else "pretrained",
+        "architecture": class_of(config),
+        "logits": "prediction_logits" if config.data.sentence_loss else "logits",
+        "cls": pieces[special.cls] if sees_masks else "",
+        "mask": "" if special.mask is None else pieces[special.mask],
+        "space": trained.tokenizer.space,
+        "prompt": row.prompt,
+        "why": row.why_filled,
+    }
+    header, use = (string.Template(part).substitute(words) for part in (_HEADER, use))
+    return header + _tables(trained) + use
+
+
+def _tables(trained: Trained) -> str:
+    """Returns the tables of the card, without the rows that have no value."""
     config, step = trained.config, trained.step
     model, data, train, task = config.model, config.data, config.train, config.finetune
-    member, row = model.member, peer(model)
-    special, pieces = trained.tokenizer.special, trained.tokenizer.pieces
-    sees_masks, tuned, of_query = (
-        member.cls != "none",
-        task.task != "none",
-        config.objective.stream == "query",
-    )
-    fills = member.cls == "first" or (sees_masks and not of_query)
-    pipeline, program = _CARDS.get(task.task, ("fill-mask" if fills else "text-generation", _USE))
-    if task.task == "question_answering" and not member.positions_at_input:
-        program = _LOAD + _ANSWER_OF_XLNET
+    tuned, at_input = task.task != "none", model.member.positions_at_input
     sections = {
         "Task": {
-            "task": task.task if tuned else "",
+            "task": tuned and task.task,
             # A vertical line would end the cell.
             "labels": ", ".join(task.label_list()).replace("|", "\\|"),
-            "pooling": task.pooling if task.task == "embeddings" else "",
+            "pooling": task.task == "embeddings" and task.pooling,
             **{
                 f"{score} of the dev set": f"{value:.4f}" for score, value in trained.scores.items()
             },
@@ -220,31 +249,17 @@ def model_card(trained: Trained) -> str:
             "feed-forward width": model.d_ff,
             "activation": model.activation,
             "vocabulary": model.vocab_size,
-            **(
-                {"positions": model.max_positions}
-                if member.positions_at_input
-                else {"memory in training": f"{model.memory_len} positions"}
-            ),
+            "positions": at_input and model.max_positions,
+            "memory in training": not at_input and f"{model.memory_len} positions",
         },
         "Training": {
-            **(
-                {"sequence": f"{task.segments * data.segment_len} tokens"}
-                if tuned
-                else {
-                    "objective": data.objective,
-                    "segment": f"{data.segment_len} tokens, {data.num_predict} predicted",
-                }
-            ),
-            # Parameters that were imported say nothing of these.
-            **(
-                {
-                    "batch": f"{train.batch_size} {'examples' if tuned else 'segments'}",
-                    "learning rate": config.optimizer.learning_rate,
-                    "steps": f"{step:,} of {train.steps:,}",
-                }
-                if step
-                else {}
-            ),
+            "sequence": tuned and f"{task.segments * data.segment_len} tokens",
+            "objective": not tuned and data.objective,
+            "segment": not tuned and f"{data.segment_len} tokens, {data.num_predict} predicted",
+            # The keys of training say nothing about imported parameters, whose step is 0.
+            "batch": step and f"{train.batch_size} {'examples' if tuned else 'segments'}",
+            "learning rate": step and config.optimizer.learning_rate,
+            "steps": step and f"{step:,} of {train.steps:,}",
             "fresh tokens": trained.tokens and f"{trained.tokens:,}",
         },
         "Data": {
@@ -261,30 +276,4 @@ def model_card(trained: Trained) -> str:
     for title, rows in sections.items():
         cells = [f"| {key} | {value} |\n" for key, value in rows.items() if value]
         tables += f"## {title}\n\n| | |\n|---|---|\n{''.join(cells)}\n" if cells else ""
-    words = {
-        "version": xlnet_jax.__version__,
-        "step": f"{step:,}",
-        "family": model.architecture,
-        "name": row.title,
-        "max_length": data.segment_len,
-        "longest": model.max_positions,
-        "library": "sentence-transformers" if program == _EMBED else "transformers",
-        "pipeline": pipeline,
-        "tag": "fine-tuning" if tuned else "pretraining",
-        "trained": "fine-tuned" if tuned else "pretrained",
-        "architecture": class_of(config),
-        "logits": "prediction_logits" if data.sentence_loss else "logits",
-        "cls": pieces[special.cls] if sees_masks else "",
-        "mask": "" if special.mask is None else pieces[special.mask],
-        "space": trained.tokenizer.space,
-        "prompt": row.prompt,
-        "why": row.why_filled,
-    }
-    use = _HOW + program + row.card
-    if not tuned:
-        if sees_masks:
-            use += _MASKS + _LOAD + _MASKED + (_OF_QUERY_STREAM if of_query else _OF_CONTENT_STREAM)
-        if not fills:
-            use += _GENERATE
-    header, use = (string.Template(part).substitute(words) for part in (_HEADER, use))
-    return header + tables.removesuffix("\n") + use
+    return tables.removesuffix("\n")

@@ -1,8 +1,7 @@
-"""Our tree of parameters under the names of other programs: one table for each, read in both
-directions.
+"""Our tree of parameters under the names of other programs; one table serves both directions.
 
-Our tree stacks the layers on a leading axis L; others may have an array of each layer, and dense
-kernels as [out, in]. The tables are those of `members`.
+Our tree stacks the layers on a leading axis L; others may have an array per layer, and dense
+kernels as [out, in]. The tables are in `members`.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.members.peer import Entry, Table
 
 Params = dict[str, Any]
-"""Parameters or arrays: a tree, or by path or foreign name."""
+"""Parameters or arrays: a tree, or a dictionary by path or by foreign name."""
 
 
 class Arrays(NamedTuple):
     """The arrays of a file or folder, which are read one by one."""
 
     where: str
-    """For messages."""
-    forms: Mapping[str, jax.ShapeDtypeStruct]
+    """The file or folder, for messages."""
+    forms: dict[str, jax.ShapeDtypeStruct]
     """Shape and dtype by name."""
     read: Callable[[str], np.ndarray]
 
     @classmethod
     def of(cls, where: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """Those of a dictionary."""
+        """Wraps the arrays of a dictionary."""
         forms = {
             name: jax.ShapeDtypeStruct(np.shape(array), array.dtype)
             for name, array in arrays.items()
@@ -40,22 +39,23 @@ class Arrays(NamedTuple):
         return cls(where, forms, arrays.__getitem__)
 
 
-def from_ours(params: Mapping[str, Any], arrays: Arrays) -> Params:
-    """`from_foreign` of a program that has our tree, such as Orbax."""
+def from_ours(params: Params, arrays: Arrays) -> Params:
+    """`from_foreign` for a program that stores our tree, such as Orbax."""
     return from_foreign(tuple(Entry(path, path) for path in by_path(params)), params, arrays)
 
 
-def to_foreign(table: Table, params: Mapping[str, Any]) -> Params:
-    """Our unboxed tree of a model with its head as the arrays of a table: of numpy arrays, views.
+def to_foreign(table: Table, params: Params) -> Params:
+    """Returns our unboxed tree, with its head, as the arrays of a table; numpy arrays give views.
 
-    Raises BadInput: all layers share one set of parameters, which no other program can hold; or the
-    table lacks one.
+    Raises BadInput if all layers share one set of parameters, which the other program cannot hold,
+    or if the table lacks a parameter.
     """
     flat = by_path(params)
     query = flat["layers/attention/query"]
     if query.ndim == 3 and any("{}" in entry.theirs for entry in table):
         raise BadInput(
-            "model.share_layers=True: the original's checkpoints have parameters of each layer"
+            "model.share_layers=True: the original's checkpoints have separate parameters for each "
+            "layer"
         )
     if unknown := flat.keys() - {path for entry in table for path in entry.paths}:
         raise BadInput(f"the other library has no name for {', '.join(sorted(unknown))}")
@@ -63,36 +63,36 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> Params:
     for entry in _present(table, flat):
         for name, index in entry.places(len(query)):
             leaves = [flat[path] if index is ... else flat[path][index] for path in entry.paths]
-            found[name] = _turned(leaves, entry.form)
+            found[name] = _joined_form(leaves, entry.form)
     return found
 
 
-def _turned(leaves: list[Any], form: str) -> Any:
-    """The arrays of an `Entry` as one, in its form: a view, if it is one array of numpy."""
+def _joined_form(leaves: list[Any], form: str) -> Any:
+    """Joins the arrays of an `Entry` in its form; a single numpy array gives a view."""
     matrix = len(leaves[0]), -1
     shapes = {"joined": matrix, "transposed": matrix, "flat": -1, "1,1,D": (1, 1, -1)}
     parts = [leaf.reshape(shapes.get(form, leaf.shape)) for leaf in leaves]
-    # Traced arrays are not numpy's.
+    # The module of the arrays: they may be traced.
     array = parts[0] if len(parts) == 1 else parts[0].__array_namespace__().concat(parts, axis=-1)
     array = array[..., ::-1] if form == "swapped" else array
     return array.T if form in ("swapped", "transposed") else array
 
 
-def _present(table: Table, flat: Mapping[str, Any]) -> list[Entry]:
-    """The entries of the parameters that a model has."""
+def _present(table: Table, flat: Params) -> list[Entry]:
+    """Returns the entries whose parameters the model has."""
     return [entry for entry in table if entry.paths[0] in flat]
 
 
-def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Params:
-    """The inverse of `to_foreign`: our tree of numpy arrays, filled array by array.
+def from_foreign(table: Table, params: Params, arrays: Arrays) -> Params:
+    """Inverts `to_foreign`: returns our tree of numpy arrays, filled array by array.
 
     `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract. Raises
     BadInput with all arrays that are missing, left over, or of another shape or dtype.
     """
-    check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
+    check_arrays(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
     flat = by_path(params)
-    # A head without parameters is an empty dictionary, which stays.
-    found: Params = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
+    # The empty dictionary of a head without parameters is kept.
+    found: Params = traverse_util.flatten_dict(params, keep_empty_nodes=True, sep="/")
     for entry in _present(table, flat):
         if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
@@ -112,13 +112,13 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> Par
     return traverse_util.unflatten_dict(found, sep="/")
 
 
-def by_path(params: Mapping[str, Any]) -> Params:
-    """The parameters by their path."""
-    return dict(traverse_util.flatten_dict(dict(params), sep="/"))
+def by_path(params: Params) -> Params:
+    """Returns the parameters by path."""
+    return traverse_util.flatten_dict(params, sep="/")
 
 
-def check(wanted: Mapping[str, jax.ShapeDtypeStruct], arrays: Arrays) -> None:
-    """Raises BadInput unless the arrays are exactly those wanted."""
+def check_arrays(wanted: Mapping[str, jax.ShapeDtypeStruct], arrays: Arrays) -> None:
+    """Raises BadInput unless the arrays have exactly the wanted names, shapes and dtypes."""
     there = arrays.forms
     both = sorted(wanted.keys() & there.keys())
     problems = {
@@ -135,10 +135,7 @@ def check(wanted: Mapping[str, jax.ShapeDtypeStruct], arrays: Arrays) -> None:
             if there[name].dtype != wanted[name].dtype
         ],
     }
-    if any(problems.values()):
-        listed = "; ".join(
-            f"{kind} ({len(names)}): {', '.join(names)}"
-            for kind, names in problems.items()
-            if names
-        )
+    if listed := "; ".join(
+        f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in problems.items() if names
+    ):
         raise BadInput(f"{arrays.where} does not hold the arrays of this model. {listed}")

@@ -1,5 +1,5 @@
-"""Folders for Orbax: `params` with our tree, `config.json` and `tokenizer` as in a work
-directory.
+"""Writes and reads folders for Orbax: `params` with our tree, `config.json` and `tokenizer` as in a
+work directory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
 PARAMS = "params"
-"""The folder with the arrays."""
+"""Name of the folder with the arrays."""
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether a folder is one."""
+    """Whether a folder is of Orbax."""
     return f"{PARAMS}/" in listed
 
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
-    """All keys and the tokenizer are those of the run."""
+    """All keys and the tokenizer come from the run."""
     config = workdirs.load_config(path, list(overrides))
     arrays = names.Arrays.of(path, load_parameters(files.resolve(os.path.join(path, PARAMS))))
     kept = workdirs.source_config(path)
@@ -36,11 +36,11 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
 
 
 def check(config: Config) -> None:
-    """Orbax holds every model."""
+    """Accepts every model."""
 
 
 def write(trained: Trained, output: str, shard_bytes: int) -> None:
-    """Orbax divides the arrays itself."""
+    """Ignores `shard_bytes`, because Orbax divides the arrays itself."""
     with files.translate_errors(output), files.new_folder(output) as partial:
         save_parameters(os.path.join(partial, PARAMS), trained.params)
         files.write(os.path.join(partial, "config.json"), files.to_json(trained.identity))

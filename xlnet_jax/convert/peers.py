@@ -1,6 +1,4 @@
-"""Hugging Face's class of a model, and its tensors: what the `Peer` of a member says for a
-configuration.
-"""
+"""Hugging Face's class and tensors for a configuration, by the `Peer` of its member."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ SAME: Json = {
     "quantization_config": None,
     "auto_map": None,
 }
-"""What of config.json has one value in all our models, and is written by none: code of its own is
-the last one.
+"""Keys of config.json with the only value that is imported, and that no export writes. `auto_map`
+names Python code in the folder.
 """
 IGNORED = frozenset(
     {
@@ -32,20 +30,20 @@ IGNORED = frozenset(
         "chunk_size_feed_forward",
     }
 )
-"""Keys of config.json that change no function."""
+"""Keys of config.json that do not change the function of a model."""
 
 
 class Export(NamedTuple):
-    """How a model is there that was fine-tuned on a task."""
+    """Hugging Face's form of a model that was fine-tuned on a task."""
 
     name: str
-    """Of its class, behind that of the family: `ForSequenceClassification`. `Peer.heads` has its
-    tensors.
+    """End of the name of its class, after the family: `ForSequenceClassification`. `Peer.heads` has
+    its tensors.
     """
     problem_type: str = ""
-    """Key of config.json; "" = none."""
+    """Value of the key in config.json; "" = no key."""
     labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
-    """The names of the outputs; none for a task whose outputs have no names."""
+    """Function that returns the names of the outputs; empty for outputs without names."""
 
 
 EXPORTS = {
@@ -60,17 +58,17 @@ EXPORTS = {
     "question_answering": Export("ForQuestionAnswering"),
     "token_classification": Export("ForTokenClassification", labels=FinetuneConfig.label_list),
     "embeddings": Export("Model"),
-    # No such class: a source that sees itself is unknown there.
+    # The library has no class with a source that sees itself; the export is refused by this name.
     "text_to_text": Export("ForTextToText"),
 }
-"""By `finetune.task`."""
+"""Exports by `finetune.task`."""
 
 PEERS = {name: member.peer for name, member in MEMBERS.items() if member.peer}
-"""By `model.architecture`, of the members that are there."""
+"""Peers by `model.architecture`, for the members that Hugging Face has."""
 
 
 def peer(model: ModelConfig) -> Peer:
-    """That of a model. Raises BadInput if there is none."""
+    """Returns the peer of a model. Raises BadInput if there is none."""
     if model.architecture not in PEERS:
         raise BadInput(
             f"model.architecture={model.architecture}: "
@@ -80,7 +78,7 @@ def peer(model: ModelConfig) -> Peer:
 
 
 def class_of(config: Config) -> str:
-    """The name of its class there."""
+    """Returns the name of the class of a model there."""
     row, task = peer(config.model), config.finetune.task
     return row.prefix + (
         row.pretraining[config.data.sentence_loss] if task == "none" else EXPORTS[task].name
@@ -88,7 +86,7 @@ def class_of(config: Config) -> str:
 
 
 def table(config: Config) -> Table:
-    """All tensors of a model, with its head."""
+    """Returns the tensors of a model, with its head."""
     row, task = peer(config.model), config.finetune.task
     of_pairs = ("pooler/", "sentence_head/") if not config.data.sentence_loss else ()
     head = row.heads[EXPORTS[task].name] if task != "none" else {}

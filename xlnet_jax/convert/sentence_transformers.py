@@ -1,14 +1,14 @@
-"""Folders of sentence-transformers: a model of `transformers`, and the modules that make one vector
-of what it gives.
+"""Folders of sentence-transformers: a model of `transformers`, and modules that make one vector of
+its outputs.
 
     modules.json                          Transformer, Pooling and perhaps Normalize, in this order
-    sentence_bert_config.json             how long a text may be
-    1_Pooling/config.json                 which vectors of pieces count, in the words of two
+    sentence_bert_config.json             longest text
+    1_Pooling/config.json                 pooling of the vectors of pieces, in the form of two
                                           generations of that library
-    config_sentence_transformers.json     what may be put before a text
+    config_sentence_transformers.json     prompts, which may stand before a text
 
-Every field is carried, has the only value in `_ONLY`, or is refused by name: it may make other
-vectors.
+Every field is carried, has the only value in `_ONLY`, or is refused by name, because it may change
+the vectors.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert.fields import MODULES
@@ -38,8 +37,8 @@ _ONLY = {
     "model_type": "SentenceTransformer",
     "do_lower_case": False,
 }
-"""Fields with the only value that can be imported; of other fields that are not carried it is null
-or nothing.
+"""Fields with the only value that can be imported. Another field that is not carried must be null
+or empty.
 """
 _CARRIED = (
     "max_seq_length",
@@ -49,9 +48,9 @@ _CARRIED = (
     "__version__",
     "requirements",
 )
-"""Of the files beside the model."""
+"""Fields of the files beside the model that any value may have."""
 _USUAL = (None, {}, {"query": "", "document": ""}, "cosine")
-"""What newer folders say of prompts and of the similarity, if nobody has set them."""
+"""Values of prompts and similarity in newer folders where nobody has set them."""
 _OF_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -60,14 +59,14 @@ _OF_POOLING = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""A key for each pooling, as all versions read them, and the value of `pooling_mode` in its place
-since 2026.
+"""Keys of the poolings, which all versions read, and the values of `pooling_mode`, which replaces
+them since 2026.
 """
 
 
 def _poolings(member: Member) -> dict[str, str]:
-    """The values of `finetune.pooling` with their names there, where `cls` is the first piece of
-    any member.
+    """Returns the values of `finetune.pooling` with their names there, where `cls` always means the
+    first piece.
     """
     return {
         "mean": "mean",
@@ -78,7 +77,7 @@ def _poolings(member: Member) -> dict[str, str]:
 
 
 def documents(config: Config) -> Json:
-    """The JSON files by name that make the folder of a model for embeddings one of that library."""
+    """Returns the additional JSON files, by name, for the folder of a model for embeddings."""
     task, chosen = config.finetune, _poolings(config.model.member)[config.finetune.pooling]
     modules = zip(_KINDS[: 2 + task.normalize], ("", "1_Pooling", "2_Normalize"), strict=False)
     return {
@@ -102,13 +101,13 @@ def documents(config: Config) -> Json:
     }
 
 
-def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tuple[Json, list[str]]:
-    """What the files beside the model say; `model` has its keys. Raises BadInput for what would
-    make other vectors.
+def read_modules(folder: str, listed: Collection[str], model: Json) -> tuple[Json, list[str]]:
+    """Reads the files beside the model; `model` has the keys of `fields.read_model`. Raises
+    BadInput for a field that may change the vectors.
 
     Returns:
-      Keys of `finetune` and `data`; KEY=VALUE that have no place here, and change no vector unless
-      a caller asks.
+      Keys of `finetune` and `data`; KEY=VALUE without a key here, which change a vector only if a
+      caller asks.
     """
     _, pooling, *normalize = _paths(folder)
     for path in normalize:
@@ -119,7 +118,8 @@ def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tupl
                 dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding"),
             )
     said: Json = {}
-    for name in fnmatch.filter(listed, "*sentence_*.json"):  # old folders name one after a family
+    # Old folders name such a file after a family: sentence_roberta_config.json.
+    for name in fnmatch.filter(listed, "*sentence_*.json"):
         said |= _read(folder, name, _ONLY, *_CARRIED)
     keys = {
         "finetune.pooling": _pooling(pooling, MEMBERS[model["model.architecture"]]),
@@ -132,16 +132,14 @@ def read(folder: str, listed: Collection[str], model: Mapping[str, Any]) -> tupl
 
 
 def _paths(folder: str) -> list[str]:
-    """The folders of the two or three modules."""
+    """Returns the folders of the two or three modules. Raises BadInput for other modules."""
     path = os.path.join(folder, MODULES)
     with files.translate_errors(path):
         found = files.parse_json(files.read(path), path)
     try:
         kinds = [re.sub(r"^sentence_transformers\..*\.", "", module["type"]) for module in found]
-        paths, other = (
-            [module["path"] for module in found],
-            any(module.get("kwargs") for module in found),
-        )
+        paths = [module["path"] for module in found]
+        other = any(module.get("kwargs") for module in found)
     except (TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path}: not a list of modules with their types and paths") from error
     if kinds not in (_KINDS[:2], _KINDS) or paths[0] or other:
@@ -153,7 +151,7 @@ def _paths(folder: str) -> list[str]:
 
 
 def _pooling(folder: str, member: Member) -> str:
-    """The value of `finetune.pooling`."""
+    """Returns the value of `finetune.pooling`. Raises BadInput for another pooling."""
     sizes = ("embedding_dimension", "word_embedding_dimension")
     found = _read(folder, "config.json", _ONLY, *sizes, "pooling_mode", *_OF_POOLING)
     named = (
@@ -172,16 +170,16 @@ def _pooling(folder: str, member: Member) -> str:
     )
 
 
-def _read(folder: str, name: str, only: Mapping[str, Any], *carried: str) -> Json:
-    """The content of a file. Raises BadInput for a field that is not `carried` and says
-    something.
+def _read(folder: str, name: str, only: Json, *carried: str) -> Json:
+    """Reads a file. Raises BadInput for a field that is not `carried` and has neither its value in
+    `only` nor an empty value.
     """
     path = os.path.join(folder, name)
     found = files.read_json_object(path)
     for key, value in found.items():
         if key not in carried and value not in (None, {}, only.get(key)):
             raise BadInput(
-                f"{path}: {key}={json.dumps(value):.80} may make other vectors; only "
+                f"{path}: {key}={json.dumps(value):.80} may change the vectors; only "
                 f"{json.dumps(only.get(key))} can be imported"
             )
     return found

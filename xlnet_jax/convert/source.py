@@ -1,4 +1,4 @@
-"""All formats of other programs, and the model at a path in one of them."""
+"""All formats of other programs; opens the model at a path in any of them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
 FORMATS = (orbax, tensorflow, transformer_xl, huggingface)
-"""Modules with two functions, which raise BadInput; the first one that recognises a path reads it.
+"""Modules with two functions, which raise BadInput. The first that recognises a path reads it.
 
-    recognise(path, names)            whether a path holds such a model; it has no names if it is no
-                                      folder
-    read(path, tokenizer, overrides)  a context with the `Source`; the tokenizer is None if it is
-                                      there
+    recognise(path, names)            whether a path holds such a model; `names` lists a folder, and
+                                      is empty for another path
+    read(path, tokenizer, overrides)  a context with the `Source`; `tokenizer` is a file, or None
+                                      for the tokenizer beside the model
 """
 WRITERS = {"huggingface": huggingface, "orbax": orbax}
-"""By `export --format`: modules with two more.
+"""Modules by `export --format`, with two more functions.
 
-    check(config)                        refuses a model that has no such form, before its
+    check(config)                        refuses a model that the format cannot express, before its
                                          parameters are read
-    write(trained, output, shard_bytes)  a new folder, with files of weights up to so many bytes
+    write(trained, output, shard_bytes)  writes a new folder, with files of weights up to this size
 """
 
 
@@ -33,11 +33,11 @@ WRITERS = {"huggingface": huggingface, "orbax": orbax}
 def open_source(
     source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> Iterator[Source]:
-    """Opens a model; the formats are told apart by their files. For the arguments see
+    """Opens a model, whose format follows from its files. For the arguments see
     `commands.import_`.
 
-    Raises BadInput: it cannot be read, is another architecture, or the tokenizer has another number
-    of pieces.
+    Raises BadInput: the model cannot be read, has another architecture, or its tokenizer has
+    another number of pieces.
     """
     check_link("SOURCE", source)
     with files.translate_errors(source):

@@ -1,5 +1,5 @@
-"""Reads checkpoints of the original code: TensorFlow's files, and `xlnet_config.json` beside them.
-Extra `tf`.
+"""Reads checkpoints of the original XLNet: TensorFlow's files, with `xlnet_config.json` beside
+them. Requires the extra `tf`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import jax
 import numpy as np
 
 from xlnet_jax.convert import names
-from xlnet_jax.convert.formats import Source, configured, fitted
+from xlnet_jax.convert.formats import Source, fit_vocabulary, make_config
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.members.xlnet import TENSORFLOW
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 log = logging.getLogger("xlnet_jax")
 
@@ -43,12 +44,12 @@ _NOT_PARAMETERS = (
     "beta1_power",
     "beta2_power",
 )
-"""Endings of the names of optimizer slots and counters."""
+"""Ends of the names of optimizer slots and counters."""
 
 
 def is_checkpoint(source: str, listed: Collection[str]) -> bool:
-    """Whether a folder with these names, or the common part of a checkpoint's file names, is one of
-    TensorFlow's.
+    """Whether `source` is a checkpoint of TensorFlow: a folder with the names `listed`, or the
+    common prefix of the files.
     """
     if listed:
         return CONFIG in listed or any(name.endswith(".index") for name in listed)
@@ -56,8 +57,8 @@ def is_checkpoint(source: str, listed: Collection[str]) -> bool:
 
 
 def prefix_of(source: str) -> str:
-    """The common part of a checkpoint's file names: `source`, or the only one in that folder.
-    Raises BadInput.
+    """Returns the common prefix of a checkpoint's files: `source` itself, or of the only checkpoint
+    in that folder. Raises BadInput for other numbers of checkpoints.
     """
     if not os.path.isdir(source):
         return source.removesuffix(".index")
@@ -72,16 +73,16 @@ def prefix_of(source: str) -> str:
     return os.path.join(source, found[0])
 
 
-def read_model(folder: str) -> dict[str, Any]:
-    """The keys of `model` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises
-    BadInput.
+def read_model(folder: str) -> Json:
+    """Returns the keys of `model` from `xlnet_config.json`, whose "gelu" is the tanh form, as here.
+    Raises BadInput.
     """
     path = os.path.join(folder, CONFIG)
     found = files.read_json_object(path)
     if missing := [name for name in _SIZES.values() if name not in found]:
         raise BadInput(
             f"{path} has no {', '.join(missing)}; "
-            "give the one that was released with the checkpoint"
+            "use the file that was released with the checkpoint"
         )
     if found["ff_activation"] not in ("gelu", "relu"):
         raise BadInput(f"{path}: ff_activation={found['ff_activation']!r} is not one of gelu, relu")
@@ -89,7 +90,7 @@ def read_model(folder: str) -> dict[str, Any]:
 
 
 def open_checkpoint(prefix: str) -> names.Arrays:
-    """The variables of a checkpoint, without optimizer slots and counters.
+    """Opens the variables of a checkpoint, without optimizer slots and counters.
 
     Raises BadInput, and so does `Arrays.read`: TensorFlow is not installed, or a file is missing or
     damaged.
@@ -132,10 +133,10 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
-    """The SentencePiece model may be beside it."""
-    config, assumed = configured(path, read_model(_folder(path)), overrides)
+    """By default the tokenizer is the file `spiece.model` beside the checkpoint."""
+    config, assumed = make_config(path, read_model(_folder(path)), overrides, {})
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
-    config = fitted(config, opened)
+    config = fit_vocabulary(config, opened)
     convert = functools.partial(names.from_foreign, TENSORFLOW)
     yield Source(
         path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed

@@ -1,10 +1,10 @@
-"""The tokenizer of an exported folder: what `AutoTokenizer` reads, and the older files of its kind.
+"""The tokenizer files of an exported folder, for `AutoTokenizer` and for older programs.
 
     SentencePiece     tokenizer.json, by `tokenizer_json`     spiece.model
     wordpiece         tokenizer.json, ours                    vocab.txt
     bytebpe           tokenizer.json, ours                    vocab.json, merges.txt
 
-The special pieces around a text are those of the member. `data.vocabulary.open_in` is the way back.
+The member decides the special pieces around a text. `data.vocabulary.open_in` reads such a folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xlnet_jax.storage.files import Json
 
 def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
     """Raises BadInput if a folder's tokenizer.json puts other special pieces around texts than the
-    member.
+    member does.
     """
     path, member = os.path.join(folder, "tokenizer.json"), config.model.member
     data = files.read_if_there(path)
@@ -42,8 +42,8 @@ def check_frame(folder: str, tokenizer: Tokenizer, config: Config) -> None:
 
 
 def _framed(step: Any, member: Member) -> list[tuple[list[int], list[int]]]:
-    """The ids that a post-processor makes of one text and of two, each of one piece, and their
-    types.
+    """Returns ids and types that a post-processor makes of one text and of two; a text has one
+    piece.
     """
     usual = json.loads(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
     made = tokenizers.Tokenizer.from_str(json.dumps(usual | {"post_processor": step}))
@@ -54,13 +54,13 @@ def _framed(step: Any, member: Member) -> list[tuple[list[int], list[int]]]:
 
 
 def contents(tokenizer: Tokenizer, config: Config) -> dict[str, bytes]:
-    """The files by name."""
+    """Returns the files by name."""
     member = config.model.member
     frame = _frame(member, tokenizer)
     if isinstance(tokenizer, Subwords):
         document, others = json.loads(tokenizer.content), _old_files(tokenizer)
         if tokenizer.level == "bytebpe":
-            # Places in a text are those of words without their space.
+            # The places of a word in the text exclude its space.
             of_bytes = {
                 "type": "ByteLevel",
                 "add_prefix_space": False,
@@ -94,16 +94,14 @@ def _old_files(tokenizer: Subwords) -> dict[str, bytes]:
 
 
 def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
-    """`tokenizer_config.json`; a text is cut to `length` tokens if a caller names no other
-    number.
-    """
+    """Returns the content of `tokenizer_config.json`; `length` is the default limit of tokens."""
     names = {
         f"{name}_token": tokenizer.pieces[index]
         for name, index in tokenizer.special._asdict().items()
         if index is not None and name not in ("eod", "eop")
     }
     if tokenizer.level == "bytebpe":
-        # Version 4 takes it from here, also where tokenizer.json says otherwise.
+        # Version 4 of transformers reads this switch here, and not in tokenizer.json.
         step = json.loads(tokenizer.content)["pre_tokenizer"] or {}
         switches = {"add_prefix_space": step.get("add_prefix_space", False)}
     elif isinstance(tokenizer, Subwords):
@@ -130,9 +128,8 @@ def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
         "attention_mask",
     ]
     return {
-        # Uses tokenizer.json unchanged. The classes of transformers 5 put their own rules in the
-        # place of ours; that of XLNet always strips accents, and treats the vowel signs of Thai or
-        # Devanagari as accents.
+        # This class uses tokenizer.json unchanged. The others of transformers 5 replace our rules:
+        # XLNet's always strips accents, and takes vowel signs of Thai or Devanagari for accents.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,
         **more,
@@ -145,8 +142,8 @@ def _settings(tokenizer: Tokenizer, member: Member, length: int) -> Json:
 
 
 def _frame(member: Member, tokenizer: Tokenizer) -> Json | None:
-    """The special pieces around one text and around two, a step or None. Each SEP has the type of
-    its text, and CLS that of the first, or its own at the end.
+    """Returns the post-processor that puts special pieces around one text and around two; None
+    without any. A SEP has the type of its text; CLS has type 0, or 2 at the end.
     """
     if member.cls == "none":
         return None

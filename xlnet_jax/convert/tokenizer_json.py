@@ -2,17 +2,17 @@
 without that library.
 
 `tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces
-with their scores. Our conversion agrees with the tokenizer of the training run; the conversions
-inside `transformers` do not (they turn every user-defined piece, such as `(`, into a special
-token). Remaining differences:
+with their scores. This conversion agrees with the tokenizer of the training run. The conversions of
+`transformers` do not: they turn every user-defined piece, such as `(`, into a special token.
+Remaining differences:
 
 - Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is
   dropped; in training only `<eop>` is converted, and the space stays.
 - The digit-comma rule encodes a number again on its own, which a Unigram model cannot express.
   Instead the pieces that the rule would split ("2000,") get a low score; the result differs where
   the rest of the word is then segmented in another way ("12,000,").
-- Scores are summed in float64, in SentencePiece in float32: ties and near-ties between two
-  segmentations of a word.
+- Scores are summed in float64, in SentencePiece in float32, so two segmentations of a word with
+  almost equal scores may change places.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up
 
 
 def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> Json:
-    """The content of `tokenizer.json` of a SentencePiece model, with XLNet's special pieces or
-    ALBERT's, which are put around no text; see `tokenizer_files`.
+    """Returns the content of `tokenizer.json` for a SentencePiece model with the special pieces of
+    XLNet or ALBERT. `tokenizer_files` adds the step that puts them around a text.
 
-    `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of
-    the model: the Unigram format cannot express this kind of model.
+    `normalization` is applied to the text before SentencePiece. Raises BadInput, with the `name` of
+    the model, for a model that the Unigram format cannot express.
     """
     model = _PROTO.ModelProto.FromString(model_file)
     if model.trainer_spec.model_type != _PROTO.TrainerSpec.UNIGRAM:
@@ -95,12 +95,11 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
 
 
 def sentencepiece_model(document: Json, name: str) -> bytes:
-    """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without
-    `spiece.model`.
+    """Makes a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
 
-    It has the same pieces, scores and character map. Which pieces were user-defined is not in that
-    file: they are those with a score of 0. Raises BadInput: it is no Unigram model, or has no
-    pieces with scores.
+    It has the same pieces, scores and character map. The file does not tell which pieces were
+    user-defined; pieces with a score of 0 are taken for such. Raises BadInput if the file has no
+    Unigram model, or no pieces with scores.
     """
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
@@ -135,12 +134,12 @@ def sentencepiece_model(document: Json, name: str) -> bytes:
 
 
 def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
-    """The text normalisation that the steps of a Unigram `tokenizer.json` are, as this package or
-    `transformers` writes them; `model` is `sentencepiece_model` of it. Raises BadInput for other
+    """Recognises the text normalisation in the steps of a Unigram `tokenizer.json` that this
+    package or `transformers` wrote; `model` is its `sentencepiece_model`. Raises BadInput for other
     steps.
     """
     rule = _PROTO.ModelProto.FromString(model).normalizer_spec
-    # White space is that of the model, too: the pre-tokeniser splits at it.
+    # Steps on white space count for nothing: the pre-tokeniser splits at white space anyway.
     blank = (_SPACES, *(_replace({"Regex": " {2,}"}, text) for text in " ▁"))
     found = [step for step in _steps(document.get("normalizer")) if step not in blank]
     kinds = [step["type"] for step in found]
@@ -150,8 +149,8 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
     theirs = [*_QUOTES, *accents * ("NFKD" in kinds), *lower * normalization.lower]
     if found not in (ours, theirs + [step for step in ours if step["type"] == "Precompiled"]):
         raise BadInput(
-            f"{name}: its normalizer ({', '.join(kinds)}) is none of an XLNet or an ALBERT; name a "
-            "SentencePiece model with --tokenizer"
+            f"{name}: its normalizer ({', '.join(kinds)}) belongs to neither XLNet nor ALBERT; "
+            "name a SentencePiece model with --tokenizer"
         )
     if [step for step in _steps(document.get("pre_tokenizer")) if _prepends(step) == "first"]:
         raise BadInput(
@@ -162,14 +161,14 @@ def normalization_of(document: Json, model: bytes, name: str) -> Normalization:
 
 
 def _prepends(step: Json) -> str:
-    """Before which words a step puts the mark: always, first, never. Old files have a switch."""
+    """Returns which words a step marks: always, first or never. Old files have a switch."""
     if step["type"] != "Metaspace" or not step.get("split", True):
         return "never" if step["type"] == "WhitespaceSplit" else "first"
     return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
 
 
 def _steps(step: Json | None) -> list[Json]:
-    """The steps of a normaliser or pre-tokeniser, which may be a sequence of others."""
+    """Returns the steps of a normaliser or pre-tokeniser, with sequences taken apart."""
     if not step:
         return []
     inner = step.get("normalizers") or step.get("pretokenizers") or []
@@ -177,7 +176,7 @@ def _steps(step: Json | None) -> list[Json]:
 
 
 def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
-    """The steps of `data.tokenizer.Normalization`, then the model's own rule, its
+    """Returns the steps of a `Normalization`, then those of `rule`, the model's
     `normalizer_spec`.
     """
     steps: list[Json] = []
@@ -185,13 +184,13 @@ def _normalizers(rule: Any, normalization: Normalization) -> list[Json]:
         steps.append(_SPACES)
     steps += _QUOTES
     if not normalization.keep_accents:
-        # The library's StripAccents drops all marks, also those that are letters; the original only
-        # combining ones.
+        # The library's StripAccents drops all marks, also marks that are letters; the original
+        # drops only combining marks.
         steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
     if normalization.nfkc:
         steps.append({"type": "NFKC"})
     if normalization.lower:
-        # The library lowers each character alone; but a final sigma has its own form.
+        # The library lowers each character alone, but a final sigma has another lower case.
         steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
     if "nfkc" in rule.name:
         # The rule composes characters, but the library applies it to strings that are too short to
@@ -215,8 +214,8 @@ _QUOTES = [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
 
 @functools.cache
 def _combining_characters() -> str:
-    """All characters with a canonical combining class, as the content of a regular expression's
-    character class.
+    """Returns all characters with a canonical combining class, as ranges for a regular
+    expression.
     """
     codes = [code for code in range(0x110000) if unicodedata.combining(chr(code))]
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]

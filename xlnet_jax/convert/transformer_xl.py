@@ -1,10 +1,10 @@
 """Reads checkpoints of Transformer-XL's TensorFlow code (kimiyoung/transformer-xl), released
-in 2019. Extra `tf`.
+in 2019. Requires the extra `tf`.
 
-No file beside such a checkpoint holds the sizes of the model: they are read from the shapes. Its
-vocabulary has no special pieces, ours has nine. So every row of a table changes its place, by the
-symbols, and every special piece that is not among them gets, in the shortlist of n words with
-vectors W and biases b,
+No file beside such a checkpoint has the sizes of the model; they follow from the shapes. Its
+vocabulary has no special pieces, ours has nine. So the rows of the tables are reordered by the
+symbols, and every special piece that is not a symbol gets, in the shortlist of n words with vectors
+W and biases b,
 
     W_s = mean(W)      b_s = mean(b) - 20
 
@@ -25,7 +25,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from flax import traverse_util
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import names, tensorflow
-from xlnet_jax.convert.formats import Source, configured
+from xlnet_jax.convert.formats import Source, make_config
 from xlnet_jax.convert.names import Arrays, Params
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET
@@ -43,17 +43,18 @@ from xlnet_jax.data.vocabulary import END_OF_LINE, Vocabulary
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.model.embeddings import clusters, projections
 from xlnet_jax.storage import files
+from xlnet_jax.storage.files import Json
 
 CONSTANTS = {"architecture": "transformer_xl", "activation": "relu", "scale_embedding": True}
-"""Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our
+"""Keys of `ModelConfig` that the original code fixes. Its LayerNorm has the epsilon 1e-12, our
 default.
 """
 DATA = {"data.objective": "clm", "data.bidirectional": False}
 LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 512}
-"""The checkpoint knows no length: `evaluate` and a new run name their own."""
+"""Default lengths, because a checkpoint has none; `evaluate` and a new run can set others."""
 
 BIAS_OF_SPECIAL_PIECES = -20.0
-"""Beside the mean bias of the shortlist."""
+"""Added to the mean bias of the shortlist."""
 
 _ROOT, _EMBEDDING, _SOFTMAX = (
     "transformer",
@@ -61,20 +62,21 @@ _ROOT, _EMBEDDING, _SOFTMAX = (
     "transformer/adaptive_softmax",
 )
 _MARK = f"{_ROOT}/r_w_bias"
-"""A variable that no other checkpoint has."""
+"""Name of a variable that only these checkpoints have."""
 _NAMES = {
     "words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE},
     "characters": {"_": " "},
 }
-"""Symbols with another name here: those of One Billion Words, and the space of text8."""
+"""Symbols with another name here: two of One Billion Words, and the space of text8."""
 
 
 def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarray]:
-    """The vocabulary of a file of the original's symbols, one a line in the order of their ids; and
-    by id ours.
+    """Reads the original's symbols, one per line in the order of their ids. Returns the vocabulary,
+    and our id of each symbol.
 
-    Numbers below 256 are bytes, single characters are characters, all else words. Raises BadInput:
-    there is no such file, or a line is empty, has white space or stands there twice.
+    A file of numbers below 256 is of bytes, a file of single characters of characters, another file
+    of words. Raises BadInput without the file, or for a line that is empty, repeated or has white
+    space.
     """
     if path is None:
         raise BadInput(
@@ -92,14 +94,15 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
     else:
         level = "characters" if all(len(symbol) == 1 for symbol in symbols) else "words"
         pieces = [_NAMES[level].get(symbol, symbol) for symbol in symbols]
-    places = {piece: line for line, piece in reversed([*enumerate(pieces, 1)])}
+    earlier = set[str]()
     for line, (symbol, piece) in enumerate(zip(symbols, pieces, strict=True), 1):
-        if symbol.split() != [symbol] or places[piece] != line:
+        if symbol.split() != [symbol] or piece in earlier:
             shown = repr(symbol[:40])  # a file of another kind may be a single line
             raise BadInput(
                 f"--tokenizer={path}: line {line}, {shown}, "
                 "must be one symbol that no other line has"
             )
+        earlier.add(piece)
     own = [piece for piece in pieces if piece not in SPECIAL_PIECES]
     ids = {piece: index for index, piece in enumerate([*SPECIAL_PIECES, *own])}
     with tempfile.TemporaryDirectory() as folder:
@@ -108,10 +111,12 @@ def open_vocabulary(path: str | None, where: str) -> tuple[Vocabulary, np.ndarra
         return Vocabulary(made), np.array([ids[piece] for piece in pieces])
 
 
-def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
-    """The keys of `ModelConfig` that the shapes say; `ids_N` has our id of each of their N symbols.
+def read_model(arrays: Arrays, ids_N: np.ndarray) -> Json:
+    """Returns the keys of `ModelConfig` that follow from the shapes; `ids_N` has our id of each of
+    their N symbols.
 
-    Raises BadInput: variables with the sizes are missing, or N is not the model's.
+    Raises BadInput if a variable with a size is missing, or the model has another number of
+    symbols.
     """
     *untied, heads, head_dim = _shape(arrays, _MARK, 2, 3)
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
@@ -133,7 +138,7 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
         width, second = (
             _shape(arrays, f"{_EMBEDDING}/cutoff_{i}/lookup_table", 2)[1] for i in range(2)
         )
-    # `cutoff_i/proj`: a projection of the softmax that is not the embedding's.
+    # `cutoff_i/proj` is a projection of the softmax alone, not shared with the embedding.
     own = [f"{_SOFTMAX}/cutoff_{i}/proj" in arrays.forms for i in range(len(starts) - 1)]
     return {
         "vocab_size": int(ids_N.max()) + 1,
@@ -154,19 +159,19 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
 
 
 def _shape(arrays: Arrays, name: str, *axes: int) -> tuple[int, ...]:
-    """Of one of the variables that say how large the model is."""
+    """Returns the shape of a variable with a size. Raises BadInput for another number of axes."""
     form = arrays.forms.get(name)
     if form is None or len(form.shape) not in axes:
         found = "is missing" if form is None else f"has the shape {list(form.shape)}"
         raise BadInput(
             f"{arrays.where}: {name} {found}; "
-            "it says how large the model is. Copy the checkpoint again"
+            "the size of the model follows from it. Copy the checkpoint again"
         )
     return form.shape
 
 
 def _starts(arrays: Arrays) -> list[int]:
-    """Where the clusters of symbols start, and the last one ends."""
+    """Returns the first symbol of each cluster, and the number of symbols."""
     if f"{_SOFTMAX}/bias" in arrays.forms:
         return [0, *_shape(arrays, f"{_SOFTMAX}/bias", 1)]
     biases = itertools.takewhile(
@@ -177,54 +182,56 @@ def _starts(arrays: Arrays) -> list[int]:
 
 
 class Place(NamedTuple):
-    """A part of one of their variables, and its place in one of our parameters."""
+    """Part of a variable of the checkpoint, and its place in our parameter."""
 
     ours: str
+    """Path of the parameter."""
     at: Any = slice(None)
-    """Index of the place; of kernels of attention with one axis for heads and their elements."""
+    """Index in the parameter; kernels of attention have one axis for heads and their elements."""
     take: Callable[[np.ndarray], np.ndarray] = np.asarray
+    """Function that takes the part from the variable."""
 
 
 Variable = tuple[str, tuple[int, ...], tuple[Place, ...]]
-"""Name and shape of one of their variables, and its parts."""
+"""Name, shape and parts of a variable of the checkpoint."""
 
 
 def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
-    """All variables of a model: one table of names, shapes and places."""
+    """Yields all variables of a model, with their shapes and places."""
     L, D, F, H, E = model.layers, model.d_model, model.d_ff, model.heads, model.head_dim
     shape, scope = ((L, H, E), "layers/attention") if model.biases_per_layer else ((H, E), "biases")
-    yield f"{_ROOT}/r_w_bias", shape, (Place(f"{scope}/content_bias"),)
+    yield _MARK, shape, (Place(f"{scope}/content_bias"),)
     yield f"{_ROOT}/r_r_bias", shape, (Place(f"{scope}/position_bias"),)
     for i in range(L):
-        at, attention, dense = f"{_ROOT}/layer_{i}", "layers/attention", "layers/feed_forward"
+        at = f"{_ROOT}/layer_{i}"
         qkv = (
-            Place(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
+            Place(f"layers/attention/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
             for k, ours in enumerate(("query", "key", "value"))
         )
+        output = Place("layers/attention/output", i, np.transpose)
         yield f"{at}/rel_attn/qkv/kernel", (D, 3 * H * E), tuple(qkv)
-        yield f"{at}/rel_attn/r/kernel", (D, H * E), (Place(f"{attention}/position", i),)
-        yield (
-            f"{at}/rel_attn/o/kernel",
-            (H * E, D),
-            (Place(f"{attention}/output", i, np.transpose),),
-        )
+        yield f"{at}/rel_attn/r/kernel", (D, H * E), (Place("layers/attention/position", i),)
+        yield f"{at}/rel_attn/o/kernel", (H * E, D), (output,)
         for ours, theirs, size in (("inner", "layer_1", (D, F)), ("outer", "layer_2", (F, D))):
-            yield f"{at}/ff/{theirs}/kernel", size, (Place(f"{dense}/{ours}/kernel", i),)
-            yield f"{at}/ff/{theirs}/bias", size[1:], (Place(f"{dense}/{ours}/bias", i),)
-        for ours, theirs in ((attention, "rel_attn"), (dense, "ff")):
-            yield f"{at}/{theirs}/LayerNorm/gamma", (D,), (Place(f"{ours}/norm/scale", i),)
-            yield f"{at}/{theirs}/LayerNorm/beta", (D,), (Place(f"{ours}/norm/bias", i),)
-    yield from _words(model, ids_N, arrays)
+            ours = f"layers/feed_forward/{ours}"
+            yield f"{at}/ff/{theirs}/kernel", size, (Place(f"{ours}/kernel", i),)
+            yield f"{at}/ff/{theirs}/bias", size[1:], (Place(f"{ours}/bias", i),)
+        for ours, theirs in (("attention", "rel_attn"), ("feed_forward", "ff")):
+            ours, theirs = f"layers/{ours}/norm", f"{at}/{theirs}/LayerNorm"
+            yield f"{theirs}/gamma", (D,), (Place(f"{ours}/scale", i),)
+            yield f"{theirs}/beta", (D,), (Place(f"{ours}/bias", i),)
+    yield from _embeddings(model, ids_N, arrays)
 
 
-def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
-    """Of embedding and softmax; the parts of tables and biases by cluster."""
-    starts, parts, every = _starts(arrays), clusters(model), range(len(clusters(model)))
-    rows = [slice(a, b) for a, b in itertools.pairwise(starts)]
+def _embeddings(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
+    """Yields the variables of embedding and softmax, with parts by cluster."""
+    parts, starts = clusters(model), _starts(arrays)
+    every, rows = range(len(parts)), [slice(a, b) for a, b in itertools.pairwise(starts)]
+    ids = [ids_N[row] for row in rows]
     tables = [
         Place(
             f"word_embedding/table_{i}" if model.adaptive else "word_embedding",
-            ids_N[rows[i]] - parts[i].first,
+            ids[i] - parts[i].first,
         )
         for i in every
     ]
@@ -235,8 +242,8 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
         yield f"{_EMBEDDING}/lookup_table", (len(ids_N), parts[0].width), whole
     else:
         for i in every:
-            size = len(ids_N[rows[i]])
-            yield f"{_EMBEDDING}/cutoff_{i}/lookup_table", (size, parts[i].width), (tables[i],)
+            size = len(ids[i]), parts[i].width
+            yield f"{_EMBEDDING}/cutoff_{i}/lookup_table", size, (tables[i],)
     stored = [i for i in every if i or not _is_identity(model, arrays)]
     for i in stored[: projections(model)]:
         name = f"{_EMBEDDING}/cutoff_{i}/proj_W" if model.div_val > 1 else f"{_EMBEDDING}/proj_W"
@@ -249,23 +256,16 @@ def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Va
         yield f"{_SOFTMAX}/bias", (len(ids_N),), (Place("lm_head/bias", ids_N),)
         return
     for i in every:
-        yield (
-            f"{_SOFTMAX}/cutoff_{i}/b",
-            (len(ids_N[rows[i]]),),
-            (Place("lm_head/bias", ids_N[rows[i]]),),
-        )
-    tails = slice(model.vocab_size, None)
-    yield (
-        f"{_SOFTMAX}/cutoff_0/cluster_W",
-        (len(every) - 1, parts[0].width),
-        (Place("lm_head/cluster_table"),),
-    )
-    yield f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Place("lm_head/bias", tails),)
+        yield f"{_SOFTMAX}/cutoff_{i}/b", (len(ids[i]),), (Place("lm_head/bias", ids[i]),)
+    tails, scope = len(parts) - 1, f"{_SOFTMAX}/cutoff_0"
+    yield f"{scope}/cluster_W", (tails, parts[0].width), (Place("lm_head/cluster_table"),)
+    at = slice(model.vocab_size, None)
+    yield f"{scope}/cluster_b", (tails,), (Place("lm_head/bias", at),)
 
 
 def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
-    """Whether the first cluster has no projection, where here it has one: `proj_same_dim=False`,
-    One Billion Words.
+    """Whether the first cluster has no projection, so that ours is the identity:
+    `proj_same_dim=False`, as for One Billion Words.
     """
     return (
         model.div_val > 1
@@ -274,24 +274,23 @@ def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
     )
 
 
-def from_original(
-    model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays
-) -> Params:
-    """Our tree of numpy arrays, filled variable by variable; see `read_model` and
+def from_original(model: ModelConfig, ids_N: np.ndarray, params: Params, arrays: Arrays) -> Params:
+    """Returns our tree of numpy arrays, filled variable by variable; see `read_model` and
     `names.from_foreign`.
     """
     variables = list(table(model, ids_N, arrays))
-    names.check(
-        {name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables},
+    names.check_arrays(
+        {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape, _ in variables},
         arrays,
     )
     flat = names.by_path(params)
-    # The kernels of attention [L, D, H, E] as [L, D, H E].
-    joined = {
-        path: (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape
+    found = {
+        # The kernels of attention [L, D, H, E] as [L, D, H E].
+        path: np.full(
+            (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape, np.nan, x.dtype
+        )
         for path, x in flat.items()
     }
-    found = {path: np.full(joined[path], np.nan, leaf.dtype) for path, leaf in flat.items()}
     for name, _, parts in variables:
         array = arrays.read(name)
         for ours, at, take in parts:
@@ -302,10 +301,8 @@ def from_original(
                 found[path][...] = np.eye(model.d_model)
     shortlist = ids_N[: _starts(arrays)[1]]
     special = np.setdiff1d(np.arange(len(SPECIAL_PIECES)), shortlist)
-    words, bias = (
-        found["word_embedding/table_0" if model.adaptive else "word_embedding"],
-        found["lm_head/bias"],
-    )
+    words = found["word_embedding/table_0" if model.adaptive else "word_embedding"]
+    bias = found["lm_head/bias"]
     words[special] = words[shortlist].mean(axis=0, dtype=np.float64)
     bias[special] = bias[shortlist].mean(dtype=np.float64) + BIAS_OF_SPECIAL_PIECES
     return traverse_util.unflatten_dict(
@@ -314,13 +311,13 @@ def from_original(
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
-    """Whether it is a checkpoint; that of an XLNet is recognised before."""
+    """Whether the path is a checkpoint. `tensorflow` has recognised those of an XLNet before."""
     return tensorflow.is_checkpoint(path, listed)
 
 
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
-    """A checkpoint without a configuration beside it; `tokenizer` is the file of its symbols."""
+    """Reads a checkpoint without a configuration; `tokenizer` is the file of its symbols."""
     arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(path))
     if _MARK not in arrays.forms:
         raise BadInput(
@@ -330,7 +327,7 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     vocabulary, ids_N = open_vocabulary(tokenizer, path)
     sizes = read_model(arrays, ids_N)
     known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
-    config, assumed = configured(path, known, overrides, LENGTHS)
+    config, assumed = make_config(path, known, overrides, LENGTHS)
     if changed := [
         f"model.{key}={value}"
         for key, value in sizes.items()
