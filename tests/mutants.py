@@ -344,15 +344,15 @@ MUTANTS = (
     Mutant(
         "every_device_has_its_own_maximum",
         CHUNKS,
-        "over((vocab,), top_BP, jax.lax.pmax)",
+        "self.over_vocabulary(top_BP, jax.lax.pmax)",
         "1 * top_BP",
         one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device"),
     ),
     Mutant(
         "every_device_counts_its_pieces_from_0",
         CHUNKS,
-        "axis_index(vocab) * V",
-        "axis_index(vocab) * 0",
+        "axis_index(self.vocab) * V",
+        "axis_index(self.vocab) * 0",
         one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device"),
     ),
     Mutant(
@@ -731,8 +731,8 @@ MUTANTS = (
     Mutant(
         "gpu_forgets_the_blocks_of_queries_before",
         GPU,
-        "dr_GNHE[rows(n)] +=",
-        "dr_GNHE[rows(n)] =",
+        "dr_GNHE[self.rows(n)] +=",
+        "dr_GNHE[self.rows(n)] =",
         one("kernels/fused", "test_tables_of_rows_and_blind_queries"),
     ),
     Mutant(
@@ -947,7 +947,7 @@ MUTANTS = (
         "smoothed_labels_have_the_gradient_of_plain_ones",
         "xlnet_jax/kernels/vocabulary_loss.py",
         "(p_CV - wanted_CV)",
-        "(p_CV - is_target(len(bias_V), target_C))",
+        "(p_CV - self.is_target(len(bias_V), target_C))",
         one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits"),
     ),
     Mutant(

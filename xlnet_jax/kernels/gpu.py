@@ -77,7 +77,7 @@ def attend(
         tile=tile,
         programs=blocks.programs,
         interpret=interpret,
-        **packing.call(a, Tp, Kp),
+        **packing.static_facts(a, Tp, Kp),
     )
     r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (

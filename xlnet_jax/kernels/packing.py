@@ -63,8 +63,8 @@ class Call:
     """A key is hidden if the query's position minus the key's number is larger."""
 
 
-def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
-    """The fields of `Call`; the sizes are the padded ones."""
+def static_facts(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
+    """The fields of `Call`, of padded sizes."""
     return {
         "positions": positions,
         "keys": keys,

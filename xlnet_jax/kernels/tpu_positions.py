@@ -22,11 +22,9 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Unit, dot, only
 
 
-def position_scores(
-    unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any
-) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q,
-    K].
+def position_scores(unit: Unit, b_QL: jax.Array, score: Any) -> Callable[[int], jax.Array]:
+    """b . r of one head, [Q, 128], by number of the part of the keys; `score` [Q, K] is where
+    several windows are put together.
     """
     plan = unit.plan
     tiles = (plan.window + plan.key_block) // LANES
@@ -34,7 +32,7 @@ def position_scores(
     def scores(row: Any) -> Callable[[int], jax.Array]:
         def tile(t: int) -> jax.Array | None:
             return (
-                dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN)
+                dot(b_QL, unit.inputs.r[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN)
                 if t < tiles
                 else None
             )
@@ -55,7 +53,7 @@ def position_scores(
 def position_gradients(
     unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any
 ) -> None:
-    """Adds the gradient of the position keys to dr_ref [E, N]; writes that of b, [E, Q]."""
+    """Adds the gradient of the position keys to dr_ref [E, N]; writes the gradient of b, [E, Q]."""
     plan = unit.plan
 
     def visit(row: Any, inside_QL: Any) -> None:

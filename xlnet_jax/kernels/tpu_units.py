@@ -1,9 +1,10 @@
-"""What a program of the fused attention on TPU works on: its plan and its units, each one head of a
+"""The work of a program of the fused attention on TPU: plan, inputs and units, each one head of a
 strip of queries.
 
-Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries,
-keys and values are where the projections put them. It goes through its queries in strips, head by
-head, and through its keys in parts of 128: an array of 128 queries and a part is 16 registers.
+Formulas: `packing`. A program handles groups of 128 lanes of the model width. A group is 128 / E
+heads, whose queries, keys and values are where the projections put them. The program goes through
+its queries in strips, head by head, and through its keys in parts of 128: an array of 128 queries
+and a part is 16 registers.
 
 Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is
 contracted, the lanes of the others are set to 0 in one factor. Where a head comes out, it is on the
@@ -43,11 +44,13 @@ class TpuPlan(packing.Call):
     scale: float
     """E^(-1/2) of the E before padding."""
     groups: int
-    """Of 128 lanes, in a program."""
+    """Groups of 128 lanes in a program."""
+    table_rows: int
+    """N: rows of the position keys."""
     query_block: int
     key_block: int
     window: int
-    """S, a power of 2; that of a strip for queries in order."""
+    """S, a power of 2; for queries in order at least the strip."""
     strip: int
     """Queries of a unit."""
     strided: bool
@@ -55,9 +58,9 @@ class TpuPlan(packing.Call):
     saved: bool
     """The forward pass leaves its weights to the backward pass; all keys are in one block."""
     vmem_bytes: int
-    """Limit for the compiler."""
+    """Bytes of vector memory that the compiler may use."""
     interpret: bool
-    """Runs as plain JAX, on any device."""
+    """The kernel runs as plain JAX, on any device."""
 
     @property
     def heads(self) -> int:
@@ -93,10 +96,36 @@ class TpuPlan(packing.Call):
         return self.query_block // self.strip * self.heads
 
 
+class TpuInputs(NamedTuple):
+    """References to the inputs of both kernels, in the order in which `tpu` passes them."""
+
+    table: Any
+    """Known before a program starts, as `word`, `first` and `last`: the number of the position keys
+    of each row.
+    """
+    word: Any
+    """The word of dropout after row and head."""
+    first: Any
+    """The first window of each block of queries."""
+    last: Any
+    """The last window of each block of queries."""
+    q: Any
+    k: Any
+    v: Any
+    r: Any
+    small: Any
+    """float32 [8, L], rows: content, position and segment bias, then `tpu_kernels.OTHER`."""
+    queries: Any
+    """int32 rows: limit, segment, position."""
+    keys: Any
+    """int32 rows: rank, segment."""
+
+
 class Unit(NamedTuple):
     """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
 
     plan: TpuPlan
+    inputs: TpuInputs
     h: Any
     here: Any
     """The strip in the block of queries."""
@@ -104,7 +133,6 @@ class Unit(NamedTuple):
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
     """int32 [4, Q, 128]: limit, segment, position, word of dropout after the query."""
-    keys_ref: Any
     first_key: Any
     windows: tuple[Any, Any]
     """The first and the last."""
@@ -131,14 +159,14 @@ class Unit(NamedTuple):
 
     def visible(self, part: slice) -> jax.Array:
         """Bool [Q, 128]."""
-        visible_QK = self.keys_ref[0, 0:1, part] < self.columns_ref[0]
+        visible_QK = self.inputs.keys[0, 0:1, part] < self.columns_ref[0]
         if self.plan.farthest is not None:
             visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
         return visible_QK
 
     def other(self, part: slice) -> jax.Array:
         """Bool [Q, 128]: the key is in another segment."""
-        return self.keys_ref[0, 1:2, part] != self.columns_ref[1]
+        return self.inputs.keys[0, 1:2, part] != self.columns_ref[1]
 
     def kept(self, part: slice) -> jax.Array | bool:
         """Where dropout keeps a probability, bool [Q, 128]."""
@@ -175,14 +203,9 @@ class Units(NamedTuple):
     """The units of a program, by number: the heads of the first strip, then those of the next."""
 
     plan: TpuPlan
-    scalars: tuple[Any, Any, Any]
-    """Word of dropout after row and head, first and last window of each block."""
+    inputs: TpuInputs
     columns_ref: Any
     """int32 [2 slots, 4, Q, 128]; see `Unit`."""
-    queries_ref: Any
-    """Rows: limit, segment, position."""
-    keys_ref: Any
-    """Rows: rank, segment."""
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
@@ -191,11 +214,11 @@ class Units(NamedTuple):
     def prepare(self, n: Any, slot: int) -> Unit:
         """Fills the columns of the slot and returns the unit."""
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
-        rows_8Q = self.queries_ref[0, :, unit.here]
+        rows_8Q = self.inputs.queries[0, :, unit.here]
         if plan.rate:
             group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
             word_1Q = advance(
-                self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
+                self.inputs.word[group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
             ).astype(jnp.int32)
             rows_8Q = jnp.where(
                 jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
@@ -207,12 +230,12 @@ class Units(NamedTuple):
 
     def __call__(self, n: Any, slot: int) -> Unit:
         """Unit n, with its columns in the slot."""
-        plan, (_, first_ref, last_ref), (b, _, i, j) = self.plan, self.scalars, self.program
+        plan, inputs, (b, _, i, j) = self.plan, self.inputs, self.program
         s, h = n // plan.heads, n % plan.heads
         one_strip = plan.query_block == plan.strip
         here = pl.ds(0 if one_strip else pl.multiple_of(s * plan.strip, plan.strip), plan.strip)
         block = b * pl.num_programs(2) + i
-        windows = first_ref[block], last_ref[block]
+        windows = inputs.first[block], inputs.last[block]
         if not plan.chosen:
             windows = (
                 (plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,
@@ -220,16 +243,8 @@ class Units(NamedTuple):
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        return Unit(
-            plan,
-            h,
-            here,
-            start,
-            self.columns_ref.at[slot],
-            self.keys_ref,
-            j * plan.key_block,
-            windows,
-        )
+        columns, first_key = self.columns_ref.at[slot], j * plan.key_block
+        return Unit(plan, inputs, h, here, start, columns, first_key, windows)
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
