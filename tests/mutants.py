@@ -2702,8 +2702,8 @@ MUTANTS = (
     Mutant(
         "a_segment_embedding_is_a_matrix",
         ATTENTION,
-        '(2, *heads), axes, "table"',
-        '(2, *heads), axes, "matrix"',
+        '(2, *shape), axes, "table"',
+        '(2, *shape), axes, "matrix"',
         one("train/optimizer", "test_depth_and_kind_of_every_parameter[xlnet]"),
     ),
     Mutant(

@@ -16,6 +16,7 @@ This module holds the weights; `attend` in `kernels/` computes scores, softmax a
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -130,37 +131,10 @@ class Attention(nn.Module):
         """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of
         the content rows.
         """
-        config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
-        T = inputs.streams[0].limit_BQ.shape[1]
-        heads, depth = (config.heads, config.head_dim), layer_depths(config)
-        kernel = {
-            name: parameter(
-                self,
-                name,
-                (config.d_model, *heads),
-                ("embed", "heads", "head_dim"),
-                "matrix",
-                depth,
-                init,
-            )
-            for name, init in {
-                **dict.fromkeys(("query", "key", "value", *["position"] * relative)),
-                "output": residual_init(config, self.parts),
-            }.items()
-        }
-        biases, segment_2HE = {}, None
-        if relative:
-            own = Biases(config, self.parts, depth, name="biases")
-            nn.share_scope(self, own)
-            biases = inputs.tied_biases or own()
-            if self.parts.segments == "relative":
-                axes = (None, "heads", "head_dim")
-                segment_2HE = parameter(
-                    self, "segment_embedding", (2, *heads), axes, "table", depth
-                )
-            else:
-                segment_2HE = jnp.zeros((2, *heads), jnp.float32)
-                biases = {**biases, "segment_bias": segment_2HE[0]}
+        config, dtype, T = self.config, x_BSD.dtype, inputs.streams[0].limit_BQ.shape[1]
+        depth = layer_depths(config)
+        kernel = self._kernels(depth)
+        biases, segment_2HE = self._score_parameters(inputs, depth)
         if self.parts.positions == "per_layer":
             x_BSD = (
                 x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)
@@ -183,40 +157,93 @@ class Attention(nn.Module):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
             k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
             v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
-            position = (
-                None if memory.r_NHE is None else (None, memory.r_NHE[None], inputs.direction_B)
-            )
-        elif relative:
+            if memory.r_NHE is not None:
+                position = None, memory.r_NHE[None], inputs.direction_B
+        elif self.parts.positions == "relative":
             position = position_keys(inputs, kernel["position"], dtype, implementation)
-        max_distance = config.memory_len - 1 if config.same_length else None
+        score = functools.partial(
+            xla.Arguments,
+            k_BKHE=k_BKHE,
+            v_BKHE=v_BKHE,
+            rank_BK=inputs.rank_BK,
+            segment_BK=inputs.segment_BK,
+            rows_B=inputs.rows_B,
+            position=position,
+            biases=biases,
+            segment_2HE=segment_2HE,
+            max_distance=config.memory_len - 1 if config.same_length else None,
+            save=config.saves_probabilities and not deterministic,
+        )
+        o_BSHE = self._attend(q_BSHE, inputs, score, implementation, deterministic)
+        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
+        o_BSD = Dropout(config.dropout)(
+            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
+        )
+        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+
+    def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
+        """The kernels of all products, by name."""
+        config, heads = self.config, (self.config.heads, self.config.head_dim)
+        names = ("query", "key", "value", *["position"] * (self.parts.positions == "relative"))
+        return {
+            name: parameter(
+                self,
+                name,
+                (config.d_model, *heads),
+                ("embed", "heads", "head_dim"),
+                "matrix",
+                depth,
+                init,
+            )
+            for name, init in {
+                **dict.fromkeys(names),
+                "output": residual_init(config, self.parts),
+            }.items()
+        }
+
+    def _score_parameters(
+        self, inputs: AttentionInputs, depth: Depth
+    ) -> tuple[dict[str, jax.Array], jax.Array | None]:
+        """`biases` and `segment_2HE` of `xla.Arguments`."""
+        config = self.config
+        if self.parts.positions != "relative":
+            return {}, None
+        own, shape = (
+            Biases(config, self.parts, depth, name="biases"),
+            (config.heads, config.head_dim),
+        )
+        nn.share_scope(self, own)
+        biases = inputs.tied_biases or own()
+        if self.parts.segments == "relative":
+            axes = (None, "heads", "head_dim")
+            return biases, parameter(self, "segment_embedding", (2, *shape), axes, "table", depth)
+        zeros_2HE = jnp.zeros((2, *shape), jnp.float32)
+        return {**biases, "segment_bias": zeros_2HE[0]}, zeros_2HE
+
+    def _attend(
+        self,
+        q_BSHE: jax.Array,
+        inputs: AttentionInputs,
+        arguments: Callable[..., xla.Arguments],
+        implementation: str,
+        deterministic: bool,
+    ) -> jax.Array:
+        """The weighted sums of all streams; `arguments` has all that streams share."""
+        config, outputs, start = self.config, [], 0
         drops = config.attention_dropout and not deterministic
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
-
-        outputs, start = [], 0
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]
-            dropout = (
-                None
-                if dropout_key is None
-                else AttentionDropout(dropout_key, config.attention_dropout, number)
-            )
+            dropout = None
+            if dropout_key is not None:
+                dropout = AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
-                xla.Arguments(
+                arguments(
                     q_BSHE[:, start:end],
-                    k_BKHE,
-                    v_BKHE,
-                    stream.limit_BQ,
-                    inputs.rank_BK,
-                    stream.segment_BQ,
-                    inputs.segment_BK,
-                    stream.position_BQ,
-                    inputs.rows_B,
-                    position,
-                    biases,
-                    segment_2HE,
-                    dropout,
-                    max_distance,
-                    config.saves_probabilities and not deterministic,
+                    limit_BQ=stream.limit_BQ,
+                    segment_BQ=stream.segment_BQ,
+                    query_position_BQ=stream.position_BQ,
+                    dropout=dropout,
                 )
             )
             self.sow(
@@ -224,12 +251,7 @@ class Attention(nn.Module):
             )
             outputs.append(o_BQHE)
             start = end
-        o_BSHE = jnp.concatenate(outputs, axis=1)
-        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
-        o_BSD = Dropout(config.dropout)(
-            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
-        )
-        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+        return jnp.concatenate(outputs, axis=1)
 
     def _biased(self, name: str, x: jax.Array) -> jax.Array:
         """x with the bias of what it is, if the architecture has biases; rounded to the dtype of

@@ -175,29 +175,12 @@ class Embedding(nn.Module):
         """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype.
         `place_BT` are the places of the tokens in the text; None: they are its first T.
         """
-        config, dtype, member = (
-            self.config,
-            jnp.dtype(self.config.compute_dtype),
-            self.config.member,
-        )
-        width = clusters(config)[0].width
-        if config.adaptive:
-            h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
-        else:
-            table_VD = parameter(
-                self,
-                "word_embedding",
-                (config.vocab_size, width),
-                ("vocab", "embed"),
-                "table",
-                0,
-                without_row(normal(config), member.padding_row),
-            )
-            h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
+        config, member, T = self.config, self.config.member, batch.tokens.shape[1]
+        dtype, width = jnp.dtype(config.compute_dtype), clusters(config)[0].width
+        h_BTD = self._words(batch.tokens, width).astype(dtype)
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
             h_BTD = unlearned(padding_BT, h_BTD)
-        T = batch.tokens.shape[1]
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
             first, place = member.first_position, T if place_BT is None else place_BT
@@ -206,9 +189,8 @@ class Embedding(nn.Module):
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
             h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
         if self.parts.positions == "sinusoids":
-            h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(
-                dtype
-            )
+            place_BTD = positions.absolute_sinusoids(at_BT, width, accumulator(dtype))
+            h_BTD = h_BTD + place_BTD.astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(
                 self, "segment_embedding", (member.segments, width), (None, "embed"), "table", 0
@@ -244,6 +226,22 @@ class Embedding(nn.Module):
             g_BPD, rows_B, target_BP, deterministic=deterministic
         )
         return h_BTD, g_BPD
+
+    def _words(self, tokens_BT: jax.Array, width: int) -> jax.Array:
+        """The vectors of the tokens, [B, T, width]."""
+        config = self.config
+        if config.adaptive:
+            return WordEmbedding(config, name="word_embedding")(tokens_BT)
+        table_VD = parameter(
+            self,
+            "word_embedding",
+            (config.vocab_size, width),
+            ("vocab", "embed"),
+            "table",
+            0,
+            without_row(normal(config), config.member.padding_row),
+        )
+        return lookup(table_VD, tokens_BT, config)
 
 
 class RelativePositions(nn.Module):

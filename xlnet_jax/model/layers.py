@@ -167,34 +167,26 @@ def product(
     # into another layout.
     left, right, out = (term.replace("he", "m") for term in terms)
 
-    def joined(x: jax.Array, letters: str) -> jax.Array:
-        at = letters.find("he")
-        return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
-
-    def placed(x: jax.Array, letters: str) -> jax.Array:
-        axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
-        return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
-
     def rounded(kernel: jax.Array) -> jax.Array:
         if x.dtype == jnp.bfloat16 != kernel.dtype:
             # The same rounding, as an operation in float32. If the TPU compiler sees only the
             # conversion, it converts the parameters of all layers before the scan over layers, and
             # keeps those copies for the whole step.
             kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
-        return placed(kernel.astype(x.dtype), right)
+        return _placed(kernel.astype(x.dtype), right)
 
     def forward(
         x: jax.Array, kernel: jax.Array, _: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        x = placed(x, left)
+        x = _placed(x, left)
         y = jnp.einsum(f"{left},{right}->{out}", x, rounded(kernel), preferred_element_type=dtype)
-        return placed(y, out), (x, kernel)
+        return _placed(y, out), (x, kernel)
 
     def backward(
         saved: tuple[jax.Array, jax.Array], dy: jax.Array
     ) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
-        dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
+        dy, high = _placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         factors, letters = (x, dy), f"{left},{out}->{right}"
         if cpu and len(right) == 2:
             # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy
@@ -213,11 +205,24 @@ def product(
     )
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
-    y, heads = (
-        run(joined(x, terms[0]), joined(value, terms[1]), joined(receiver, terms[1])),
-        value.shape[-2:],
+    y = run(
+        _heads_joined(x, terms[0]),
+        _heads_joined(value, terms[1]),
+        _heads_joined(receiver, terms[1]),
     )
-    return y.reshape(*y.shape[:-1], *heads) if "he" in terms[2] else y
+    return y.reshape(*y.shape[:-1], *value.shape[-2:]) if "he" in terms[2] else y
+
+
+def _heads_joined(x: jax.Array, letters: str) -> jax.Array:
+    """x with its axes h and e as one."""
+    at = letters.find("he")
+    return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
+
+
+def _placed(x: jax.Array, letters: str) -> jax.Array:
+    """x with the sharding of its axes."""
+    axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
+    return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
 
 def layer_norm(name: str, config: ModelConfig, depth: Depth) -> nn.LayerNorm:

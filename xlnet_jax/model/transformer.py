@@ -13,6 +13,7 @@ a member. It is a pure function of (parameters, batch, memory) and keeps nothing
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -49,6 +50,21 @@ class Output(NamedTuple):
     target slots.
     """
     memory: Memory | Cache
+
+
+class Past(NamedTuple):
+    """A memory or a cache, as the layers read it."""
+
+    kept: Any
+    """The part of each layer, with a leading axis L."""
+    rank_BK: jax.Array
+    """Ranks of all keys."""
+    carry: Callable[[Any], Memory | Cache]
+    """Makes the next memory of what the layers return."""
+    table_SND: jax.Array | None = None
+    """As in `AttentionInputs`."""
+    slot_BT: jax.Array | None = None
+    """As in `AttentionInputs`."""
 
 
 class Layer(nn.Module):
@@ -209,45 +225,20 @@ class XLNet(nn.Module):
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
-            segment_BP = jnp.zeros_like(batch.target_positions)
-            if limit_BP is None:
-                limit_BP, segment_BP = (
-                    jnp.take_along_axis(x, batch.target_positions, axis=1)
-                    for x in (batch.rank, batch.segments)
-                )
-            streams += (AttentionStream(limit_BP, segment_BP, batch.target_positions),)
+            streams += (query_stream(batch, limit_BP),)
 
-        table_SND = slot_BT = None
-        if isinstance(memory, Cache):
-            slot_BT = None if place_BT is None else memory.memory_len + place_BT
-            kept, rank_BK = memory.read(batch.rank, slot_BT)
-            M = rank_BK.shape[1] - T
-            carried = functools.partial(memory.write, rank_BQ=batch.rank, slot_BQ=slot_BT)
-        else:
-            M = memory.hidden_LBMD.shape[2]
-            valid_B = jnp.where(batch.continues, memory.valid_B, 0)
-            filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
-            kept, seen_BM = hooks.seen_slots(self.compat, memory.hidden_LBMD, filled_BM)
-            rank_BK = jnp.concatenate([jnp.where(seen_BM, MEMORY_RANK, NEVER), batch.rank], axis=1)
-            if parts.positions == "relative":
-                # One mask for the whole batch: the table is the same for all its rows.
-                masks_S = hooks.position_masks(self.compat, rows_B)
-                table_SND = RelativePositions(config, name="positions")(
-                    T, M, masks_S, deterministic=deterministic
-                )
-            reuse = T if self.reuse_len is None else min(self.reuse_len, T)
-            carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
+        past = self._past(batch, memory, place_BT, rows_B, deterministic)
+        M = past.rank_BK.shape[1] - T
+        zeros_BM = jnp.zeros((B, M), batch.segments.dtype)
         inputs = AttentionInputs(
             rows_B=rows_B,
             direction_B=batch.direction,
-            rank_BK=rank_BK,
-            segment_BK=jnp.concatenate(
-                [jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1
-            ),
+            rank_BK=past.rank_BK,
+            segment_BK=jnp.concatenate([zeros_BM, batch.segments], axis=1),
             streams=streams,
             position_BS=position_BS,
-            table_SND=table_SND,
-            slot_BT=slot_BT,
+            table_SND=past.table_SND,
+            slot_BT=past.slot_BT,
             # What all layers share is as near the input as the embeddings.
             tied_biases=None
             if config.biases_per_layer
@@ -255,17 +246,70 @@ class XLNet(nn.Module):
         )
 
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
-        x_BSD, kept = stack(x_BSD, kept, inputs)
+        x_BSD, kept = stack(x_BSD, past.kept, inputs)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
-        h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and parts.targets == "content":
-            vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
-        if vectors_BPD is not None and parts.output_dropout:
-            vectors_BPD = Dropout(config.dropout, name="output_dropout")(
-                vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic
-            )
-        return Output(hidden_BTD=h_BTD, target_vectors_BPD=vectors_BPD, memory=carried(kept))
+        return Output(
+            hidden_BTD=x_BSD[:, :T],
+            target_vectors_BPD=self._target_vectors(x_BSD, batch, rows_B, deterministic)
+            if P
+            else None,
+            memory=past.carry(kept),
+        )
+
+    def _past(
+        self,
+        batch: Batch,
+        memory: Memory | Cache,
+        place_BT: jax.Array | None,
+        rows_B: jax.Array,
+        deterministic: bool,
+    ) -> Past:
+        T = batch.tokens.shape[1]
+        if isinstance(memory, Cache):
+            slot_BT = None if place_BT is None else memory.memory_len + place_BT
+            carry = functools.partial(memory.write, rank_BQ=batch.rank, slot_BQ=slot_BT)
+            return Past(*memory.read(batch.rank, slot_BT), carry, slot_BT=slot_BT)
+        M = memory.hidden_LBMD.shape[2]
+        valid_B = jnp.where(batch.continues, memory.valid_B, 0)
+        filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
+        kept, seen_BM = hooks.seen_slots(self.compat, memory.hidden_LBMD, filled_BM)
+        rank_BK = jnp.concatenate([jnp.where(seen_BM, MEMORY_RANK, NEVER), batch.rank], axis=1)
+        table_SND = None
+        if self.parts.positions == "relative":
+            # One mask for the whole batch: the table is the same for all its rows.
+            masks_S = hooks.position_masks(self.compat, rows_B)
+            table = RelativePositions(self.config, name="positions")
+            table_SND = table(T, M, masks_S, deterministic=deterministic)
+        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
+        carry = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
+        return Past(kept, rank_BK, carry, table_SND)
+
+    def _target_vectors(
+        self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        """`Output.target_vectors_BPD`."""
+        T, target_BP = batch.tokens.shape[1], batch.target_positions
+        if self.parts.targets == "content":
+            vectors_BPD = jnp.take_along_axis(x_BSD[:, :T], target_BP[:, :, None], axis=1)
+        else:
+            vectors_BPD = x_BSD[:, T:]
+        if not self.parts.output_dropout:
+            return vectors_BPD
+        dropout = Dropout(self.config.dropout, name="output_dropout")
+        return dropout(vectors_BPD, rows_B, target_BP, deterministic=deterministic)
+
+
+def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
+    """What the targets see; `limit_BP` as in `XLNet`."""
+    if limit_BP is not None:
+        segment_BP = jnp.zeros_like(batch.target_positions)
+    else:
+        limit_BP, segment_BP = (
+            jnp.take_along_axis(x, batch.target_positions, axis=1)
+            for x in (batch.rank, batch.segments)
+        )
+    return AttentionStream(limit_BP, segment_BP, batch.target_positions)
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:
