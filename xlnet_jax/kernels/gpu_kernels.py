@@ -39,7 +39,7 @@ NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GpuPlan(packing.Call, Triton):
+class GpuPlan(packing.Plan, Triton):
     """The static facts of a call, after padding.
 
     `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
@@ -204,7 +204,7 @@ class Gradients:
 
 
 def forward(plan: GpuPlan, *refs: Any) -> None:
-    """The output of one block of queries, and the logarithm of their sums of exponentials."""
+    """Writes the output of a block of queries and the logarithm of their sums of exponentials."""
     *inputs, o_BQHE, log_BHQ = refs
     i, h, b = (pl.program_id(n) for n in range(3))
     queries = Queries(plan, GpuInputs(*inputs), b, h, i)
@@ -260,8 +260,8 @@ class PositionSums(NamedTuple):
 
 
 def backward_queries(plan: GpuPlan, *refs: Any) -> None:
-    """The gradients of a, b and `other` of some blocks of queries, and the sum of what these give
-    the position keys.
+    """Writes the gradients of a, b and `other` of some blocks of queries, and the gradient of the
+    position keys, summed over these queries.
     """
     *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = refs
     g, h, b = (pl.program_id(n) for n in range(3))
@@ -281,11 +281,11 @@ def backward_queries(plan: GpuPlan, *refs: Any) -> None:
 def write_query_gradients(
     gradients: Gradients, sums: PositionSums, da_BQHE: Any, db_BQHE: Any, dother_BHQ: Any
 ) -> None:
-    """The gradients of a, b and `other` of one block of queries, whose part for the position keys
-    is added to `sums`.
+    """Writes the gradients of a, b and `other` of one block of queries, and adds the gradient of
+    the position keys to `sums`.
 
-    In order, a block of position keys gets its sum over these queries at once: from one tile and
-    from the tile before, whose turned gradients are kept.
+    For queries in order, a block of position keys gets its sum over these queries at once: from one
+    tile and from the turned gradients of the tile before.
     """
     queries, plan = gradients.queries, gradients.queries.plan
 
@@ -332,7 +332,7 @@ def write_query_gradients(
 
 
 def backward_keys(plan: GpuPlan, *refs: Any) -> None:
-    """The gradients of one block of keys and values."""
+    """Writes the gradients of one block of keys and values."""
     *inputs, do_BQHE, log_BHQ, delta_BHQ, dk_BKHE, dv_BKHE = refs
     j, h, b = (pl.program_id(n) for n in range(3))
     inputs = GpuInputs(*inputs)

@@ -26,7 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.packing import up
+from xlnet_jax.kernels.packing import round_up
 from xlnet_jax.kernels.tpu_kernels import backward, forward
 from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, TpuInputs, TpuPlan
 from xlnet_jax.kernels.xla import Arguments
@@ -72,10 +72,10 @@ def attend(
     r_SNHE, table_B = packing.position_keys(a)
     plans = plan, _ = plan_passes(a, blocks, interpret)
     Ep, Tp, Kp, Np = plan.head_dim, plan.positions, plan.keys, plan.table_rows
-    T, Qp = K - M, up(Q, plan.query_block)
+    T, Qp = K - M, round_up(Q, plan.query_block)
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
-    heads = up(H * Ep, LANES) // Ep
+    heads = round_up(H * Ep, LANES) // Ep
 
     def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
         """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads
@@ -84,12 +84,12 @@ def attend(
         pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
 
-    queries = packing.queries(a, Qp)
+    queries = packing.padded_queries(a, Qp)
     # The windows of each block of queries.
     window_AQ = (
         ((Tp - 1 - queries[2]) // plan.window).reshape(-1, plan.query_block).astype(jnp.int32)
     )
-    word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
+    word_BH = jax.lax.bitcast_convert_type(packing.dropout_words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
         plans,
         table_B,
@@ -103,7 +103,7 @@ def attend(
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
         lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0],
         _packed(*queries),
-        _packed(*packing.keys(a, Kp)),
+        _packed(*packing.padded_keys(a, Kp)),
     )
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
 
@@ -112,14 +112,14 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
     """The plans of the forward and of the backward pass."""
     (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
     T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
-    in_order = min(blocks.queries, up(T, LANES))
-    query_block = min(blocks.chosen, up(Q, 16)) if chosen else in_order
+    in_order = min(blocks.queries, round_up(T, LANES))
+    query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
-    key_block = up(-(-K // -(-K // blocks.keys)), LANES)
-    Tp, Kp = up(T, in_order), up(K, key_block)
-    window = min(blocks.window, 1 << (up(Tp, LANES) - 1).bit_length())
+    key_block = round_up(-(-K // -(-K // blocks.keys)), LANES)
+    Tp, Kp = round_up(T, in_order), round_up(K, key_block)
+    window = min(blocks.window, 1 << (round_up(Tp, LANES) - 1).bit_length())
     # The same for both streams: so the compiler makes the table once.
-    Np = up(Tp, window) + Kp
+    Np = round_up(Tp, window) + Kp
     saved = a.save and Kp == key_block
     # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in
     # float32 there are more.
@@ -141,7 +141,7 @@ def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPl
             saved=saved,
             vmem_bytes=blocks.vmem_bytes,
             interpret=interpret,
-            **packing.static_facts(a, Tp, Kp),
+            **packing.plan_fields(a, Tp, Kp),
         )
         for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
     )

@@ -87,13 +87,13 @@ def position_gradients(
 def moved(
     tile: Callable[[int], jax.Array | None], unit: Unit, sign: int
 ) -> Callable[[int], jax.Array]:
-    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by
-    number.
+    """Tiles [Q, 128] side by side, with row q moved by its offset e[q] in the window: a function of
+    the number of a tile.
 
     Args:
       tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where
-        the offsets fall by 1 per row with the rows of each 8 reversed (`flip`).
+      sign: 1: row q from column e[q] on; -1: the transpose, row q behind e[q] zeros. With -1, where
+        the offsets fall by 1 per row, the rows of each 8 are reversed (`flip`).
 
     Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
     """

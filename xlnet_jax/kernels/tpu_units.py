@@ -6,10 +6,10 @@ heads, whose queries, keys and values are where the projections put them. The pr
 its queries in strips, head by head, and through its keys in parts of 128: an array of 128 queries
 and a part is 16 registers.
 
-Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is
-contracted, the lanes of the others are set to 0 in one factor. Where a head comes out, it is on the
-rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large factor, queries
-times keys, is never transposed.
+Products. The matrix unit takes one row of the left factor per cycle, 128 wide. To contract a head,
+one factor has zeros in the lanes of the other heads. A product whose result has the head's elements
+has them on the rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large
+factor, queries times keys, is never transposed.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale /
 ln 2. The gradient of a score carries ln 2, so that the products with a, b and c need no factor.
@@ -36,7 +36,7 @@ NT, NN = ((1,), (1,)), ((1,), (0,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TpuPlan(packing.Call):
+class TpuPlan(packing.Plan):
     """The static facts of a call, after padding."""
 
     head_dim: int
@@ -189,8 +189,8 @@ class Unit(NamedTuple):
         return pl.multiple_of(window * self.plan.window + self.first_key, LANES)
 
     def each_window(self, visit: Callable[[Any, Any], None]) -> None:
-        """visit(first row of the position keys, which queries [Q, 128] are in the window), by
-        window.
+        """Calls visit(first row of the position keys, whether queries [Q, 128] are in the window)
+        for each window.
         """
         window_QL = self.start_QL >> self.plan.window.bit_length() - 1
 
@@ -248,12 +248,12 @@ class Units(NamedTuple):
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
-    """x, and 0 elsewhere."""
+    """x where `which` is true, and 0 elsewhere."""
     return jnp.where(which, x, 0)
 
 
 def wide(x_Q1: jax.Array) -> jax.Array:
-    """[Q, 128]; spread once, as each time costs an instruction per register."""
+    """x as [Q, 128]: spread once, because each time costs an instruction per register."""
     return jnp.broadcast_to(x_Q1, (len(x_Q1), LANES))
 
 

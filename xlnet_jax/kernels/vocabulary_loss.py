@@ -97,7 +97,7 @@ class Loss(NamedTuple):
         # A comparison, not a gather, whose gradient would be a scatter.
         return (first + jnp.arange(V))[None] == target_C[:, None]
 
-    def of_rows(
+    def row_losses(
         self, table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, target_BP: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """The loss and the logarithm of the sum, [B, P]."""
@@ -181,7 +181,7 @@ def nll(
         return table_VD.astype(dtype), bias_V.astype(high), *arrays
 
     def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        nll_BP, log_sum_BP = loss.on_devices(loss.of_rows, 2, by_row)(*rounded(*arguments))
+        nll_BP, log_sum_BP = loss.on_devices(loss.row_losses, 2, by_row)(*rounded(*arguments))
         return nll_BP, (*arguments, log_sum_BP)
 
     def backward(saved: tuple[jax.Array, ...], g_BP: jax.Array) -> tuple[jax.Array | None, ...]:

@@ -30,8 +30,8 @@ from xlnet_jax.batch import NEVER, Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What one stream of one layer reads: the argument of every `attend`. Arrays, or what stands
-    for them in a tree.
+    """The argument of every `attend`: all that one stream of one layer reads. The fields are
+    arrays, or anything else for each array of a tree.
     """
 
     q_BQHE: Array
@@ -48,24 +48,24 @@ class Arguments:
     rows_B: Array
     """Row numbers in the global batch, for dropout."""
     position: Any = None
-    """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction
-    and that do not; S is 1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd
-    may be None: then even_BNHE are the position keys of each row in its direction. And all of it
-    may be None: then the score is q . k alone.
+    """odd_SNHE, even_SNHE and direction_B. Odd and even are the parts of the position keys that
+    change and that keep their sign with the direction, +1 or -1; S is 1, or B if every row has its
+    own position keys. For `xla` odd may be None: then even_BNHE are the position keys of each row
+    in its direction. Without `position` the score is q . k alone.
     """
     biases: Any = dataclasses.field(default_factory=dict)
-    """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H,
-    E].
+    """u, v and w, [H, E], under `content_bias`, `position_bias` and `segment_bias`; empty without
+    `position`.
     """
     segment_2HE: Array = None
-    """With position keys the vectors S for the same and for another segment."""
+    """The vectors S for the same and for another segment; None without `position`."""
     dropout: Any = None
     """AttentionDropout, on the probabilities; None: no dropout."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
-    """A kernel that can leaves the probabilities to its backward pass, which else computes them
-    again.
+    """The forward pass of a kernel leaves the probabilities to the backward pass, if it can; else
+    the backward pass computes them again.
     """
 
     @property
@@ -92,8 +92,8 @@ def differentiated(
     a: Arguments,
     do_BQHE: jax.Array | None = None,
 ) -> tuple[jax.Array, Any, Arguments]:
-    """The results of any implementation, and the gradient of sum(do * o) in place of all numbers;
-    do is o if None.
+    """The results of an implementation, and the gradient of sum(do * o) by each number of the
+    arguments; do is o if None.
     """
     o_BQHE, pull, probability_BHQK = jax.vjp(attend, a, has_aux=True)
     (grads,) = pull(o_BQHE if do_BQHE is None else do_BQHE)
@@ -214,7 +214,7 @@ shift_on_cpu.defvjp(lambda score_BHTN, keys: (shift(score_BHTN, keys), None), _u
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
-    """The same for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
+    """`shift` for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
     last = score_BQHN.shape[3] - keys  # T - 1
 
     def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
@@ -236,7 +236,7 @@ def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
 
 
 def _softmax_gradient(probability_BHQK: jax.Array, d_BHQK: jax.Array) -> tuple[jax.Array, None]:
-    """By hand: it needs the probabilities alone, no mask, and reads them twice."""
+    """The gradient by hand: it reads the probabilities twice, and no mask."""
     mean = jnp.sum(probability_BHQK * d_BHQK, axis=-1, keepdims=True)
     return probability_BHQK * (d_BHQK - mean), None
 

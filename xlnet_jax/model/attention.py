@@ -45,23 +45,23 @@ IMPLEMENTATIONS = {
     "cpu": functools.partial(xla.attend, cpu=True),
     "fused": fused.attend,
 }
-"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the
-same dropout. What runs or compiles the model decides on `auto` before (`choice.resolve_attention`).
+"""Implementations by `model.attention`, with equal results and dropout; `fused` returns no
+probabilities. `choice.resolve_attention` replaces `auto` before a model runs or is compiled.
 """
 
 
 class AttentionStream(NamedTuple):
-    """What the rows of one stream may see."""
+    """The rows of one stream, and the keys that they see."""
 
     limit_BQ: jax.Array
-    """Keys of lower rank."""
+    """A row sees the keys of lower rank than its limit."""
     segment_BQ: jax.Array
     position_BQ: jax.Array | None = None
-    """Positions of the rows in the segment; None: all of it in order."""
+    """Positions of the rows in the segment; None: the whole segment in order."""
 
 
 class AttentionInputs(NamedTuple):
-    """What all layers need to know about keys and queries, per example: K = M + T keys."""
+    """Facts about keys and queries for all layers: K = M + T keys per example."""
 
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
@@ -71,7 +71,7 @@ class AttentionInputs(NamedTuple):
     streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
-    """Where dropout draws for the rows of all streams: position for content, T + position for
+    """The index of dropout for the rows of all streams: position for content, T + position for
     queries.
     """
     table_SND: jax.Array | None = None
@@ -107,8 +107,8 @@ class Biases(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of
-    what enters.
+    """Attention, output projection, residual and LayerNorm, for all streams; with pre-norm the
+    LayerNorm is on the input.
 
     With `segments=none` there is neither S nor w: if all positions are of one segment, that term is
     the same for all keys of a query, and the softmax does not change.
@@ -254,7 +254,7 @@ class Attention(nn.Module):
         return jnp.concatenate(outputs, axis=1)
 
     def _biased(self, name: str, x: jax.Array) -> jax.Array:
-        """x with the bias of what it is, if the architecture has biases; rounded to the dtype of
+        """x with the bias of a product, if the architecture has biases; rounded to the dtype of
         x.
         """
         if not self.parts.biases:
@@ -276,7 +276,7 @@ class Attention(nn.Module):
 def position_keys(
     inputs: AttentionInputs, kernel_DHE: jax.Array, dtype: jnp.dtype, implementation: str
 ) -> tuple[jax.Array | None, jax.Array, jax.Array]:
-    """`position` of `attend`, in the form that the implementation is fast with."""
+    """`xla.Arguments.position`, in the fastest form for the implementation."""
     assert inputs.table_SND is not None, "only a cache has position keys"
     odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel_DHE)
     position = odd_SNHE, even_SNHE, inputs.direction_B
@@ -285,6 +285,6 @@ def position_keys(
     # Position keys for every row: so their gradient is summed over the rows once, for both streams
     # together.
     if implementation == "cpu" and len(odd_SNHE) == 1:
-        return None, positions.of_rows(*position), inputs.direction_B
+        return None, positions.of_directions(*position), inputs.direction_B
     each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
     return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B

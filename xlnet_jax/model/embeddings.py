@@ -39,7 +39,9 @@ from xlnet_jax.model.layers import (
 )
 
 PROJECTION_STD = 0.01
-"""Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
+"""Standard deviation of the initial projections, as in the original of Transformer-XL
+(`proj_init_std`).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Cluster:
     width: int
 
     def index(self, tokens: jax.Array) -> jax.Array:
-        """Numbers of the tokens in the cluster; of those outside any valid number."""
+        """Numbers of the tokens in the cluster; for tokens outside, any valid number."""
         return jnp.clip(tokens - self.first, 0, self.size - 1)
 
     def has(self, tokens: jax.Array) -> jax.Array:
@@ -67,7 +69,7 @@ def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
 
 
 def projections(config: ModelConfig) -> int:
-    """Number of the projections: one for each cluster, or for all if their widths are equal, or
+    """Number of the projections: one for each cluster, one for all if their widths are equal, or
     none.
     """
     if config.div_val > 1:
@@ -99,13 +101,13 @@ class WordEmbedding(nn.Module):
                 config.compute_dtype
             )
             parts.append(x_BTC if projection is None else product("btc,cd->btd", x_BTC, projection))
-        # All but one of them are 0.
+        # A token has a vector from one cluster, and zeros from the others.
         return sum(parts[1:], parts[0])
 
 
 def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
-    """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths
-    are, over `fsdp`.
+    """Declares the vectors of one cluster. Only full widths are split, over `fsdp`: sizes need not
+    be divisible.
     """
     cluster = clusters(module.config)[i]
     axes = None, "embed" if cluster.width == clusters(module.config)[0].width else None
@@ -113,7 +115,7 @@ def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
 
 
 def declare_projection(module: Any, i: int, depth: Depth) -> jax.Array:
-    """The projection of one cluster, [E_i, D]."""
+    """Declares the projection of one cluster, [E_i, D]."""
     shape, init = (
         (clusters(module.config)[i].width, module.config.d_model),
         nn.initializers.normal(PROJECTION_STD),
@@ -180,14 +182,16 @@ class Embedding(nn.Module):
         h_BTD = self._words(batch.tokens, width).astype(dtype)
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
-            h_BTD = unlearned(padding_BT, h_BTD)
+            h_BTD = without_gradient(padding_BT, h_BTD)
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
             first, place = member.first_position, T if place_BT is None else place_BT
             if first:  # padding has a row of its own
                 place = jnp.where(padding_BT, -1, at_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
-            h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
+            h_BTD = h_BTD + (
+                without_gradient(padding_BT, place_BTD) if first else place_BTD
+            ).astype(dtype)
         if self.parts.positions == "sinusoids":
             place_BTD = positions.absolute_sinusoids(at_BT, width, accumulator(dtype))
             h_BTD = h_BTD + place_BTD.astype(dtype)
@@ -239,7 +243,7 @@ class Embedding(nn.Module):
             ("vocab", "embed"),
             "table",
             0,
-            without_row(normal(config), config.member.padding_row),
+            with_zero_row(normal(config), config.member.padding_row),
         )
         return lookup(table_VD, tokens_BT, config)
 
@@ -267,13 +271,11 @@ class RelativePositions(nn.Module):
         return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
 
 
-def unlearned(is_it_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
-    """x without a gradient at some places: those of padding, which losses over all positions
-    read.
-    """
-    return jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
+def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
+    """x without a gradient at padding, which losses over all positions read."""
+    return jnp.where(padding_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 
-def without_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
+def with_zero_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
     """The initialiser with zeros in one row; -1 = as it is."""
     return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)

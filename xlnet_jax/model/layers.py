@@ -44,18 +44,18 @@ def residual_init(config: ModelConfig, parts: Parts) -> Callable[..., jax.Array]
 
 
 Kind = Literal["matrix", "kernel", "table", "vector"]
-"""What a parameter does. A matrix enters only a `product`, with vectors in the compute dtype: it is
-gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors, as
-those of heads do. The rows of a table are looked up, in float32; a vector is added or multiplies.
+"""The use of a parameter. A matrix enters only a `product`, with vectors in the compute dtype: it
+is gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors,
+as in heads. The rows of a table are looked up, in float32; a vector is added or multiplies.
 """
 
 Depth = float | tuple[int, ...]
-"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has that of each
-entry of the first axis, a stack of layers.
+"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has the distance
+of each layer of a stack, the first axis.
 """
 
 HEAD_DEPTH = math.inf
-"""Of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
+"""Depth of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
 
 
 def layer_depths(config: ModelConfig) -> Depth:
@@ -64,9 +64,7 @@ def layer_depths(config: ModelConfig) -> Depth:
 
 
 class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
-    """The box of a parameter: its logical axes, and all else that optimizer and gradient must know
-    of it.
-    """
+    """The box of a parameter: its logical axes, and all other facts for optimizer and gradient."""
 
     kind: Kind = struct.field(pytree_node=False)
     depth: Depth = struct.field(pytree_node=False)
@@ -77,7 +75,7 @@ class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
 
     @property
     def stacked(self) -> bool:
-        """Whether the first axis has the layers."""
+        """Whether the first axis is the layers."""
         return isinstance(self.depth, tuple)
 
 
@@ -121,18 +119,18 @@ class PrecastKernel:
     """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which
     receive its gradient.
 
-    A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are
-    not stored.
+    A gradient has the dtype of its array. Only the dtype of the zeros is used, never a value, so
+    they are not stored.
     """
 
     value: jax.Array
     zeros: jax.Array
     spec: PartitionSpec = dataclasses.field(default=PartitionSpec(), metadata={"static": True})
-    """Of an array of which a device has a part: the mesh axes that split it."""
+    """The mesh axes that split the array, if a device has a part of it."""
 
     def whole(self, shape: tuple[int, ...]) -> PrecastKernel:
-        """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh
-        axes, and a device has its part of it.
+        """The gathered kernel, in the logical shape. Its backward pass sums the gradient of the
+        zeros over these mesh axes, and leaves each device its part.
         """
         split = meshes.row_split(self.spec)
 

@@ -1,5 +1,5 @@
-"""Positions: learned ones, sinusoids, and those of relative ones with their projection for both
-reading directions.
+"""Learned positions, sinusoids, and the sinusoids of relative positions with their projection for
+both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
@@ -27,9 +27,12 @@ def learned(
     depth: Depth,
     first: int = 0,
 ) -> jax.Array:
-    """Learned positions at their places in the text, [B, T, width] in float32, declared on
-    `module`: a number T is all from 0 on, and `first` is the row of place 0. `longest` is without
-    the rows before it.
+    """Learned positions, [B, T, width] in float32, declared on `module`.
+
+    Args:
+      longest: number of places of a text.
+      place_BT: places in the text; a number T stands for the first T places.
+      first: row of place 0 in the table.
     """
     table_ND = parameter(
         module, "position_embedding", (first + longest, width), (None, "embed"), "table", depth
@@ -91,7 +94,7 @@ def project(
     return odd_SNHE, even_SNHE
 
 
-def of_rows(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
+def of_directions(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
     """The position keys of each row in its direction, [B, N, H, E].
 
     As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum

@@ -41,13 +41,13 @@ REMAT_POLICIES = {
 
 
 class Output(NamedTuple):
-    """The result of the model; `heads` make logits, only if a caller needs them."""
+    """The result of the model, without logits, which `heads` compute."""
 
     hidden_BTD: jax.Array
     """Content stream after the last layer, before dropout, for fine-tuning."""
     target_vectors_BPD: jax.Array | None
-    """They predict the targets: vectors at their positions, after the final dropout; None without
-    target slots.
+    """The vectors that predict the targets, at their positions, after the final dropout; None
+    without target slots.
     """
     memory: Memory | Cache
 
@@ -104,8 +104,8 @@ class Layer(nn.Module):
         x_BSD = feed_forward(
             x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic
         )
-        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests
-        # both.
+        # Stored only if a caller makes the collection mutable: auxiliary losses read the first,
+        # tests both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
@@ -172,12 +172,12 @@ class XLNet(nn.Module):
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """The parts of the network."""
         return self.config.member.parts_of(self.objective)
 
     @property
     def frozen(self) -> set[tuple[str, ...]]:
-        """Parameters that are there for other objectives of the member, and have no gradient."""
+        """Parameters for other objectives of the member, without a gradient here."""
         return (
             {("mask_embedding",)}
             if self.parts.streams == 2 and self.parts.targets == "content"
@@ -199,16 +199,16 @@ class XLNet(nn.Module):
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the last segment; rows that do not continue it see none of it. Or a cache: the
-            tokens are new ones of its segment, all of segment 0, and it has all else that they and
+          memory: of the last segment, hidden from rows that do not continue it. Or a cache: the
+            tokens are new in its segment, all of segment 0, and it has all other keys that they and
             the targets attend to.
-          rows_B: row numbers in the global batch, if this is a part of one; they key the dropout
+          rows_B: row numbers in the global batch, if this is a part of it; they key the dropout
             masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
           place_BT: with a cache, the positions of the tokens in the segment; None: they are its
             first T. A token whose position is past the segment is not kept.
-          limit_BP: the targets see lower ranks than these; None: than those of the tokens at their
-            positions.
+          limit_BP: the targets see lower ranks than these; None: than the ranks of the tokens at
+            their positions.
         """
         config, parts = self.config, self.parts
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
@@ -265,6 +265,7 @@ class XLNet(nn.Module):
         rows_B: jax.Array,
         deterministic: bool,
     ) -> Past:
+        """Reads the memory or the cache."""
         T = batch.tokens.shape[1]
         if isinstance(memory, Cache):
             slot_BT = None if place_BT is None else memory.memory_len + place_BT
@@ -301,7 +302,7 @@ class XLNet(nn.Module):
 
 
 def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
-    """What the targets see; `limit_BP` as in `XLNet`."""
+    """The targets as a stream; `limit_BP` as in `XLNet`."""
     if limit_BP is not None:
         segment_BP = jnp.zeros_like(batch.target_positions)
     else:
