@@ -696,7 +696,7 @@ MUTANTS = (
     Mutant(
         "what_remat_recomputes_is_kept",
         TRANSFORMER,
-        "prevent_cse=self.unrolled",
+        "prevent_cse=unrolled",
         "prevent_cse=False",
         one("model/transformer", "test_remat_changes_memory_and_nothing_else"),
     ),
@@ -710,7 +710,7 @@ MUTANTS = (
     Mutant(
         "fused_mixes_the_directions",
         FUSED_BACKWARD,
-        "table = 0 if plan.own_tables else table_ref[b]",
+        "table = 0 if plan.own_tables else inputs.table[b]",
         "table = 0",
         one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole"),
     ),

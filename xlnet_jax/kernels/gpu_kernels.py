@@ -32,10 +32,7 @@ from jax.experimental import pallas as pl
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import keep, upscale
 from xlnet_jax.kernels.gpu_triton import Triton
-from xlnet_jax.kernels.packing import FAR, LN2
-
-NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
-"""Contractions of two matrices: a b', a b and a' b."""
+from xlnet_jax.kernels.packing import FAR, LN2, NN, NT, TN
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ from jax.experimental.pallas import triton
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from xlnet_jax.kernels import packing
+
 take_p = Primitive("xlnet_take")
 """x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `_lower_take`."""
 take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
@@ -72,19 +74,11 @@ class Triton:
             compiler_params=triton.CompilerParams(num_warps=4, num_stages=stages),
         )(*inputs)
 
-    def dot(
-        self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]
-    ) -> jax.Array:
-        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs
-        more.
-        """
-        exact = (
-            jax.lax.Precision.HIGHEST
-            if self.interpret
-            else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-        )
-        precision = exact if b.dtype == jnp.float32 else None
-        return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+    def dot(self, a: jax.Array, b: jax.Array, contraction: Any) -> jax.Array:
+        """`packing.dot`, with float32 factors split into three of TF32: a few roundoffs more."""
+        if self.interpret:
+            return packing.dot(a, b, contraction)
+        return packing.dot(a, b, contraction, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
     def exp2(self, x: jax.Array) -> jax.Array:
         """2^x, and 0 below the normal numbers, which would take three more instructions."""

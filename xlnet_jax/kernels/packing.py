@@ -39,6 +39,8 @@ from xlnet_jax.kernels.xla import Arguments
 FAR = 1e30
 """A large number in place of infinity, whose differences are NaN."""
 LN2 = math.log(2)
+NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
+"""Contractions of two matrices: a b', a b and a' b."""
 _INT = jnp.iinfo(jnp.int32)
 """The range of int32: no limit is above the rank `max`, and no rank below the limit `min`."""
 
@@ -102,6 +104,17 @@ def dropout_words(a: Arguments, heads: int) -> jax.Array:
         return jnp.zeros((len(a.rows_B), heads), jnp.uint32)
     heads_1H = (a.dropout.first_head + jnp.arange(heads))[None]
     return advance(fold(a.dropout.key), jnp.uint32(a.dropout.stream), a.rows_B[:, None], heads_1H)
+
+
+def dot(
+    a: jax.Array,
+    b: jax.Array,
+    contraction: tuple[tuple[int], tuple[int]],
+    exact: Any = jax.lax.Precision.HIGHEST,
+) -> jax.Array:
+    """The product in float32; `exact` is the precision of float32 factors."""
+    precision = exact if b.dtype == jnp.float32 else None
+    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
 def padded_queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -17,18 +17,15 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels.dropout import upscale
-from xlnet_jax.kernels.packing import FAR, LN2
+from xlnet_jax.kernels.packing import FAR, LN2, NN, NT, dot
 from xlnet_jax.kernels.tpu_positions import flip, position_gradients, position_scores
 from xlnet_jax.kernels.tpu_units import (
     LANES,
-    NN,
-    NT,
     SUBLANES,
     TpuInputs,
     TpuPlan,
     Unit,
     Units,
-    dot,
     lanes_of,
     only,
     wide,

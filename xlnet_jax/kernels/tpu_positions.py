@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Unit, dot, only
+from xlnet_jax.kernels.packing import NN, NT, dot
+from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Unit, only
 
 
 def position_scores(unit: Unit, b_QL: jax.Array, score: Any) -> Callable[[int], jax.Array]:

@@ -31,8 +31,6 @@ from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import advance, keep
 
 LANES, SUBLANES = 128, 8
-NT, NN = ((1,), (1,)), ((1,), (0,))
-"""Contractions of two matrices: a b' and a b."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -255,12 +253,6 @@ def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
 def wide(x_Q1: jax.Array) -> jax.Array:
     """x as [Q, 128]: spread once, because each time costs an instruction per register."""
     return jnp.broadcast_to(x_Q1, (len(x_Q1), LANES))
-
-
-def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
-    """The product in float32; float32 factors are not rounded to bfloat16."""
-    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
-    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
 def lanes_of(plan: TpuPlan, h: Any) -> jax.Array:

@@ -54,10 +54,9 @@ class Loss(NamedTuple):
     """The axes that split the rows."""
     vocab: str | None
     """The axis that splits the vocabulary."""
-    size: int
-    """V of all devices."""
     smoothing: float
-    dtype: jnp.dtype
+    uniform: float
+    """The smoothing over the number of words of all devices."""
     high: jnp.dtype
     """The dtype of logits, sums and losses."""
 
@@ -109,9 +108,7 @@ class Loss(NamedTuple):
             top_C = jnp.maximum(z_CV.max(axis=1), jnp.finfo(self.high).min)
             chosen_C = jnp.where(self.is_target(len(bias_V), target_C), z_CV, 0).sum(axis=1)
             if self.smoothing:
-                chosen_C = (1 - self.smoothing) * chosen_C + self.smoothing / self.size * z_CV.sum(
-                    axis=1
-                )
+                chosen_C = (1 - self.smoothing) * chosen_C + self.uniform * z_CV.sum(axis=1)
             return top_C, jnp.exp(z_CV - top_C[:, None]).sum(axis=1), chosen_C
 
         top_BP, sum_BP, chosen_BP = (
@@ -138,16 +135,16 @@ class Loss(NamedTuple):
             p_CV = jnp.exp(self.logits(table_VD, bias_V, x_CD) - log_sum_C[:, None])
             wanted_CV = self.is_target(len(bias_V), target_C)
             if self.smoothing:
-                wanted_CV = jnp.where(wanted_CV, 1 - self.smoothing, 0) + self.smoothing / self.size
+                wanted_CV = jnp.where(wanted_CV, 1 - self.smoothing, 0) + self.uniform
             dz_CV = g_C[:, None] * (p_CV - wanted_CV)
             # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not
             # finite.
             dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
-            rounded_CV = dz_CV.astype(self.dtype)
+            rounded_CV = dz_CV.astype(x_CD.dtype)
             einsum = functools.partial(jnp.einsum, preferred_element_type=self.high)
             d_table_VD = einsum("cd,cv->vd", x_CD, rounded_CV)
             dx_CD = self.over_vocabulary(einsum("cv,vd->cd", rounded_CV, table_VD))
-            return (sums[0] + d_table_VD, sums[1] + dz_CV.sum(axis=0)), dx_CD.astype(self.dtype)
+            return (sums[0] + d_table_VD, sums[1] + dz_CV.sum(axis=0)), dx_CD.astype(x_CD.dtype)
 
         zeros = jnp.zeros(table_VD.shape, self.high), jnp.zeros(bias_V.shape, self.high)
         sums, dx_ACD = jax.lax.scan(chunk, zeros, tuple(map(chunked, arrays)))
@@ -173,7 +170,10 @@ def nll(
     vocab = RULES.vocab if RULES.vocab in free and len(table_VD) % free[RULES.vocab] == 0 else None
     dtype = vectors_BPD.dtype
     high = jnp.promote_types(dtype, jnp.float32)
-    loss, by_row = Loss(free, rows, vocab, len(bias_V), smoothing, dtype, high), PartitionSpec(rows)
+    loss, by_row = (
+        Loss(free, rows, vocab, smoothing, smoothing / len(bias_V), high),
+        PartitionSpec(rows),
+    )
 
     def rounded(
         table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array

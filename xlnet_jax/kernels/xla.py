@@ -125,9 +125,7 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
     content_BHQE = query("content", dtype)
     score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
     if a.position is not None:
-        score_BHQK += position_scores(
-            query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ, cpu
-        )
+        score_BHQK += position_scores(query("position", dtype), a, cpu)
         score_BHQK += segment_scores(query("segment", high), a)
     score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
     visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[
@@ -156,15 +154,10 @@ def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
     return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
 
 
-def position_scores(
-    q_BHQE: jax.Array,
-    position: tuple[jax.Array | None, jax.Array, jax.Array],
-    keys: int,
-    position_BQ: jax.Array | None,
-    cpu: bool,
-) -> jax.Array:
+def position_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
-    odd_SNHE, even_SNHE, direction_B = position
+    odd_SNHE, even_SNHE, direction_B = a.position
+    keys = a.k_BKHE.shape[1]
     r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
     if odd_SNHE is not None:
         r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(
@@ -174,9 +167,9 @@ def position_scores(
     einsum = functools.partial(
         jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32)
     )
-    if position_BQ is None:
+    if a.query_position_BQ is None:
         return (shift_on_cpu if cpu else shift)(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
-    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(
+    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), a.query_position_BQ, keys).transpose(
         0, 2, 1, 3
     )
 

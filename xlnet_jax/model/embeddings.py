@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -31,6 +30,7 @@ from xlnet_jax.model.layers import (
     Dense,
     Depth,
     Dropout,
+    Initializer,
     accumulator,
     layer_norm,
     normal,
@@ -276,6 +276,6 @@ def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
     return jnp.where(padding_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 
-def with_zero_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
+def with_zero_row(initializer: Initializer, row: int) -> Initializer:
     """The initialiser with zeros in one row; -1 = as it is."""
     return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)

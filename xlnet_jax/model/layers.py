@@ -22,6 +22,11 @@ from xlnet_jax.kernels.dropout import draw_key, drop
 from xlnet_jax.members.parts import Parts
 
 
+Initializer = nn.initializers.Initializer
+Axes = tuple[str | None, ...]
+"""Logical axes of an array."""
+
+
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the
     computation is float64.
@@ -29,7 +34,7 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]:
+def normal(config: ModelConfig, factor: float = 1.0) -> Initializer:
     """The initialiser of weights: normal(0, factor init_std), truncated with `init_truncated`."""
     # The truncated one as TensorFlow draws it: what is left has a smaller deviation.
     initializer = (
@@ -38,7 +43,7 @@ def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]
     return initializer(factor * config.init_std)
 
 
-def residual_init(config: ModelConfig, parts: Parts) -> Callable[..., jax.Array]:
+def residual_init(config: ModelConfig, parts: Parts) -> Initializer:
     """The initialiser of a weight whose product is added to the residual stream."""
     return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
 
@@ -80,8 +85,8 @@ class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
 
 
 def declared(
-    initializer: Callable[..., jax.Array],
-    axes: tuple[str | None, ...],
+    initializer: Initializer,
+    axes: Axes,
     kind: Kind,
     depth: Depth,
     decays: bool = True,
@@ -94,10 +99,10 @@ def parameter(
     module: nn.Module,
     name: str,
     shape: tuple[int, ...],
-    axes: tuple[str | None, ...],
+    axes: Axes,
     kind: Kind,
     depth: Depth,
-    initializer: Callable[..., jax.Array] | None = None,
+    initializer: Initializer | None = None,
     decays: bool = True,
 ) -> jax.Array:
     """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; see
@@ -274,10 +279,10 @@ class Dense(nn.Module):
 
     config: ModelConfig
     features: int
-    axes: tuple[str | None, str | None]
+    axes: Axes
     kind: Kind
     depth: Depth
-    initializer: Callable[..., jax.Array] | None = None
+    initializer: Initializer | None = None
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:

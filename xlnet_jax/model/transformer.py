@@ -6,8 +6,8 @@ segment.
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient
                      (Transformer-XL, section 3.2)
 
-`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of
-a member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
+`XLNet` composes `Embedding`, `RelativePositions` and a scan over `Layer`, made of the `Parts` of a
+member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
 """
 
 from __future__ import annotations
@@ -111,56 +111,6 @@ class Layer(nn.Module):
         return x_BSD, new_memory_BMD if rows is None else rows
 
 
-class Stack(nn.Module):
-    """L layers and their memory as one scan. Each layer has its own parameters, stacked over a
-    leading axis L; with `share_layers` all use the same, without that axis.
-    """
-
-    config: ModelConfig
-    parts: Parts
-    reuse_len: int | None
-    deterministic: bool
-
-    @property
-    def unrolled(self) -> bool:
-        """A CPU copies all that a loop stacks and slices: parameters, gradients, saved
-        activations.
-        """
-        if self.config.unroll == "auto":
-            # Only in training: the rest would be compiled longer than it saves.
-            return not self.deterministic and self.config.on_cpu
-        return self.config.unroll == "on"
-
-    @nn.compact
-    def __call__(
-        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
-    ) -> tuple[jax.Array, Any]:
-        """(all streams, memory of all layers) -> (all streams, memory of the next segment); see
-        `Layer`.
-        """
-        body, share = Layer, self.config.share_layers
-        if self.config.remat != "none":
-            body = nn.remat(
-                Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=self.unrolled
-            )
-        layers = nn.scan(
-            body,
-            length=self.config.layers,
-            variable_axes={
-                "intermediates": 0,
-                "layer_outputs": 0,
-                **({} if share else {"params": 0}),
-            },
-            variable_broadcast="params" if share else False,
-            split_rngs={"params": not share, "dropout": True},
-            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
-            metadata_params={nn.PARTITION_NAME: "layers"},
-            unroll=self.config.layers if self.unrolled else 1,
-        )(self.config, self.parts, self.reuse_len, self.deterministic, name="each")
-        nn.share_scope(self, layers)
-        return layers(x_BSD, memory, inputs)
-
-
 class XLNet(nn.Module):
     """A transformer without a head, of the parts that its member has for its objective."""
 
@@ -245,8 +195,7 @@ class XLNet(nn.Module):
             else Biases(config, parts, 0, name="biases")(),
         )
 
-        stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
-        x_BSD, kept = stack(x_BSD, past.kept, inputs)
+        x_BSD, kept = self._layers(deterministic)(x_BSD, past.kept, inputs)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
         return Output(
@@ -256,6 +205,34 @@ class XLNet(nn.Module):
             else None,
             memory=past.carry(kept),
         )
+
+    def _layers(self, deterministic: bool) -> Any:
+        """All layers and their memory as one scan: (all streams, memory of all layers) -> (all
+        streams, memory of the next segment); see `Layer`. Each layer has its own parameters,
+        stacked over a leading axis L; with `share_layers` all use the same, without that axis.
+        """
+        config, body, share = self.config, Layer, self.config.share_layers
+        # A CPU copies all arrays that a loop stacks and slices: parameters, gradients, saved
+        # activations. But outside training compiling unrolled layers takes longer than it saves.
+        unrolled = config.unroll == "on" or (
+            config.unroll == "auto" and config.on_cpu and not deterministic
+        )
+        if config.remat != "none":
+            body = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
+        return nn.scan(
+            body,
+            length=config.layers,
+            variable_axes={
+                "intermediates": 0,
+                "layer_outputs": 0,
+                **({} if share else {"params": 0}),
+            },
+            variable_broadcast="params" if share else False,
+            split_rngs={"params": not share, "dropout": True},
+            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
+            metadata_params={nn.PARTITION_NAME: "layers"},
+            unroll=config.layers if unrolled else 1,
+        )(config, self.parts, self.reuse_len, deterministic, name="layers")
 
     def _past(
         self,
