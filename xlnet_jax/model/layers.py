@@ -21,7 +21,6 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
 from xlnet_jax.members.parts import Parts
 
-
 Initializer = nn.initializers.Initializer
 Axes = tuple[str | None, ...]
 """Logical axes of an array."""
