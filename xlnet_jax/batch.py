@@ -104,7 +104,8 @@ def forward_text(
     targets: Array | None = None,
     continues: bool = False,
 ) -> Batch:
-    """Text outside of training, read forward; `positions` [B, P] are those to predict.
+    """Text outside of training, read forward; `positions` [B, P] are the positions to
+    predict.
 
     The arguments are numpy or traced arrays; all added arrays are numpy.
     """

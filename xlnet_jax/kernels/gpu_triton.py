@@ -49,7 +49,7 @@ class Triton:
     """The call of a kernel, and its operations."""
 
     interpret: bool
-    """The kernel runs as plain JAX, on any device."""
+    """Whether the kernel runs as plain JAX, on any device."""
 
     def call(
         self,

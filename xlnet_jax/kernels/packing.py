@@ -54,13 +54,13 @@ class Plan:
     keys: int
     """K."""
     chosen: bool
-    """Queries are at chosen positions, not in order."""
+    """Whether queries are at chosen positions, not in order."""
     own_tables: bool
-    """Every row of the batch has its own position keys; else each direction has a table."""
+    """Whether every row of the batch has its own position keys; else each direction has a table."""
     rate: float
     """The rate of dropout."""
     farthest: int | None
-    """A key is hidden if the query's position minus the key's number is larger."""
+    """The largest position of a query minus number of a visible key; None: no bound."""
 
 
 def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:

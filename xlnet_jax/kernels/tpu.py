@@ -56,7 +56,7 @@ class TpuBlocks:
     the ends of a program cost.
     """
     strided: bool = True
-    """Shifts by strided rolls, which v4 does not have."""
+    """Whether shifts are strided rolls, which v4 does not have."""
     vmem_bytes: int = 96 * 2**20
     """Vector memory that the compiler may use; v5e and v6e have 128 MiB."""
 

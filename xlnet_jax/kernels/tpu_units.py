@@ -52,13 +52,13 @@ class TpuPlan(packing.Plan):
     strip: int
     """Queries of a unit."""
     strided: bool
-    """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
+    """Whether the chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
     saved: bool
-    """The forward pass leaves its weights to the backward pass; all keys are in one block."""
+    """Whether the forward pass leaves its weights to the backward pass: all keys are in a block."""
     vmem_bytes: int
     """Bytes of vector memory that the compiler may use."""
     interpret: bool
-    """The kernel runs as plain JAX, on any device."""
+    """Whether the kernel runs as plain JAX, on any device."""
 
     @property
     def heads(self) -> int:
@@ -71,12 +71,12 @@ class TpuPlan(packing.Plan):
 
     @property
     def rolled(self) -> bool:
-        """The offset in the window falls by 1 per row, and the chip can use that."""
+        """Whether the offset in the window falls by 1 per row, and the chip can use that."""
         return self.strided and not self.chosen
 
     @property
     def one_window(self) -> bool:
-        """The queries of a strip are in one window."""
+        """Whether the queries of a strip are in one window."""
         return not self.chosen or self.positions <= self.window
 
     @property
@@ -133,7 +133,7 @@ class Unit(NamedTuple):
     """int32 [4, Q, 128]: limit, segment, position, word of dropout after the query."""
     first_key: Any
     windows: tuple[Any, Any]
-    """The first and the last."""
+    """The first and the last window of the strip."""
 
     @property
     def group(self) -> Any:
@@ -207,7 +207,7 @@ class Units(NamedTuple):
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
-    """The grid's first axis is the lanes, its second the row."""
+    """Whether the grid's first axis is the lanes, its second the row."""
 
     def prepare(self, n: Any, slot: int) -> Unit:
         """Fills the columns of the slot and returns the unit."""

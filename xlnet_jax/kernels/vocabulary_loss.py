@@ -31,8 +31,8 @@ from xlnet_jax.distributed.mesh import RULES, free_axes
 
 CHUNK = 1024
 """Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an
-element for 6 C operations with C rows. With much fewer than 1024 a v5e, 240 operations a byte,
-would wait for its memory.
+element for 6 C operations with C rows. With much fewer rows a v5e, which has 240 operations a
+byte, would wait for its memory.
 """
 
 

@@ -64,8 +64,8 @@ class Arguments:
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
-    """The forward pass of a kernel leaves the probabilities to the backward pass, if it can; else
-    the backward pass computes them again.
+    """Whether the forward pass of a kernel leaves the probabilities to the backward pass, if it
+    can; else the backward pass computes them again.
     """
 
     @property

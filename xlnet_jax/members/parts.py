@@ -28,17 +28,17 @@ class Parts(NamedTuple):
     objective.
     """
     embedding_norm: bool = False
-    """The sum of the embeddings is normalised, then dropped."""
+    """Whether the sum of the embeddings is normalised before its dropout."""
     projected: bool = False
-    """A dense layer follows, from the width of the embeddings to D (ALBERT)."""
+    """Whether a dense layer follows, from the width of the embeddings to D (ALBERT)."""
     biases: bool = False
-    """Queries, keys, values and the output of attention have biases."""
+    """Whether queries, keys, values and the output of attention have biases."""
     final_norm: bool = False
-    """The output of the last layer is normalised."""
+    """Whether the output of the last layer is normalised."""
     output_dropout: bool = True
-    """The vectors that predict are dropped once more."""
+    """Whether the vectors that predict have a dropout."""
     scaled_init: bool = False
-    """Weights whose product is added to the residual stream start smaller by sqrt(2 L) (GPT-2)."""
+    """Whether weights before a residual sum start smaller by sqrt(2 L) (GPT-2)."""
     head: str = "bias"
     """The head before the softmax. dense: a layer with activation and LayerNorm; dense_erf: the
     same with erf gelu, whatever the activation of the layers; bias: nothing; bare: nothing, and the

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model import positions
-from xlnet_jax.model.layers import accumulator
 
 
 class Kept(NamedTuple):
@@ -159,12 +158,10 @@ def empty_cache(
     never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
     if config.member.positions_at_input:
         return Cache(Kept(zeros, zeros, None), never_BK, memory_len)
-    high = accumulator(dtype)
-    table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
     kernel_LDHE = params["layers"]["attention"]["position"]
     if config.share_layers:
         kernel_LDHE = jnp.broadcast_to(kernel_LDHE, (config.layers, *kernel_LDHE.shape))
-    table_1ND = table_ND[None].astype(dtype)
+    table_1ND = positions.sinusoids(config, segment_len, memory_len)[None].astype(dtype)
     odd_LNHE, even_LNHE = jax.vmap(positions.project, (None, 0))(table_1ND, kernel_LDHE)
     r_LNHE = (odd_LNHE + even_LNHE)[:, 0].astype(dtype)
     r_LNHE = nn.with_logical_constraint(r_LNHE, (None, None, "heads", None))

@@ -262,13 +262,9 @@ class RelativePositions(nn.Module):
         """The table after its dropout, [S, N, D] in at least float32, with S masks by their
         keys.
         """
-        config = self.config
-        high = accumulator(jnp.dtype(config.compute_dtype))
-        table_ND = positions.sinusoids(
-            segment_len, memory_len, config.d_model, config.clamp_len, high
-        )
+        table_ND = positions.sinusoids(self.config, segment_len, memory_len)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
-        return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
+        return Dropout(self.config.dropout)(table_SND, masks_S, deterministic=deterministic)
 
 
 def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.model.layers import Depth, PrecastKernel, accumulator, parameter, product
 
 
@@ -54,19 +55,17 @@ def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax
     )
 
 
-def sinusoids(
-    segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype
-) -> jax.Array:
-    """[N, D]: all distances, largest first; N = memory_len + 2 * segment_len - 1, D is sines, then
-    cosines.
+def sinusoids(config: ModelConfig, segment_len: int, memory_len: int) -> jax.Array:
+    """All relative distances, largest first: [N, D], N = memory_len + 2 * segment_len - 1, D is
+    sines, then cosines.
 
-    Args:
-      clamp_len: distances are clipped to +-clamp_len; -1 = no clipping.
-      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would
-        be equal.
+    With `clamp_len` distances are clipped to +-clamp_len. At least float32: in bfloat16 nearly half
+    of the distances of a published segment would be equal.
 
     Source: Transformer-XL, appendix B; `relative_positional_encoding` of the original.
     """
+    width, clamp_len = config.d_model, config.clamp_len
+    dtype = accumulator(jnp.dtype(config.compute_dtype))
     keys = memory_len + segment_len
     distance_N = jnp.arange(keys - 1, -segment_len, -1).astype(dtype)
     if clamp_len > 0:

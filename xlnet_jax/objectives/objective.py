@@ -26,19 +26,19 @@ class Objective(NamedTuple):
     `data.factorization_order`.
     """
     causal: bool = False
-    """Every token is predicted from the tokens before it, by the last of them. So held-out text is
-    read in long streams, and a perplexity is the perplexity of a language model.
+    """Whether every token is predicted from the tokens before it, by the last of them. Held-out
+    text is then read in long streams, and a perplexity is the perplexity of a language model.
     """
     masks: bool = False
-    """Unknown tokens stand in the text as MASK, and a call predicts from all other tokens: an order
-    needs a call for each token.
+    """Whether unknown tokens stand in the text as MASK. A call then predicts from all other tokens,
+    and an order needs a call for each token.
     """
     framed: tuple[bool, bool] = (False, False)
     """Whether a text stands between CLS and SEP, for members without and with positions at the
     input.
     """
     whole: bool = False
-    """The whole text may be predicted, and has no A and B."""
+    """Whether the whole text may be predicted; it then has no A and B."""
     likelihood: str = "exact"
     """The likelihood by a trained model. exact; pseudo: of each token given all others; bound: a
     lower bound.
