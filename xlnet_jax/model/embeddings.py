@@ -204,15 +204,8 @@ class Embedding(nn.Module):
             h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
-            mask_D = parameter(
-                self,
-                "mask_embedding",
-                (config.d_model,),
-                ("embed",),
-                "vector",
-                0,
-                hooks.mask_initializer(self.compat, config.d_model),
-            )
+            shape, init = (config.d_model,), hooks.mask_initializer(self.compat, config.d_model)
+            mask_D = parameter(self, "mask_embedding", shape, ("embed",), "vector", 0, init)
 
         h_BTD = Dropout(config.dropout, name="token_dropout")(
             h_BTD, rows_B, at_BT, deterministic=deterministic
