@@ -39,7 +39,7 @@ def check() -> int:
     from xlnet_jax.kernels.dropout import AttentionDropout
 
     device, wrong = jax.devices()[0], 0
-    kernel = fused.KERNELS[fused.kind(device.device_kind)]
+    kernel = fused.KERNELS[fused.device_family(device.device_kind)]
     run = jax.jit(lambda attend, a: xla.differentiated(attend, a)[::2], static_argnums=0)
 
     def widened(x):

@@ -74,7 +74,7 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     device = jax.devices()[0]
     cpu = device.platform == "cpu"
     dtype = jnp.dtype("float32" if cpu else "bfloat16")
-    if name == "fused" and fused.problem(device.device_kind, 64, dtype):
+    if name == "fused" and fused.why_no_kernel(device.device_kind, 64, dtype):
         return None
     if cpu and LONGEST_ON_CPU.get(name, 0) < T:
         return None

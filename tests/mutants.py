@@ -344,15 +344,15 @@ MUTANTS = (
     Mutant(
         "every_device_has_its_own_maximum",
         CHUNKS,
-        "over((vocab,), top_BP, jax.lax.pmax)",
+        "self.over_vocabulary(top_BP, jax.lax.pmax)",
         "1 * top_BP",
         one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device"),
     ),
     Mutant(
         "every_device_counts_its_pieces_from_0",
         CHUNKS,
-        "axis_index(vocab) * V",
-        "axis_index(vocab) * 0",
+        "axis_index(self.vocab) * V",
+        "axis_index(self.vocab) * 0",
         one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device"),
     ),
     Mutant(
@@ -696,7 +696,7 @@ MUTANTS = (
     Mutant(
         "what_remat_recomputes_is_kept",
         TRANSFORMER,
-        "prevent_cse=self.unrolled",
+        "prevent_cse=unrolled",
         "prevent_cse=False",
         one("model/transformer", "test_remat_changes_memory_and_nothing_else"),
     ),
@@ -710,7 +710,7 @@ MUTANTS = (
     Mutant(
         "fused_mixes_the_directions",
         FUSED_BACKWARD,
-        "table = 0 if plan.own_tables else table_ref[b]",
+        "table = 0 if plan.own_tables else inputs.table[b]",
         "table = 0",
         one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole"),
     ),
@@ -731,8 +731,8 @@ MUTANTS = (
     Mutant(
         "gpu_forgets_the_blocks_of_queries_before",
         GPU,
-        "dr_GNHE[rows(n)] +=",
-        "dr_GNHE[rows(n)] =",
+        "dr_GNHE[self.rows(n)] +=",
+        "dr_GNHE[self.rows(n)] =",
         one("kernels/fused", "test_tables_of_rows_and_blind_queries"),
     ),
     Mutant(
@@ -947,7 +947,7 @@ MUTANTS = (
         "smoothed_labels_have_the_gradient_of_plain_ones",
         "xlnet_jax/kernels/vocabulary_loss.py",
         "(p_CV - wanted_CV)",
-        "(p_CV - is_target(len(bias_V), target_C))",
+        "(p_CV - self.is_target(len(bias_V), target_C))",
         one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits"),
     ),
     Mutant(
@@ -2702,8 +2702,8 @@ MUTANTS = (
     Mutant(
         "a_segment_embedding_is_a_matrix",
         ATTENTION,
-        '(2, *heads), axes, "table"',
-        '(2, *heads), axes, "matrix"',
+        '(2, *shape), axes, "table"',
+        '(2, *shape), axes, "matrix"',
         one("train/optimizer", "test_depth_and_kind_of_every_parameter[xlnet]"),
     ),
     Mutant(

@@ -32,8 +32,8 @@ NEVER = 2**30
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Auxiliary:
-    """Losses of training beside that of the next token at the last layer (Al-Rfou et al. 2018,
-    arXiv 1808.04444).
+    """Targets and weights of training losses beside the loss of the next token at the last layer
+    (Al-Rfou et al. 2018, arXiv 1808.04444).
     """
 
     tokens: Array
@@ -72,14 +72,14 @@ class Batch:
     label_weight: Array
     """float32 [B]; 0 = the row has no label."""
     auxiliary: Auxiliary | None = None
-    """None: no such losses, as in every evaluation."""
+    """None: no auxiliary losses, as in every evaluation."""
 
     def for_transformers(self) -> dict[str, np.ndarray]:
         """The rows of `plm` as `XLNetLMHeadModel` of transformers takes them: `input_ids`,
         `token_type_ids` [B, T], `perm_mask` [B, T, T], `target_mapping` [B, P, T], `labels` [B, P]
         with -100 in unused slots.
 
-        That class knows no `direction`: set data.bidirectional=False. Its memory is its own.
+        That class has no `direction`: set data.bidirectional=False. The memory is not converted.
         """
         mapping_BPT = np.eye(self.tokens.shape[1], dtype=np.float32)[self.target_positions]
         mapping_BPT *= self.target_weights[..., None] != 0
@@ -104,9 +104,10 @@ def forward_text(
     targets: Array | None = None,
     continues: bool = False,
 ) -> Batch:
-    """Text outside of training, read forward; `positions` [B, P] are those to predict.
+    """Text outside of training, read forward; `positions` [B, P] are the positions to
+    predict.
 
-    Of numpy or traced arrays; what it adds is numpy.
+    The arguments are numpy or traced arrays; all added arrays are numpy.
     """
     zeros_B = np.zeros(len(tokens), np.int32)
     return Batch(

@@ -218,8 +218,8 @@ def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, T, kept
     "name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"]
 )
 def test_gpus_are_known_by_their_family(name):
-    assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
-    assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
+    assert fused.why_no_kernel(name, 64, jnp.dtype("bfloat16")) is None
+    assert fused.why_no_kernel("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
 
 
 @pytest.mark.parametrize(

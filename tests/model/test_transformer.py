@@ -252,7 +252,8 @@ def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
 @pytest.mark.parametrize(("memory_len", "length"), [(3, 5), (0, 2), (4, 1), (1, 1), (0, 1)])
 def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(memory_len, length, x64):
     width = 6
-    table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
+    config = dataclasses.replace(CONFIG, d_model=width, compute_dtype="float64")
+    table = positions.sinusoids(config, length, memory_len)
     row_of = xla.shift(
         jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2),
         memory_len + length,

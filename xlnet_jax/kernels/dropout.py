@@ -9,9 +9,8 @@ words in which every bit depends on all. A kept element is multiplied by 2^32 / 
 inverse of the exact share of hash values that keep it, so that the expectation is the element
 itself.
 
-mix starts and ends with `fold`, which is linear and its own inverse. So two in a row cancel, that
-of an index is made before the index spreads over an array, and what the code carries, a word, is
-fold(h).
+mix starts and ends with `fold`, which is linear and its own inverse, so two folds in a row cancel.
+The code folds an index before the index spreads over an array, and carries the word fold(h).
 
 The indices are global: row of the global batch, head, position in the segment, key or feature. None
 of them depends on a block, a shard or a list of targets.
@@ -32,17 +31,15 @@ GOLDEN = np.uint32(0x9E3779B9)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionDropout:
-    """The dropout of attention probabilities, for one stream of one layer; with the row numbers it
-    gives the mask.
-    """
+    """The dropout of attention probabilities in one stream of one layer."""
 
     key: jax.Array
-    """uint32 []: one per layer and step, the same for both streams."""
+    """uint32 []: one key per layer and step, for both streams."""
     rate: float = dataclasses.field(metadata={"static": True})
     stream: int = dataclasses.field(metadata={"static": True})
     """0 content, 1 query: a query and the content at its position have different masks."""
     first_head: int | jax.Array = 0
-    """Number of the first head, if this is a part of all heads."""
+    """The number of the first head, if the call has a part of the heads."""
 
     def __call__(
         self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array
@@ -84,8 +81,9 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
 
 def keep(rate: float, word: jax.Array, *indices: jax.Array) -> jax.Array:
     """Where `drop` keeps an element: bool, of the shape that word and indices broadcast to."""
-    # The high half of fold(x) is that of x. It decides, unless it is the threshold's: then it is
-    # known. And as signed integers, which is how vector units compare: both sides minus 2^31.
+    # fold(x) has the high half of x. It decides, unless it equals the high half of the threshold;
+    # then the low half is unfolded by that known number. Both sides are less 2^31, because vector
+    # units compare signed integers.
     bound = threshold(rate)
     return (advance(word, *indices) ^ np.uint32(bound >> 16 | 2**31)).astype(jnp.int32) < np.int32(
         bound - 2**31
@@ -109,8 +107,8 @@ def draw_key(rng: jax.Array) -> jax.Array:
 
 
 def advance(word: jax.Array, *indices: jax.Array) -> jax.Array:
-    """The word after more indices: uint32, of the shape they broadcast to. It starts as
-    fold(key).
+    """Hashes more indices into the word, which starts as fold(key): uint32, of their broadcast
+    shape.
     """
     for index in indices:
         word = word ^ fold(index.astype(jnp.uint32) * GOLDEN)

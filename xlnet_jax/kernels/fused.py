@@ -1,8 +1,8 @@
-"""Fused attention on the device of the mesh: the kernel for its kind, the part of each device, a
-check against XLA.
+"""Fused attention: the kernel for each kind of device, the part of each device of a mesh, and the
+comparison with XLA.
 
 The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are
-still the compiler's: rows over those that split the batch, heads over `tensor`.
+still the compiler's: rows are split over the axes of the batch, heads over `tensor`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from xlnet_jax.kernels.xla import Arguments
 
 MIB = 2**20
 UNITS = 16
-"""The most that fused and XLA may differ by, in units of bfloat16's roundoff, relative to the
-largest element. XLA rounds factors to bfloat16 on TPU even in float32, and both sides round; a
+"""The largest permitted difference of fused and XLA, in units of bfloat16's roundoff, relative to
+the largest element. XLA rounds factors to bfloat16 on TPU even in float32, and both sides round; a
 wrong shift or mask differs by hundreds.
 """
 
@@ -45,22 +45,22 @@ KERNELS = {
     ),
     **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
-"""By the kind of device, as `kind` names it."""
+"""Implementations of `attend` by the kind of device, as `device_family` names it."""
 
 
-def kind(device_kind: str) -> str:
-    """JAX's name for a kind of device; for an NVIDIA GPU only its first two words: one of
+def device_family(device_kind: str) -> str:
+    """JAX's name for a kind of device; for an NVIDIA GPU its first two words, so `NVIDIA H100` for
     `NVIDIA H100 80GB HBM3`.
     """
     family = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
     return family[0] if family else device_kind
 
 
-def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
+def why_no_kernel(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
     """Why there is no kernel for the device or the sizes; None if there is one."""
     return (
         f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}"
-        if kind(device_kind) not in KERNELS
+        if device_family(device_kind) not in KERNELS
         else f"model.head_dim={head_dim} is above {tpu.HEAD_DIMS[-1]}"
         if head_dim > tpu.HEAD_DIMS[-1]
         else f"model.compute_dtype={dtype} is not float32 or bfloat16"
@@ -74,10 +74,10 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
     the sizes.
     """
     device = meshes.device().device_kind
-    why_not = problem(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
+    why_not = why_no_kernel(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
     if why_not:
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
-    kernel = KERNELS[kind(device)]
+    kernel = KERNELS[device_family(device)]
     free, rows = meshes.free_axes()
     heads = RULES.heads if RULES.heads in free else None
 
@@ -105,8 +105,8 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
             max_distance=a.max_distance,
             save=a.save,
         )
-        # Without the check of replication: else the gradients of shared arrays would be summed
-        # inside accumulation.
+        # With the check of replication the gradients of shared arrays would be summed inside
+        # accumulation.
         local = jax.shard_map(
             local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False
         )
@@ -117,7 +117,7 @@ def compare(config: ModelConfig, device: Any) -> float:
     """The largest difference of fused and XLA in both streams, in units of bfloat16's roundoff;
     infinite for NaN.
     """
-    kernel = KERNELS[kind(device.device_kind)]
+    kernel = KERNELS[device_family(device.device_kind)]
     if kernel is gpu.attend:
         # As few programs as with many rows: one adds up the gradients of several blocks of queries.
         blocks = gpu.blocks_of(config.head_dim, jnp.dtype(config.compute_dtype))
@@ -137,7 +137,9 @@ def compare(config: ModelConfig, device: Any) -> float:
 
 
 def _case(config: ModelConfig, chosen: bool) -> Arguments:
-    """Two directions, segments, padded lengths; queries in order or at chosen positions."""
+    """Random arguments: two directions, segments, padded lengths; queries in order or at chosen
+    positions.
+    """
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
     B, T, K, Q, H, E = 2, 250, 270, 37 if chosen else 250, 2, config.head_dim
     integers = functools.partial(rng.integers, dtype=np.int32)

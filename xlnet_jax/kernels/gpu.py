@@ -1,9 +1,9 @@
 """Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is
 in global memory.
 
-The interface and the results are those of `xla.attend`, but for the probabilities, which never
-exist. Formulas and the gradient: `packing`. What one program does: `gpu_kernels`. This module pads
-the arguments, packs the integers, and ties forward and backward together.
+Interface and results are as for `xla.attend`, without the probabilities, which never exist.
+Formulas and the gradient: `packing`. The work of one program: `gpu_kernels`. This module pads the
+arguments, packs the integers, and ties forward and backward together.
 
 Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs
 give equal bits. The gradient cannot be differentiated again.
@@ -20,7 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.gpu_kernels import GpuPlan, backward_keys, backward_queries, forward
-from xlnet_jax.kernels.packing import LN2, up
+from xlnet_jax.kernels.packing import LN2, round_up
 from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (16, 32, 64, 128)
@@ -28,17 +28,17 @@ HEAD_DIMS = (16, 32, 64, 128)
 
 
 class GpuBlocks(NamedTuple):
-    """How many queries and keys a program handles, powers of 2 from 16 on."""
+    """Numbers of queries and keys in a program, powers of 2 from 16 on."""
 
     queries: int
-    """In order; at most `keys`."""
+    """Queries in order; at most `keys`."""
     chosen: int
     """Queries at chosen positions; at most `keys`."""
     keys: int
     programs: int = 256
-    """At least as many give the queries their gradient, if there are blocks of queries enough: an
-    H100 runs 264 at a time. Each has a part of the gradient of the position keys of its own, in
-    float32.
+    """The least number of programs that compute the gradient of the queries, if there are so many
+    blocks of queries: an H100 runs 264 programs at a time. Each has its own part of the gradient of
+    the position keys, in float32.
     """
 
 
@@ -47,15 +47,15 @@ BLOCKS = {
     256: GpuBlocks(queries=32, chosen=32, keys=32),
     512: GpuBlocks(queries=16, chosen=16, keys=32),
 }
-"""By the most bytes of a head, for every card. From compilations for an H100
-(`benchmarks/gpu_compile.py`): the largest tiles whose forward pass does not spill in bfloat16; four
-warps and 64 rows are what its matrix unit takes at once. Shared memory is below the 163 KiB of an
-A100. Other tiles were not tried on a card.
+"""Blocks by the most bytes of a head, for every card. From compilations for an H100
+(`benchmarks/gpu_compile.py`): the largest tiles whose forward pass does not spill in bfloat16. Its
+matrix unit takes four warps and 64 rows at once. Shared memory is below the 163 KiB of an A100.
+Other tiles were not tried on a card.
 """
 
 
 def blocks_of(head_dim: int, dtype: jnp.dtype) -> GpuBlocks:
-    """The blocks that `attend` takes."""
+    """The blocks that `attend` takes by default."""
     return next(blocks for size, blocks in BLOCKS.items() if size >= head_dim * dtype.itemsize)
 
 
@@ -71,13 +71,13 @@ def attend(
     Ep = next(width for width in HEAD_DIMS if width >= E)
     blocks = blocks or blocks_of(Ep, dtype)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
-    Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
+    Tp, Kp, Qp = round_up(T, tile), round_up(K, tile), round_up(Q, query_block)
     plan = GpuPlan(
         queries=query_block,
         tile=tile,
         programs=blocks.programs,
         interpret=interpret,
-        **packing.call(a, Tp, Kp),
+        **packing.plan_fields(a, Tp, Kp),
     )
     r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (
@@ -87,12 +87,12 @@ def attend(
     )
     other_HE = packing.other_segment(a).astype(jnp.float32)
     other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
-    *queries, position_BQ = packing.queries(a, Qp)
+    *queries, position_BQ = packing.padded_queries(a, Qp)
     integers = (
         table_B,
-        packing.words(a, H),
+        packing.dropout_words(a, H),
         jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
-        jnp.stack(packing.keys(a, Kp), axis=1).astype(jnp.int32),
+        jnp.stack(packing.padded_keys(a, Kp), axis=1).astype(jnp.int32),
     )
 
     def pad(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
@@ -159,5 +159,5 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def _call(body: Any, plan: GpuPlan, grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     name = f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}"
-    # Tiles whose loads are under way at a time; where keys get their gradient 2 would spill more.
+    # A stage is a tile whose loads are under way; with 2 `backward_keys` would spill more.
     return plan.call(body, name, grid, results, inputs, stages=1 if body is backward_keys else 2)

@@ -1,4 +1,4 @@
-"""The bodies of the fused attention on GPU: what one program does for one row of the batch and one
+"""The kernels of the fused attention on GPU: the work of a program on one row of the batch and one
 head.
 
 Formulas: `packing`. Scores are computed in tiles of Q queries and S keys. Three kernels: the
@@ -13,7 +13,7 @@ and w + j + 1. Their products with b become the scores of the tile in two moves:
 of the first product where m >= e, and of the second elsewhere; then the columns of every query turn
 by its e (`turn`). Queries in order have one window per block of queries; queries at chosen
 positions visit the windows from the first to the last of their block. The gradients of the scores
-turn back, and then column m belongs to the row block w + j where m >= e, and to the next one
+turn back, and then column m belongs to the row block w + j where m >= e, and to the next block
 elsewhere.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale
@@ -32,29 +32,26 @@ from jax.experimental import pallas as pl
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import keep, upscale
 from xlnet_jax.kernels.gpu_triton import Triton
-from xlnet_jax.kernels.packing import FAR, LN2
-
-NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
-"""Contractions of two matrices: a b', a b and a' b."""
+from xlnet_jax.kernels.packing import FAR, LN2, NN, NT, TN
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GpuPlan(packing.Call, Triton):
+class GpuPlan(packing.Plan, Triton):
     """The static facts of a call, after padding.
 
     `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
     """
 
     queries: int
-    """Q: in a block."""
+    """Q: queries in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
     programs: int
-    """At least as many give the queries their gradient."""
+    """The least number of programs that compute the gradient of the queries."""
 
     @property
     def unit(self) -> float:
-        """Of the gradients of scores that `Gradients` returns."""
+        """The unit of the gradients of scores in a `Tile`."""
         return LN2 * upscale(self.rate)
 
     @property
@@ -68,39 +65,51 @@ class GpuPlan(packing.Call, Triton):
         return self.positions // self.tile
 
 
-class Inputs(NamedTuple):
+class GpuInputs(NamedTuple):
     """The references that all kernels read: whole arrays."""
 
     table_B: Any
-    """Number of the row's position keys."""
+    """The number of the position keys of each row."""
     word_BH: Any
-    """uint32: word of dropout after row and head."""
+    """uint32: the word of dropout after row and head."""
     queries_B3Q: Any
     """Limit, segment, start."""
     keys_B2K: Any
     """Rank, segment."""
     a_BQHE: Any
-    """With the scale / ln 2, as b and `other`."""
+    """a times the scale / ln 2, as b and `other`."""
     b_BQHE: Any
     other_BHQ: Any
-    """What a key in another segment adds to the score, more than one in the same: c . (S[1] -
-    S[0]). Only the difference matters, because what all keys of a query have in common cancels in
-    the softmax.
+    """c . (S[1] - S[0]), added to the scores of keys in another segment. Only the difference of the
+    vectors matters, because a term that all keys of a query share cancels in the softmax.
     """
     k_BKHE: Any
     v_BKHE: Any
     r_SNHE: Any
 
 
+class Tile(NamedTuple):
+    """A block of queries with a block of keys."""
+
+    score_QS: jax.Array
+    """-FAR where a query does not see a key."""
+    number_1S: jax.Array
+    """The numbers of the keys."""
+    segment_1S: jax.Array
+    k_SE: jax.Array
+    r_SE: jax.Array
+    """The first block of position keys."""
+
+
 class Queries:
     """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E
     head width.
 
-    `stays`: the program keeps it while it visits keys.
+    `stays`: the program keeps the block while it visits keys.
     """
 
     def __init__(
-        self, plan: GpuPlan, inputs: Inputs, b: Any, h: Any, i: Any, *, stays: bool = True
+        self, plan: GpuPlan, inputs: GpuInputs, b: Any, h: Any, i: Any, *, stays: bool = True
     ) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
@@ -130,27 +139,27 @@ class Queries:
             self.b_QE.dtype
         )
 
-    def keys(self, j: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Of one block: the number, the rank and the segment of each key, [1, S], and the keys [S,
-        E].
-        """
-        keys = pl.ds(j * self.plan.tile, self.plan.tile)
+    def tile(self, j: Any, log_Q1: jax.Array | float = 0.0) -> Tile:
+        """The tile of one block of keys; its scores are less the logarithms `log_Q1`."""
+        plan, keys = self.plan, pl.ds(j * self.plan.tile, self.plan.tile)
         rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, keys][None] for n in range(2))
-        return (
-            j * self.plan.tile + self.column_1S,
-            rank_1S,
-            segment_1S,
-            self.inputs.k_BKHE[self.b, keys, self.h, :],
+        number_1S = j * plan.tile + self.column_1S
+        k_SE, r_SE = self.inputs.k_BKHE[self.b, keys, self.h, :], self.rows(self.first + j)
+        sum_QS = self.position_scores(j, r_SE) + plan.dot(self.a_QE, k_SE, NT)
+        visible_QS = rank_1S < self.limit_Q1
+        if plan.farthest is not None:
+            visible_QS &= self.at_Q1 - number_1S <= plan.farthest
+        score_QS = sum_QS + jnp.where(
+            segment_1S == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1
         )
+        return Tile(jnp.where(visible_QS, score_QS, -FAR), number_1S, segment_1S, k_SE, r_SE)
 
     def values(self, j: Any) -> jax.Array:
         """The values of one block of keys, [S, E]."""
         return self.inputs.v_BKHE[self.b, pl.ds(j * self.plan.tile, self.plan.tile), self.h, :]
 
     def position_scores(self, j: Any, first_SE: jax.Array) -> jax.Array:
-        """b . r of a tile; `first_SE`: the first of its blocks of position keys,
-        `rows(first + j)`.
-        """
+        """b . r of a tile; `first_SE`: its first block of position keys, `rows(first + j)`."""
 
         def visit(n: Any, sum_QS: jax.Array, r_SE: jax.Array | None = None) -> jax.Array:
             product_QS = self.plan.dot(self.b_QE, self.rows(n + j) if r_SE is None else r_SE, NT)
@@ -163,23 +172,6 @@ class Queries:
             sum_QS = jax.lax.fori_loop(self.first + 1, self.last + 1, visit, sum_QS)
         return self.plan.turn(sum_QS, self.e_Q1)
 
-    def scores(
-        self,
-        sum_QS: jax.Array,
-        number: jax.Array,
-        rank: jax.Array,
-        segment: jax.Array,
-        log_Q1: jax.Array | float = 0.0,
-    ) -> jax.Array:
-        """The scores less `log` of the sums of a . k and b . r, -FAR where hidden; the keys'
-        integers are [1, S].
-        """
-        visible_QS = rank < self.limit_Q1
-        if self.plan.farthest is not None:
-            visible_QS &= self.at_Q1 - number <= self.plan.farthest
-        score_QS = sum_QS + jnp.where(segment == self.segment_Q1, -log_Q1, self.other_Q1 - log_Q1)
-        return jnp.where(visible_QS, score_QS, -FAR)
-
     def dropped(self, x_QS: jax.Array, number: jax.Array) -> jax.Array:
         """x with dropout, without its factor."""
         if not self.plan.rate:
@@ -190,7 +182,7 @@ class Queries:
 
 
 class Gradients:
-    """What the three kernels of the gradient have in common, for one block of queries."""
+    """A block of queries with the inputs of the backward pass."""
 
     def __init__(self, queries: Queries, do_BQHE: Any, log_BHQ: Any, delta_BHQ: Any) -> None:
         b, h, here = queries.b, queries.h, queries.here
@@ -198,31 +190,31 @@ class Gradients:
         self.log_Q1 = log_BHQ[b, h, here][:, None]
         self.delta_Q1 = delta_BHQ[b, h, here][:, None] / upscale(queries.plan.rate)
 
-    def __call__(
-        self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """The probabilities, and the gradient of the scores / (ln 2 upscale)."""
-        p_QS = self.queries.plan.exp2(score_QS)
-        return p_QS, p_QS * (self.queries.dropped(dp_QS, number) - self.delta_Q1)
+    def tile(self, j: Any) -> tuple[Tile, jax.Array, jax.Array]:
+        """The tile of one block of keys, its probabilities, and the gradient of its scores / (ln 2
+        upscale).
+        """
+        tile, plan = self.queries.tile(j, self.log_Q1), self.queries.plan
+        dp_QS = plan.dot(self.do_QE, self.queries.values(j), NT)
+        p_QS = plan.exp2(tile.score_QS)
+        return tile, p_QS, p_QS * (self.queries.dropped(dp_QS, tile.number_1S) - self.delta_Q1)
 
 
 def forward(plan: GpuPlan, *refs: Any) -> None:
-    """The output of one block of queries, and the logarithm of their sums of exponentials."""
+    """Writes the output of a block of queries and the logarithm of their sums of exponentials."""
     *inputs, o_BQHE, log_BHQ = refs
     i, h, b = (pl.program_id(n) for n in range(3))
-    queries = Queries(plan, Inputs(*inputs), b, h, i)
+    queries = Queries(plan, GpuInputs(*inputs), b, h, i)
     Q, E = queries.a_QE.shape
 
     def visit(j: Any, carry: Any) -> Any:
         highest_Q, total_Q, o_QE = carry
-        *integers, k_SE = queries.keys(j)
-        position_QS = queries.position_scores(j, queries.rows(queries.first + j))
-        score_QS = queries.scores(position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers)
-        new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
-        p_QS, shrink_Q = plan.exp2(score_QS - new_Q[:, None]), plan.exp2(highest_Q - new_Q)
+        tile = queries.tile(j)
+        new_Q = jnp.maximum(highest_Q, jnp.max(tile.score_QS, axis=1))
+        p_QS, shrink_Q = plan.exp2(tile.score_QS - new_Q[:, None]), plan.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
         o_QE = o_QE * shrink_Q[:, None] + plan.dot(
-            queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN
+            queries.dropped(p_QS, tile.number_1S).astype(v_SE.dtype), v_SE, NN
         )
         return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
 
@@ -241,105 +233,114 @@ def forward(plan: GpuPlan, *refs: Any) -> None:
     log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
-def backward_queries(plan: GpuPlan, *refs: Any) -> None:
-    """The gradients of a, b and `other` of some blocks of queries, and what these add to that of
-    the position keys.
+class PositionSums(NamedTuple):
+    """The part of the gradient of the position keys to which one program alone adds."""
 
-    The program alone adds to its part of the latter, block by block of queries. In order, a block
-    of position keys gets its sum over these queries at once: from one tile and from the one before,
-    whose turned gradients are kept.
+    plan: GpuPlan
+    dr_GNHE: Any
+    group: Any
+    h: Any
+
+    def rows(self, n: Any) -> Any:
+        """One block of rows."""
+        return self.group, pl.ds(n * self.plan.tile, self.plan.tile), self.h, slice(None)
+
+    def clear(self, n: Any, _: None) -> None:
+        """Starts one block of rows with zeros."""
+        width = self.dr_GNHE.shape[-1]
+        self.dr_GNHE[self.rows(n)] = jnp.zeros((self.plan.tile, width), jnp.float32)
+
+    def add(self, n: Any, part_QS: jax.Array, b_QE: jax.Array) -> None:
+        """Adds the gradients of scores times b to one block of rows."""
+        self.dr_GNHE[self.rows(n)] += self.plan.dot(part_QS, b_QE, TN)
+        self.plan.barrier()
+
+
+def backward_queries(plan: GpuPlan, *refs: Any) -> None:
+    """Writes the gradients of a, b and `other` of some blocks of queries, and the gradient of the
+    position keys, summed over these queries.
     """
     *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ, dr_GNHE = refs
     g, h, b = (pl.program_id(n) for n in range(3))
-    group = pl.num_programs(0) * b + g
-
-    def rows(n: Any) -> Any:
-        return group, pl.ds(n * plan.tile, plan.tile), h, slice(None)
-
-    def clear(n: Any, _: None) -> None:
-        dr_GNHE[rows(n)] = jnp.zeros((plan.tile, dr_GNHE.shape[-1]), jnp.float32)
-
-    jax.lax.fori_loop(0, plan.windows + plan.key_blocks, clear, None)
+    sums = PositionSums(plan, dr_GNHE, pl.num_programs(0) * b + g, h)
+    jax.lax.fori_loop(0, plan.windows + plan.key_blocks, sums.clear, None)
     plan.barrier()
 
     def block(i: Any, _: None) -> None:
-        queries = Queries(plan, Inputs(*inputs), b, h, i)
+        queries = Queries(plan, GpuInputs(*inputs), b, h, i)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
-
-        def row_block(n: Any, r_SE: jax.Array, part_QS: jax.Array, db_QE: jax.Array) -> jax.Array:
-            """Adds what the gradient of some scores gives a block of position keys, and what these
-            give it.
-            """
-            dr_GNHE[rows(n)] += plan.dot(part_QS, queries.b_QE, TN)
-            plan.barrier()
-            return db_QE + plan.dot(part_QS, r_SE, NN)
-
-        def visit(j: Any, carry: Any) -> Any:
-            da_QE, db_QE, dother_Q, before_QS = carry
-            *integers, k_SE = queries.keys(j)
-            first_SE = queries.rows(queries.first + j)
-            sum_QS = queries.position_scores(j, first_SE) + plan.dot(queries.a_QE, k_SE, NT)
-            score_QS = queries.scores(sum_QS, *integers, log_Q1=gradients.log_Q1)
-            _, ds_QS = gradients(
-                score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0]
-            )
-            dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
-            da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
-            ds_QS = plan.turn(ds_QS, -queries.e_Q1).astype(k_SE.dtype)
-
-            def offset(n: Any, db_QE: jax.Array) -> jax.Array:
-                return row_block(
-                    n + j, queries.rows(n + j), jnp.where(queries.offset_QS == n, ds_QS, 0), db_QE
-                )
-
-            if plan.chosen:
-                return (
-                    da_QE,
-                    jax.lax.fori_loop(queries.first, queries.last + 2, offset, db_QE),
-                    dother_Q,
-                    None,
-                )
-            part_QS = jnp.where(queries.offset_QS == queries.first, ds_QS, before_QS)
-            return da_QE, row_block(queries.first + j, first_SE, part_QS, db_QE), dother_Q, ds_QS
-
-        zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
-        before_QS = (
-            None
-            if plan.chosen
-            else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
-        )
-        start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
-        da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
-        if not plan.chosen:
-            n = queries.first + plan.key_blocks
-            part_QS = jnp.where(queries.offset_QS == queries.first, 0, before_QS)
-            db_QE = row_block(n, queries.rows(n), part_QS, db_QE)
-        da_BQHE[b, queries.here, h, :] = (da_QE * plan.unit).astype(da_BQHE.dtype)
-        db_BQHE[b, queries.here, h, :] = (db_QE * plan.unit).astype(db_BQHE.dtype)
-        dother_BHQ[b, h, queries.here] = dother_Q * plan.unit
+        write_query_gradients(gradients, sums, da_BQHE, db_BQHE, dother_BHQ)
 
     per_group = da_BQHE.shape[1] // plan.queries // pl.num_programs(0)
     jax.lax.fori_loop(g * per_group, (g + 1) * per_group, block, None)
 
 
+def write_query_gradients(
+    gradients: Gradients, sums: PositionSums, da_BQHE: Any, db_BQHE: Any, dother_BHQ: Any
+) -> None:
+    """Writes the gradients of a, b and `other` of one block of queries, and adds the gradient of
+    the position keys to `sums`.
+
+    For queries in order, a block of position keys gets its sum over these queries at once: from one
+    tile and from the turned gradients of the tile before.
+    """
+    queries, plan = gradients.queries, gradients.queries.plan
+
+    def row_block(n: Any, r_SE: jax.Array, part_QS: jax.Array, db_QE: jax.Array) -> jax.Array:
+        """Adds the gradients of some scores to the sums of a block of position keys and of b."""
+        sums.add(n, part_QS, queries.b_QE)
+        return db_QE + plan.dot(part_QS, r_SE, NN)
+
+    def visit(j: Any, carry: Any) -> Any:
+        da_QE, db_QE, dother_Q, before_QS = carry
+        tile, _, ds_QS = gradients.tile(j)
+        k_SE = tile.k_SE
+        dother_Q += jnp.sum(jnp.where(tile.segment_1S == queries.segment_Q1, 0.0, ds_QS), axis=1)
+        da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
+        ds_QS = plan.turn(ds_QS, -queries.e_Q1).astype(k_SE.dtype)
+
+        def offset(n: Any, db_QE: jax.Array) -> jax.Array:
+            return row_block(
+                n + j, queries.rows(n + j), jnp.where(queries.offset_QS == n, ds_QS, 0), db_QE
+            )
+
+        if plan.chosen:
+            db_QE = jax.lax.fori_loop(queries.first, queries.last + 2, offset, db_QE)
+            return da_QE, db_QE, dother_Q, None
+        part_QS = jnp.where(queries.offset_QS == queries.first, ds_QS, before_QS)
+        return da_QE, row_block(queries.first + j, tile.r_SE, part_QS, db_QE), dother_Q, ds_QS
+
+    zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
+    before_QS = (
+        None
+        if plan.chosen
+        else jnp.zeros(queries.offset_QS.shape, zeros_QE.dtype).astype(queries.a_QE.dtype)
+    )
+    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), before_QS
+    da_QE, db_QE, dother_Q, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+    if not plan.chosen:
+        n = queries.first + plan.key_blocks
+        part_QS = jnp.where(queries.offset_QS == queries.first, 0, before_QS)
+        db_QE = row_block(n, queries.rows(n), part_QS, db_QE)
+    at = queries.b, queries.here, queries.h, slice(None)
+    da_BQHE[at] = (da_QE * plan.unit).astype(da_BQHE.dtype)
+    db_BQHE[at] = (db_QE * plan.unit).astype(db_BQHE.dtype)
+    dother_BHQ[queries.b, queries.h, queries.here] = dother_Q * plan.unit
+
+
 def backward_keys(plan: GpuPlan, *refs: Any) -> None:
-    """The gradients of one block of keys and values."""
+    """Writes the gradients of one block of keys and values."""
     *inputs, do_BQHE, log_BHQ, delta_BHQ, dk_BKHE, dv_BKHE = refs
     j, h, b = (pl.program_id(n) for n in range(3))
-    inputs = Inputs(*inputs)
+    inputs = GpuInputs(*inputs)
 
     def visit(i: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         dk_SE, dv_SE = carry
         queries = Queries(plan, inputs, b, h, i, stays=False)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
-        *integers, k_SE = queries.keys(j)
-        position_QS = queries.position_scores(j, queries.rows(queries.first + j))
-        score_QS = queries.scores(
-            position_QS + plan.dot(queries.a_QE, k_SE, NT), *integers, log_Q1=gradients.log_Q1
-        )
+        tile, p_QS, ds_QS = gradients.tile(j)
         do_QE = gradients.do_QE
-        p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
-        dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
+        dv_SE += plan.dot(queries.dropped(p_QS, tile.number_1S).astype(do_QE.dtype), do_QE, TN)
         return dk_SE + plan.dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
 
     zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)

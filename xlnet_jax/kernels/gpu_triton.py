@@ -1,5 +1,5 @@
-"""All that the fused attention on GPU asks of Pallas on Triton by name; another backend would
-replace this module.
+"""All uses of Pallas on Triton by the fused attention on GPU; another backend would replace this
+module.
 
 JAX 0.11 deprecates it. Mosaic GPU (JAX 0.12.0) can lower the relative shift only by `inline_mgpu`,
 which interpret mode refuses. Beyond this the kernels use what every backend of Pallas has:
@@ -19,6 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+
+from xlnet_jax.kernels import packing
 
 take_p = Primitive("xlnet_take")
 """x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `_lower_take`."""
@@ -44,10 +46,10 @@ def _lower_take() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triton:
-    """How a kernel is called, and what it can do."""
+    """The call of a kernel, and its operations."""
 
     interpret: bool
-    """Runs as plain JAX, on any device."""
+    """Whether the kernel runs as plain JAX, on any device."""
 
     def call(
         self,
@@ -58,8 +60,8 @@ class Triton:
         inputs: Any,
         stages: int,
     ) -> Any:
-        """The results of body(self, *inputs, *results) for each program of the grid; `results` have
-        shape and dtype.
+        """Runs body(self, *inputs, *results) for each program of the grid, and returns the results;
+        `results` give their shapes and dtypes.
         """
         if not self.interpret:
             _lower_take()
@@ -72,22 +74,14 @@ class Triton:
             compiler_params=triton.CompilerParams(num_warps=4, num_stages=stages),
         )(*inputs)
 
-    def dot(
-        self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]
-    ) -> jax.Array:
-        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs
-        more.
-        """
-        exact = (
-            jax.lax.Precision.HIGHEST
-            if self.interpret
-            else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-        )
-        precision = exact if b.dtype == jnp.float32 else None
-        return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+    def dot(self, a: jax.Array, b: jax.Array, contraction: Any) -> jax.Array:
+        """`packing.dot`, with float32 factors split into three of TF32: a few roundoffs more."""
+        if self.interpret:
+            return packing.dot(a, b, contraction)
+        return packing.dot(a, b, contraction, jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
     def exp2(self, x: jax.Array) -> jax.Array:
-        """2^x; 0 where it is below the normal numbers, which would take three more instructions."""
+        """2^x, and 0 below the normal numbers, which would take three more instructions."""
         if self.interpret:
             return jnp.exp2(x)
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -102,9 +96,9 @@ class Triton:
     def turn(self, x_QS: jax.Array, by_Q1: jax.Array) -> jax.Array:
         """Column m of row q is the column (m + by[q]) mod S of x; S is a power of 2.
 
-        A warp has 32 lanes. Of 64 columns both halves ask the same lane, so that each element
-        crosses lanes once: Triton's gather of 64 would ask two lanes for each, and compute both
-        numbers for each.
+        A warp has 32 lanes. With 64 columns both halves read the same lane, so each element crosses
+        lanes once; Triton's gather of 64 would read two lanes for each element, and compute two
+        indices.
         """
         Q, S = x_QS.shape
         if S < 64:
@@ -119,6 +113,6 @@ class Triton:
         return jnp.stack(halves, axis=2).swapaxes(1, 2).reshape(Q, S)
 
     def barrier(self) -> None:
-        """What any thread of the program has written all of them can read after this."""
+        """Makes the writes of each thread of the program visible to all its threads."""
         if not self.interpret:
             triton.debug_barrier()

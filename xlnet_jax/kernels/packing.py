@@ -1,4 +1,4 @@
-"""What the fused kernels for TPU and GPU have in common: formulas, constants, and the form of their
+"""Common parts of the fused kernels for TPU and GPU: formulas, constants, and the form of the
 arguments.
 
 Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
@@ -37,34 +37,34 @@ from xlnet_jax.kernels.dropout import advance, fold
 from xlnet_jax.kernels.xla import Arguments
 
 FAR = 1e30
-"""Stands for infinity, whose differences are NaN."""
+"""A large number in place of infinity, whose differences are NaN."""
 LN2 = math.log(2)
+NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
+"""Contractions of two matrices: a b', a b and a' b."""
 _INT = jnp.iinfo(jnp.int32)
-"""A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
+"""The range of int32: no limit is above the rank `max`, and no rank below the limit `min`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-    """The static facts of a call that both kernels have, after padding."""
+class Plan:
+    """The static facts of a call for both kernels, after padding."""
 
     positions: int
     """T."""
     keys: int
     """K."""
     chosen: bool
-    """Queries are at chosen positions, not in order."""
+    """Whether queries are at chosen positions, not in order."""
     own_tables: bool
-    """Every row of the batch has its own position keys; else there are two tables, one per
-    direction.
-    """
+    """Whether every row of the batch has its own position keys; else each direction has a table."""
     rate: float
-    """Of dropout."""
+    """The rate of dropout."""
     farthest: int | None
-    """A key is hidden if the query's position minus the key's number is larger."""
+    """The largest position of a query minus number of a visible key; None: no bound."""
 
 
-def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
-    """The fields of `Call`; the sizes are the padded ones."""
+def plan_fields(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
+    """The fields of `Plan`; `positions` and `keys` are padded."""
     return {
         "positions": positions,
         "keys": keys,
@@ -75,14 +75,14 @@ def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
     }
 
 
-def up(size: int, multiple: int) -> int:
-    """The next multiple."""
+def round_up(size: int, multiple: int) -> int:
+    """The least multiple that is not below the size."""
     return -(-size // multiple) * multiple
 
 
 def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
-    """r [S, N, H, E], one for each direction, or one for each row that has its own; and which one
-    each row has, [B].
+    """Tables of position keys r [S, N, H, E], one for each direction or for each row, and the
+    number of each row's table, [B].
     """
     odd_SNHE, even_SNHE, direction_B = a.position
     if len(odd_SNHE) == 1:
@@ -94,11 +94,11 @@ def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 
 def other_segment(a: Arguments) -> jax.Array:
-    """S[1] - S[0], [H, E]: what all keys of a query have in common cancels in the softmax."""
+    """S[1] - S[0], [H, E]: a term that all keys of a query share cancels in the softmax."""
     return a.segment_2HE[1] - a.segment_2HE[0]
 
 
-def words(a: Arguments, heads: int) -> jax.Array:
+def dropout_words(a: Arguments, heads: int) -> jax.Array:
     """The word of dropout after row and head, uint32 [B, heads]; zeros without dropout."""
     if a.dropout is None:
         return jnp.zeros((len(a.rows_B), heads), jnp.uint32)
@@ -106,17 +106,28 @@ def words(a: Arguments, heads: int) -> jax.Array:
     return advance(fold(a.dropout.key), jnp.uint32(a.dropout.stream), a.rows_B[:, None], heads_1H)
 
 
-def queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Limit, segment and position of `size` queries. Padded ones see nothing, and are where the
-    last query is.
+def dot(
+    a: jax.Array,
+    b: jax.Array,
+    contraction: tuple[tuple[int], tuple[int]],
+    exact: Any = jax.lax.Precision.HIGHEST,
+) -> jax.Array:
+    """The product in float32; `exact` is the precision of float32 factors."""
+    precision = exact if b.dtype == jnp.float32 else None
+    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+
+
+def padded_queries(a: Arguments, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Limit, segment and position of `size` queries. Padding has the position of the last query,
+    and sees nothing.
     """
     after = ((0, 0), (0, size - a.limit_BQ.shape[1]))
     limit_BQ = jnp.pad(a.limit_BQ, after, constant_values=_INT.min)
     return limit_BQ, jnp.pad(a.segment_BQ, after), jnp.pad(a.position_BQ, after, mode="edge")
 
 
-def keys(a: Arguments, size: int) -> tuple[jax.Array, jax.Array]:
-    """Rank and segment of `size` keys. No query sees padded ones, nor those of rank NEVER."""
+def padded_keys(a: Arguments, size: int) -> tuple[jax.Array, jax.Array]:
+    """Rank and segment of `size` keys. No query sees padding, nor a key of rank NEVER."""
     after = ((0, 0), (0, size - a.rank_BK.shape[1]))
     rank_BK = jnp.where(a.rank_BK == NEVER, _INT.max, a.rank_BK)
     return jnp.pad(rank_BK, after, constant_values=_INT.max), jnp.pad(a.segment_BK, after)

@@ -1,13 +1,12 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's
 vector memory.
 
-One does if nothing is to be computed again (`Arguments.save`) and all keys are in one block: the
-weights of the softmax after dropout, for the backward pass.
+The exception: if nothing is to be computed again (`Arguments.save`) and all keys are in one block,
+the forward pass leaves the weights of the softmax after dropout to the backward pass.
 
-The interface and the results are those of `xla.attend`, but for the probabilities, which are no
-result. Formulas and the gradient: `packing`. What one program does: `tpu_kernels`, on the units of
-`tpu_units`. This module pads the arguments, packs the integers, chooses the blocks, and ties
-forward and backward together.
+Interface and results are as for `xla.attend`, without the probabilities. Formulas and the gradient:
+`packing`. The work of one program: `tpu_kernels`, on the units of `tpu_units`. This module pads the
+arguments, packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs
 give equal bits. The gradient cannot be differentiated again.
@@ -27,9 +26,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.packing import up
+from xlnet_jax.kernels.packing import round_up
 from xlnet_jax.kernels.tpu_kernels import backward, forward
-from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, TpuPlan
+from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, TpuInputs, TpuPlan
 from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (32, 64, LANES)
@@ -38,30 +37,28 @@ HEAD_DIMS = (32, 64, LANES)
 
 @dataclasses.dataclass(frozen=True)
 class TpuBlocks:
-    """How many queries and keys a program handles. Multiples of 128; a call with less takes
-    less.
-    """
+    """Numbers of queries and keys in a program: multiples of 128, fewer if a call has fewer."""
 
     queries: int = 512
-    """In order."""
+    """Queries in order."""
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
     strips: tuple[int, int] = (256, 128)
-    """Queries in order of a unit, forward and backward, powers of 2: larger ones load the matrix
-    unit less often, and keep less in registers. 256 backward on v5e and v5p, and 512 on any chip,
+    """Queries in order of a unit, forward and backward, powers of 2. Larger strips load the matrix
+    unit less often, and keep less in registers: 256 backward on v5e and v5p, and 512 on any chip,
     need more bundles.
     """
     rows: int = 12_000
-    """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less
-    its ends cost.
+    """The most rows of the position keys times groups of 128 lanes in a program. The more, the less
+    the ends of a program cost.
     """
     strided: bool = True
-    """Shifts by strided rolls, which v4 does not have."""
+    """Whether shifts are strided rolls, which v4 does not have."""
     vmem_bytes: int = 96 * 2**20
-    """Limit for the compiler; v5e and v6e have 128 MiB."""
+    """Vector memory that the compiler may use; v5e and v6e have 128 MiB."""
 
 
 def attend(
@@ -72,44 +69,13 @@ def attend(
     With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
     (B, Q, H, E), K, M = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len
-    T, chosen = K - M, a.query_position_BQ is not None
-    Ep = next(width for width in HEAD_DIMS if width >= E)
-    in_order = min(blocks.queries, up(T, LANES))
-    query_block = min(blocks.chosen, up(Q, 16)) if chosen else in_order
-    # As few blocks of keys as possible, all of one size.
-    key_block = up(-(-K // -(-K // blocks.keys)), LANES)
-    Tp, Kp, Qp = up(T, in_order), up(K, key_block), up(Q, query_block)
-    window = min(blocks.window, 1 << (up(Tp, LANES) - 1).bit_length())
-    # The same for both streams: so the compiler makes the table once.
-    Np = up(Tp, window) + Kp
-    saved = a.save and Kp == key_block
-    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in
-    # float32 there are more.
-    room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
-    groups = next(
-        n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1
-    )
     r_SNHE, table_B = packing.position_keys(a)
-    plans = tuple(
-        TpuPlan(
-            groups=groups,
-            head_dim=Ep,
-            scale=E**-0.5,
-            query_block=query_block,
-            key_block=key_block,
-            window=window if chosen else max(strip, LANES),
-            strip=min(query_block, LANES) if chosen else strip,
-            strided=blocks.strided,
-            saved=saved,
-            vmem_bytes=blocks.vmem_bytes,
-            interpret=interpret,
-            **packing.call(a, Tp, Kp),
-        )
-        for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
-    )
+    plans = plan, _ = plan_passes(a, blocks, interpret)
+    Ep, Tp, Kp, Np = plan.head_dim, plan.positions, plan.keys, plan.table_rows
+    T, Qp = K - M, round_up(Q, plan.query_block)
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
-    heads = up(H * Ep, LANES) // Ep
+    heads = round_up(H * Ep, LANES) // Ep
 
     def lanes(x: jax.Array, padding: tuple[int, int]) -> jax.Array:
         """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads
@@ -118,12 +84,12 @@ def attend(
         pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, Ep - x.shape[3]))
         return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * Ep)
 
-    queries = packing.queries(a, Qp)
-    # Of each block of queries.
+    queries = packing.padded_queries(a, Qp)
+    # The windows of each block of queries.
     window_AQ = (
-        ((Tp - 1 - queries[2]) // plans[0].window).reshape(-1, query_block).astype(jnp.int32)
+        ((Tp - 1 - queries[2]) // plan.window).reshape(-1, plan.query_block).astype(jnp.int32)
     )
-    word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
+    word_BH = jax.lax.bitcast_convert_type(packing.dropout_words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
         plans,
         table_B,
@@ -137,41 +103,65 @@ def attend(
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
         lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0],
         _packed(*queries),
-        _packed(*packing.keys(a, Kp)),
+        _packed(*packing.padded_keys(a, Kp)),
     )
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
 
 
+def plan_passes(a: Arguments, blocks: TpuBlocks, interpret: bool) -> tuple[TpuPlan, ...]:
+    """The plans of the forward and of the backward pass."""
+    (_, Q, H, E), K, chosen = a.q_BQHE.shape, a.k_BKHE.shape[1], a.query_position_BQ is not None
+    T, Ep = K - a.memory_len, next(width for width in HEAD_DIMS if width >= E)
+    in_order = min(blocks.queries, round_up(T, LANES))
+    query_block = min(blocks.chosen, round_up(Q, 16)) if chosen else in_order
+    # As few blocks of keys as possible, all of one size.
+    key_block = round_up(-(-K // -(-K // blocks.keys)), LANES)
+    Tp, Kp = round_up(T, in_order), round_up(K, key_block)
+    window = min(blocks.window, 1 << (round_up(Tp, LANES) - 1).bit_length())
+    # The same for both streams: so the compiler makes the table once.
+    Np = round_up(Tp, window) + Kp
+    saved = a.save and Kp == key_block
+    # `rows` has room for kept probabilities in bfloat16 of heads of 64; of smaller heads or in
+    # float32 there are more.
+    room = Np * (max(32 * a.v_BKHE.dtype.itemsize // Ep, 1) if saved else 1)
+    groups = next(
+        n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * room <= blocks.rows or n == 1
+    )
+    return tuple(
+        TpuPlan(
+            groups=groups,
+            table_rows=Np,
+            head_dim=Ep,
+            scale=E**-0.5,
+            query_block=query_block,
+            key_block=key_block,
+            window=window if chosen else max(strip, LANES),
+            strip=min(query_block, LANES) if chosen else strip,
+            strided=blocks.strided,
+            saved=saved,
+            vmem_bytes=blocks.vmem_bytes,
+            interpret=interpret,
+            **packing.plan_fields(a, Tp, Kp),
+        )
+        for strip in (math.gcd(in_order, strip) for strip in blocks.strips)
+    )
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(plans: tuple[TpuPlan, ...], *arguments: jax.Array) -> jax.Array:
-    """The output [B, Q, D] of padded arguments.
+    """The output [B, Q, D] of padded arguments, which are `TpuInputs`.
 
-    First come those that programs know before they start: number of each row's position keys [B],
-    word of dropout after row and head [B H], first and last window of each block of queries [B
-    blocks]; then q, k and v [B, Q or K, D], r [S, D, N] and the small inputs [8, D], which are
-    float32, as their gradient; then limit, segment, position and zeros [B, 8, Q], and rank, segment
-    and zeros [B, 8, K].
+    Their shapes are [B], [B H], twice [B blocks]; q, k and v [B, Q or K, D]; r [S, D, N] and small
+    [8, D], in float32 as their gradients; queries and keys [B, 8, Q or K], filled with zeros.
     """
     return _fused_forward(plans, *arguments)[0]
 
 
 def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Array, Any]:
-    (plan, _), (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = (
-        plans,
-        arguments,
-    )
-    inputs = (
-        *scalars,
-        q_BQD,
-        k_BKD,
-        v_BKD,
-        r_SDN.astype(q_BQD.dtype),
-        small_8D,
-        queries_B8Q,
-        keys_B8K,
-    )
-    (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
-    _, in_specs, log, weights = _specs(plan, r_SDN.shape[2], lanes_first=False)
+    plan, inputs = plans[0], TpuInputs(*arguments)
+    inputs = inputs._replace(r=inputs.r.astype(inputs.q.dtype))
+    (B, Q, D), lanes, dtype = inputs.q.shape, plan.groups * LANES, inputs.v.dtype
+    _, in_specs, log, weights = _specs(plan, lanes_first=False)
     by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
     o_BQD, log_BG8Q, weight_BHQK = _call(
         forward,
@@ -181,16 +171,16 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
         in_specs=in_specs,
         out_specs=[in_specs[0], log, weights],
         out_shape=[
-            jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
+            jax.ShapeDtypeStruct((B, Q, D), dtype),
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
-            jax.ShapeDtypeStruct((B, D // plan.head_dim, Q, plan.keys), v_BKD.dtype)
+            jax.ShapeDtypeStruct((B, D // plan.head_dim, Q, plan.keys), dtype)
             if plan.saved
             else None,
         ],
         scratch_shapes=[
             pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
             pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
-            pltpu.VMEM((lanes, plan.key_block), v_BKD.dtype),
+            pltpu.VMEM((lanes, plan.key_block), dtype),
             pltpu.VMEM((lanes, plan.query_block), jnp.float32),
             by_head,
             by_head,
@@ -203,14 +193,13 @@ def _fused_forward(plans: tuple[TpuPlan, ...], *arguments: Any) -> tuple[jax.Arr
 
 def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
     (_, plan), (inputs, o_BQD, log_BG8Q, weight_BHQK) = plans, saved
-    *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
-    (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
+    (B, Q, D), S, lanes, dtype = inputs.q.shape, len(inputs.r), plan.groups * LANES, inputs.k.dtype
     queries, keys = plan.query_block, plan.key_block
-    spec, in_specs, log, weights = _specs(plan, N, lanes_first=True)
+    spec, in_specs, log, weights = _specs(plan, lanes_first=True)
     by_query, small = in_specs[0], in_specs[4]
     all_keys = spec((1, plan.keys, lanes), lambda b, g, i, j, _: (b, 0, g))
     dr = spec(
-        (1 if plan.own_tables else S, lanes, N),
+        (1 if plan.own_tables else S, lanes, plan.table_rows),
         lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0),
     )
     by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
@@ -223,22 +212,22 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
         in_specs=[*in_specs, by_query, log, by_query, weights],
         out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
-            *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
-            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SDN, small_8D)),
+            *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (inputs.q, inputs.k, inputs.v)),
+            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (inputs.r, inputs.small)),
         ],
         scratch_shapes=[
             pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32),
             scores,
             scores,
-            pltpu.VMEM((lanes, keys), k_BKD.dtype),
-            pltpu.VMEM((3, lanes, queries), k_BKD.dtype),
+            pltpu.VMEM((lanes, keys), dtype),
+            pltpu.VMEM((3, lanes, queries), dtype),
             by_lane,
             by_lane,
             pltpu.VMEM((plan.heads, queries, LANES), jnp.float32),
             pltpu.VMEM((queries, lanes), jnp.float32),
             sum_of_keys,
             sum_of_keys,
-            pltpu.VMEM((queries, lanes), k_BKD.dtype) if plan.saved else None,
+            pltpu.VMEM((queries, lanes), dtype) if plan.saved else None,
         ],
     )(*inputs, o_BQD, log_BG8Q, do_BQD, weight_BHQK)
     return *[None] * 4, *gradients, None, None
@@ -247,14 +236,12 @@ def _fused_backward(plans: tuple[TpuPlan, ...], saved: Any, do_BQD: jax.Array) -
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _specs(
-    plan: TpuPlan, N: int, lanes_first: bool
-) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
-    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or
-    with lanes and row.
+def _specs(plan: TpuPlan, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec, Any]:
+    """A function that makes the spec of a block from its place by (row, lanes, queries, keys,
+    table); then the specs of the inputs, of the logarithms of the sums, and of the weights, None if
+    they are not saved.
 
-    Then the blocks of the inputs, of the logarithms of the sums, and of the weights, None if they
-    are not saved.
+    The grid starts with row and lanes, or with lanes and row.
     """
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
@@ -269,7 +256,7 @@ def _specs(
         spec((1, queries, lanes), lambda b, g, i, j, _: (b, i, g)),
         by_key,
         by_key,
-        spec((1, lanes, N), lambda b, g, i, j, table: (table[b], g, 0)),
+        spec((1, lanes, plan.table_rows), lambda b, g, i, j, table: (table[b], g, 0)),
         spec((SUBLANES, lanes), lambda b, g, i, j, _: (0, g)),
         spec((1, SUBLANES, queries), lambda b, g, i, j, _: (b, 0, i)),
         spec((1, SUBLANES, keys), lambda b, g, i, j, _: (b, 0, j)),

@@ -19,14 +19,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.tpu_units import LANES, NN, NT, SUBLANES, Unit, dot, only
+from xlnet_jax.kernels.packing import NN, NT, dot
+from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Unit, only
 
 
-def position_scores(
-    unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any
-) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q,
-    K].
+def position_scores(unit: Unit, b_QL: jax.Array, score: Any) -> Callable[[int], jax.Array]:
+    """b . r of one head, [Q, 128], by number of the part of the keys; `score` [Q, K] is where
+    several windows are put together.
     """
     plan = unit.plan
     tiles = (plan.window + plan.key_block) // LANES
@@ -34,7 +33,7 @@ def position_scores(
     def scores(row: Any) -> Callable[[int], jax.Array]:
         def tile(t: int) -> jax.Array | None:
             return (
-                dot(b_QL, r_ref[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN)
+                dot(b_QL, unit.inputs.r[0, unit.lanes, pl.ds(row + t * LANES, LANES)], NN)
                 if t < tiles
                 else None
             )
@@ -55,7 +54,7 @@ def position_scores(
 def position_gradients(
     unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_ref: Any, ds_ref: Any
 ) -> None:
-    """Adds the gradient of the position keys to dr_ref [E, N]; writes that of b, [E, Q]."""
+    """Adds the gradient of the position keys to dr_ref [E, N]; writes the gradient of b, [E, Q]."""
     plan = unit.plan
 
     def visit(row: Any, inside_QL: Any) -> None:
@@ -89,13 +88,13 @@ def position_gradients(
 def moved(
     tile: Callable[[int], jax.Array | None], unit: Unit, sign: int
 ) -> Callable[[int], jax.Array]:
-    """Tiles [Q, 128] side by side, of which row q is moved by its offset e[q] in the window; by
-    number.
+    """Tiles [Q, 128] side by side, with row q moved by its offset e[q] in the window: a function of
+    the number of a tile.
 
     Args:
       tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where
-        the offsets fall by 1 per row with the rows of each 8 reversed (`flip`).
+      sign: 1: row q from column e[q] on; -1: the transpose, row q behind e[q] zeros. With -1, where
+        the offsets fall by 1 per row, the rows of each 8 are reversed (`flip`).
 
     Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
     """

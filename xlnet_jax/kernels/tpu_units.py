@@ -1,14 +1,15 @@
-"""What a program of the fused attention on TPU works on: its plan and its units, each one head of a
+"""The work of a program of the fused attention on TPU: plan, inputs and units, each one head of a
 strip of queries.
 
-Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries,
-keys and values are where the projections put them. It goes through its queries in strips, head by
-head, and through its keys in parts of 128: an array of 128 queries and a part is 16 registers.
+Formulas: `packing`. A program handles groups of 128 lanes of the model width. A group is 128 / E
+heads, whose queries, keys and values are where the projections put them. The program goes through
+its queries in strips, head by head, and through its keys in parts of 128: an array of 128 queries
+and a part is 16 registers.
 
-Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is
-contracted, the lanes of the others are set to 0 in one factor. Where a head comes out, it is on the
-rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large factor, queries
-times keys, is never transposed.
+Products. The matrix unit takes one row of the left factor per cycle, 128 wide. To contract a head,
+one factor has zeros in the lanes of the other heads. A product whose result has the head's elements
+has them on the rows of the left factor, transposed: so a head of 64 costs 64 cycles, and the large
+factor, queries times keys, is never transposed.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale /
 ln 2. The gradient of a score carries ln 2, so that the products with a, b and c need no factor.
@@ -30,12 +31,10 @@ from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import advance, keep
 
 LANES, SUBLANES = 128, 8
-NT, NN = ((1,), (1,)), ((1,), (0,))
-"""Contractions of two matrices: a b' and a b."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TpuPlan(packing.Call):
+class TpuPlan(packing.Plan):
     """The static facts of a call, after padding."""
 
     head_dim: int
@@ -43,21 +42,23 @@ class TpuPlan(packing.Call):
     scale: float
     """E^(-1/2) of the E before padding."""
     groups: int
-    """Of 128 lanes, in a program."""
+    """Groups of 128 lanes in a program."""
+    table_rows: int
+    """N: rows of the position keys."""
     query_block: int
     key_block: int
     window: int
-    """S, a power of 2; that of a strip for queries in order."""
+    """S, a power of 2; for queries in order at least the strip."""
     strip: int
     """Queries of a unit."""
     strided: bool
-    """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
+    """Whether the chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
     saved: bool
-    """The forward pass leaves its weights to the backward pass; all keys are in one block."""
+    """Whether the forward pass leaves its weights to the backward pass: all keys are in a block."""
     vmem_bytes: int
-    """Limit for the compiler."""
+    """Bytes of vector memory that the compiler may use."""
     interpret: bool
-    """Runs as plain JAX, on any device."""
+    """Whether the kernel runs as plain JAX, on any device."""
 
     @property
     def heads(self) -> int:
@@ -70,12 +71,12 @@ class TpuPlan(packing.Call):
 
     @property
     def rolled(self) -> bool:
-        """The offset in the window falls by 1 per row, and the chip can use that."""
+        """Whether the offset in the window falls by 1 per row, and the chip can use that."""
         return self.strided and not self.chosen
 
     @property
     def one_window(self) -> bool:
-        """The queries of a strip are in one window."""
+        """Whether the queries of a strip are in one window."""
         return not self.chosen or self.positions <= self.window
 
     @property
@@ -93,10 +94,36 @@ class TpuPlan(packing.Call):
         return self.query_block // self.strip * self.heads
 
 
+class TpuInputs(NamedTuple):
+    """References to the inputs of both kernels, in the order in which `tpu` passes them."""
+
+    table: Any
+    """Known before a program starts, as `word`, `first` and `last`: the number of the position keys
+    of each row.
+    """
+    word: Any
+    """The word of dropout after row and head."""
+    first: Any
+    """The first window of each block of queries."""
+    last: Any
+    """The last window of each block of queries."""
+    q: Any
+    k: Any
+    v: Any
+    r: Any
+    small: Any
+    """float32 [8, L], rows: content, position and segment bias, then `tpu_kernels.OTHER`."""
+    queries: Any
+    """int32 rows: limit, segment, position."""
+    keys: Any
+    """int32 rows: rank, segment."""
+
+
 class Unit(NamedTuple):
     """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
 
     plan: TpuPlan
+    inputs: TpuInputs
     h: Any
     here: Any
     """The strip in the block of queries."""
@@ -104,10 +131,9 @@ class Unit(NamedTuple):
     """The position of the first query of the strip minus T, modulo 128."""
     columns_ref: Any
     """int32 [4, Q, 128]: limit, segment, position, word of dropout after the query."""
-    keys_ref: Any
     first_key: Any
     windows: tuple[Any, Any]
-    """The first and the last."""
+    """The first and the last window of the strip."""
 
     @property
     def group(self) -> Any:
@@ -131,14 +157,14 @@ class Unit(NamedTuple):
 
     def visible(self, part: slice) -> jax.Array:
         """Bool [Q, 128]."""
-        visible_QK = self.keys_ref[0, 0:1, part] < self.columns_ref[0]
+        visible_QK = self.inputs.keys[0, 0:1, part] < self.columns_ref[0]
         if self.plan.farthest is not None:
             visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
         return visible_QK
 
     def other(self, part: slice) -> jax.Array:
         """Bool [Q, 128]: the key is in another segment."""
-        return self.keys_ref[0, 1:2, part] != self.columns_ref[1]
+        return self.inputs.keys[0, 1:2, part] != self.columns_ref[1]
 
     def kept(self, part: slice) -> jax.Array | bool:
         """Where dropout keeps a probability, bool [Q, 128]."""
@@ -161,8 +187,8 @@ class Unit(NamedTuple):
         return pl.multiple_of(window * self.plan.window + self.first_key, LANES)
 
     def each_window(self, visit: Callable[[Any, Any], None]) -> None:
-        """visit(first row of the position keys, which queries [Q, 128] are in the window), by
-        window.
+        """Calls visit(first row of the position keys, whether queries [Q, 128] are in the window)
+        for each window.
         """
         window_QL = self.start_QL >> self.plan.window.bit_length() - 1
 
@@ -175,27 +201,22 @@ class Units(NamedTuple):
     """The units of a program, by number: the heads of the first strip, then those of the next."""
 
     plan: TpuPlan
-    scalars: tuple[Any, Any, Any]
-    """Word of dropout after row and head, first and last window of each block."""
+    inputs: TpuInputs
     columns_ref: Any
     """int32 [2 slots, 4, Q, 128]; see `Unit`."""
-    queries_ref: Any
-    """Rows: limit, segment, position."""
-    keys_ref: Any
-    """Rows: rank, segment."""
     program: tuple[Any, Any, Any, Any]
     """Numbers of row, lanes, queries, keys."""
     groups_first: bool
-    """The grid's first axis is the lanes, its second the row."""
+    """Whether the grid's first axis is the lanes, its second the row."""
 
     def prepare(self, n: Any, slot: int) -> Unit:
         """Fills the columns of the slot and returns the unit."""
         plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
-        rows_8Q = self.queries_ref[0, :, unit.here]
+        rows_8Q = self.inputs.queries[0, :, unit.here]
         if plan.rate:
             group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
             word_1Q = advance(
-                self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
+                self.inputs.word[group + unit.h].astype(jnp.uint32), rows_8Q[2:3]
             ).astype(jnp.int32)
             rows_8Q = jnp.where(
                 jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q
@@ -207,12 +228,12 @@ class Units(NamedTuple):
 
     def __call__(self, n: Any, slot: int) -> Unit:
         """Unit n, with its columns in the slot."""
-        plan, (_, first_ref, last_ref), (b, _, i, j) = self.plan, self.scalars, self.program
+        plan, inputs, (b, _, i, j) = self.plan, self.inputs, self.program
         s, h = n // plan.heads, n % plan.heads
         one_strip = plan.query_block == plan.strip
         here = pl.ds(0 if one_strip else pl.multiple_of(s * plan.strip, plan.strip), plan.strip)
         block = b * pl.num_programs(2) + i
-        windows = first_ref[block], last_ref[block]
+        windows = inputs.first[block], inputs.last[block]
         if not plan.chosen:
             windows = (
                 (plan.positions - 1 - s * plan.strip - i * plan.query_block) // plan.window,
@@ -220,32 +241,18 @@ class Units(NamedTuple):
         start = 0
         if plan.strip < LANES:
             start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
-        return Unit(
-            plan,
-            h,
-            here,
-            start,
-            self.columns_ref.at[slot],
-            self.keys_ref,
-            j * plan.key_block,
-            windows,
-        )
+        columns, first_key = self.columns_ref.at[slot], j * plan.key_block
+        return Unit(plan, inputs, h, here, start, columns, first_key, windows)
 
 
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
-    """x, and 0 elsewhere."""
+    """x where `which` is true, and 0 elsewhere."""
     return jnp.where(which, x, 0)
 
 
 def wide(x_Q1: jax.Array) -> jax.Array:
-    """[Q, 128]; spread once, as each time costs an instruction per register."""
+    """x as [Q, 128]: spread once, because each time costs an instruction per register."""
     return jnp.broadcast_to(x_Q1, (len(x_Q1), LANES))
-
-
-def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
-    """The product in float32; float32 factors are not rounded to bfloat16."""
-    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
-    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
 def lanes_of(plan: TpuPlan, h: Any) -> jax.Array:

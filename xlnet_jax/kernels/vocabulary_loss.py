@@ -18,9 +18,10 @@ over `tensor`: maximum, sum and chosen logit of all rows are combined after the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +31,8 @@ from xlnet_jax.distributed.mesh import RULES, free_axes
 
 CHUNK = 1024
 """Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an
-element for 6 C operations with C rows. With much fewer than 1024 a v5e, 240 operations a byte,
-would wait for its memory.
+element for 6 C operations with C rows. With much fewer rows a v5e, which has 240 operations a
+byte, would wait for its memory.
 """
 
 
@@ -44,6 +45,112 @@ def pays(B: int, P: int) -> bool:
     return B % ways == 0 and B // ways * P > CHUNK
 
 
+class Loss(NamedTuple):
+    """The loss of vectors of one dtype, and how devices share it."""
+
+    free: dict[str, int]
+    """The sizes of the mesh axes that are the compiler's."""
+    rows: tuple[str, ...]
+    """The axes that split the rows."""
+    vocab: str | None
+    """The axis that splits the vocabulary."""
+    smoothing: float
+    uniform: float
+    """The smoothing over the number of words of all devices."""
+    high: jnp.dtype
+    """The dtype of logits, sums and losses."""
+
+    def on_devices(self, local: Callable[..., Any], arrays: int, out_specs: Any) -> Any:
+        """`local` of table, bias and a number of arrays of rows, on the part of each device."""
+        if not self.free:
+            return local
+        by_word = PartitionSpec(self.vocab)
+        return jax.shard_map(
+            local,
+            in_specs=(by_word, by_word, *[PartitionSpec(self.rows)] * arrays),
+            out_specs=out_specs,
+            axis_names=set(self.free),
+            check_vma=False,
+        )
+
+    def over_vocabulary(
+        self, x: jax.Array, combine: Callable[..., jax.Array] = jax.lax.psum
+    ) -> jax.Array:
+        """x combined over the devices that split the vocabulary."""
+        return combine(x, (self.vocab,)) if self.vocab and self.free[self.vocab] > 1 else x
+
+    def over_rows(self, x: jax.Array) -> jax.Array:
+        """x summed over the devices that split the rows."""
+        split = tuple(axis for axis in self.rows if self.free[axis] > 1)
+        return jax.lax.psum(x, split) if split else x
+
+    def logits(self, table_VD: jax.Array, bias_V: jax.Array, x_CD: jax.Array) -> jax.Array:
+        """[C, V]."""
+        return (
+            jnp.einsum("cd,vd->cv", x_CD, table_VD, preferred_element_type=self.high) + bias_V[None]
+        )
+
+    def is_target(self, V: int, target_C: jax.Array) -> jax.Array:
+        """Bool [C, V], for the V words of the device."""
+        first = jax.lax.axis_index(self.vocab) * V if self.vocab else 0
+        # A comparison, not a gather, whose gradient would be a scatter.
+        return (first + jnp.arange(V))[None] == target_C[:, None]
+
+    def row_losses(
+        self, table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, target_BP: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The loss and the logarithm of the sum, [B, P]."""
+
+        def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            x_CD, target_C = inputs
+            z_CV = self.logits(table_VD, bias_V, x_CD)
+            # Finite, also where a device holds only pieces of probability 0.
+            top_C = jnp.maximum(z_CV.max(axis=1), jnp.finfo(self.high).min)
+            chosen_C = jnp.where(self.is_target(len(bias_V), target_C), z_CV, 0).sum(axis=1)
+            if self.smoothing:
+                chosen_C = (1 - self.smoothing) * chosen_C + self.uniform * z_CV.sum(axis=1)
+            return top_C, jnp.exp(z_CV - top_C[:, None]).sum(axis=1), chosen_C
+
+        top_BP, sum_BP, chosen_BP = (
+            unchunked(x, target_BP.shape)
+            for x in jax.lax.map(chunk, (chunked(x_BPD), chunked(target_BP)))
+        )
+        highest_BP = self.over_vocabulary(top_BP, jax.lax.pmax)
+        log_sum_BP = highest_BP + jnp.log(
+            self.over_vocabulary(sum_BP * jnp.exp(top_BP - highest_BP))
+        )
+        return log_sum_BP - self.over_vocabulary(chosen_BP), log_sum_BP
+
+    def gradient(
+        self, table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """The gradients of table, bias and vectors; `arrays` are vectors, targets, logarithms of
+        sums, and gradients of the losses.
+        """
+
+        def chunk(
+            sums: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]
+        ) -> tuple[Any, jax.Array]:
+            x_CD, target_C, log_sum_C, g_C = inputs
+            p_CV = jnp.exp(self.logits(table_VD, bias_V, x_CD) - log_sum_C[:, None])
+            wanted_CV = self.is_target(len(bias_V), target_C)
+            if self.smoothing:
+                wanted_CV = jnp.where(wanted_CV, 1 - self.smoothing, 0) + self.uniform
+            dz_CV = g_C[:, None] * (p_CV - wanted_CV)
+            # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not
+            # finite.
+            dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
+            rounded_CV = dz_CV.astype(x_CD.dtype)
+            einsum = functools.partial(jnp.einsum, preferred_element_type=self.high)
+            d_table_VD = einsum("cd,cv->vd", x_CD, rounded_CV)
+            dx_CD = self.over_vocabulary(einsum("cv,vd->cd", rounded_CV, table_VD))
+            return (sums[0] + d_table_VD, sums[1] + dz_CV.sum(axis=0)), dx_CD.astype(x_CD.dtype)
+
+        zeros = jnp.zeros(table_VD.shape, self.high), jnp.zeros(bias_V.shape, self.high)
+        sums, dx_ACD = jax.lax.scan(chunk, zeros, tuple(map(chunked, arrays)))
+        return *map(self.over_rows, sums), unchunked(dx_ACD, arrays[0].shape)
+
+
 def nll(
     table_VD: jax.Array,
     bias_V: jax.Array,
@@ -54,96 +161,32 @@ def nll(
     """Nats, [B, P], in at least float32; products take the table rounded to the dtype of the
     vectors.
 
-    The gradients of table and bias are accumulated in at least float32. They cross axes that split
-    rows if those are the compiler's. Rows must divide over the devices, see `pays`.
+    The gradients of table and bias are accumulated in at least float32, and summed over the free
+    axes that split rows. Rows must divide over the devices, see `pays`.
     """
     free, rows = free_axes()
-    # A table that does not divide over an axis is whole on its devices; those of `tensor` then
-    # compute the same.
+    # A table that does not divide over `tensor` is whole on its devices, which then compute the
+    # same.
     vocab = RULES.vocab if RULES.vocab in free and len(table_VD) % free[RULES.vocab] == 0 else None
-    high, size = jnp.promote_types(vectors_BPD.dtype, jnp.float32), len(bias_V)
-
-    def everywhere(local: Callable[..., Any], arrays: int, out_specs: Any) -> Callable[..., Any]:
-        if not free:
-            return local
-        in_specs = (PartitionSpec(vocab), PartitionSpec(vocab), *[PartitionSpec(rows)] * arrays)
-        return jax.shard_map(
-            local, in_specs=in_specs, out_specs=out_specs, axis_names=set(free), check_vma=False
-        )
-
-    def over(
-        axes: tuple[str | None, ...], x: jax.Array, combine: Callable[..., jax.Array] = jax.lax.psum
-    ) -> jax.Array:
-        split = tuple(axis for axis in axes if axis and free[axis] > 1)
-        return combine(x, split) if split else x
-
-    def logits(table_VD: jax.Array, bias_V: jax.Array, x_CD: jax.Array) -> jax.Array:
-        return jnp.einsum("cd,vd->cv", x_CD, table_VD, preferred_element_type=high) + bias_V[None]
-
-    def is_target(V: int, target_C: jax.Array) -> jax.Array:
-        first = jax.lax.axis_index(vocab) * V if vocab else 0
-        # A comparison, not a gather, whose gradient would be a scatter.
-        return (first + jnp.arange(V))[None] == target_C[:, None]
-
-    def local_nll(
-        table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        def chunk(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            x_CD, target_C = inputs
-            z_CV = logits(table_VD, bias_V, x_CD)
-            # Finite, also where a device holds only pieces of probability 0.
-            top_C = jnp.maximum(z_CV.max(axis=1), jnp.finfo(high).min)
-            chosen_C = jnp.where(is_target(len(bias_V), target_C), z_CV, 0).sum(axis=1)
-            if smoothing:
-                chosen_C = (1 - smoothing) * chosen_C + smoothing / size * z_CV.sum(axis=1)
-            return top_C, jnp.exp(z_CV - top_C[:, None]).sum(axis=1), chosen_C
-
-        shape = arrays[1].shape
-        top_BP, sum_BP, chosen_BP = (
-            joined(x, shape) for x in jax.lax.map(chunk, tuple(map(chunked, arrays)))
-        )
-        highest_BP = over((vocab,), top_BP, jax.lax.pmax)
-        log_sum_BP = highest_BP + jnp.log(over((vocab,), sum_BP * jnp.exp(top_BP - highest_BP)))
-        return log_sum_BP - over((vocab,), chosen_BP), log_sum_BP
-
-    def local_gradient(
-        table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array
-    ) -> tuple[jax.Array, ...]:
-        def chunk(
-            sums: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]
-        ) -> tuple[Any, jax.Array]:
-            x_CD, target_C, log_sum_C, g_C = inputs
-            p_CV = jnp.exp(logits(table_VD, bias_V, x_CD) - log_sum_C[:, None])
-            wanted_CV = is_target(len(bias_V), target_C)
-            if smoothing:
-                wanted_CV = jnp.where(wanted_CV, 1 - smoothing, 0) + smoothing / size
-            dz_CV = g_C[:, None] * (p_CV - wanted_CV)
-            # Unused slots and the rows that fill the last chunk: exactly 0, also where p is not
-            # finite.
-            dz_CV = jnp.where(g_C[:, None] != 0, dz_CV, 0)
-            rounded_CV = dz_CV.astype(x_CD.dtype)
-            d_table_VD = jnp.einsum("cd,cv->vd", x_CD, rounded_CV, preferred_element_type=high)
-            dx_CD = over(
-                (vocab,), jnp.einsum("cv,vd->cd", rounded_CV, table_VD, preferred_element_type=high)
-            )
-            return (sums[0] + d_table_VD, sums[1] + dz_CV.sum(axis=0)), dx_CD.astype(x_CD.dtype)
-
-        zeros = jnp.zeros(table_VD.shape, high), jnp.zeros(bias_V.shape, high)
-        (d_table_VD, d_bias_V), dx_ACD = jax.lax.scan(chunk, zeros, tuple(map(chunked, arrays)))
-        return over(rows, d_table_VD), over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
-
-    def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        nll_BP, log_sum_BP = everywhere(local_nll, 2, PartitionSpec(rows))(*rounded(*arguments))
-        return nll_BP, (*arguments, log_sum_BP)
+    dtype = vectors_BPD.dtype
+    high = jnp.promote_types(dtype, jnp.float32)
+    loss, by_row = (
+        Loss(free, rows, vocab, smoothing, smoothing / len(bias_V), high),
+        PartitionSpec(rows),
+    )
 
     def rounded(
         table_VD: jax.Array, bias_V: jax.Array, *arrays: jax.Array
     ) -> tuple[jax.Array, ...]:
-        return table_VD.astype(vectors_BPD.dtype), bias_V.astype(high), *arrays
+        return table_VD.astype(dtype), bias_V.astype(high), *arrays
+
+    def forward(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        nll_BP, log_sum_BP = loss.on_devices(loss.row_losses, 2, by_row)(*rounded(*arguments))
+        return nll_BP, (*arguments, log_sum_BP)
 
     def backward(saved: tuple[jax.Array, ...], g_BP: jax.Array) -> tuple[jax.Array | None, ...]:
-        specs = PartitionSpec(vocab), PartitionSpec(vocab), PartitionSpec(rows)
-        grads = everywhere(local_gradient, 4, specs)(*rounded(*saved), g_BP)
+        specs = PartitionSpec(vocab), PartitionSpec(vocab), by_row
+        grads = loss.on_devices(loss.gradient, 4, specs)(*rounded(*saved), g_BP)
         return *(d.astype(x.dtype) for d, x in zip(grads, saved, strict=False)), None
 
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
@@ -160,6 +203,6 @@ def chunked(x_BP: jax.Array) -> jax.Array:
     return filled.reshape(chunks, size, *x_N.shape[1:])
 
 
-def joined(x_AC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def unchunked(x_AC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The inverse of `chunked`."""
     return x_AC.reshape(-1, *x_AC.shape[2:])[: math.prod(shape[:2])].reshape(shape)

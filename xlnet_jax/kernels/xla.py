@@ -30,8 +30,8 @@ from xlnet_jax.batch import NEVER, Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What one stream of one layer reads: the argument of every `attend`. Arrays, or what stands
-    for them in a tree.
+    """The argument of every `attend`: all that one stream of one layer reads. The fields are
+    arrays, or anything else for each array of a tree.
     """
 
     q_BQHE: Array
@@ -48,24 +48,24 @@ class Arguments:
     rows_B: Array
     """Row numbers in the global batch, for dropout."""
     position: Any = None
-    """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction
-    and that do not; S is 1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd
-    may be None: then even_BNHE are the position keys of each row in its direction. And all of it
-    may be None: then the score is q . k alone.
+    """odd_SNHE, even_SNHE and direction_B. Odd and even are the parts of the position keys that
+    change and that keep their sign with the direction, +1 or -1; S is 1, or B if every row has its
+    own position keys. For `xla` odd may be None: then even_BNHE are the position keys of each row
+    in its direction. Without `position` the score is q . k alone.
     """
     biases: Any = dataclasses.field(default_factory=dict)
-    """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H,
-    E].
+    """u, v and w, [H, E], under `content_bias`, `position_bias` and `segment_bias`; empty without
+    `position`.
     """
     segment_2HE: Array = None
-    """With position keys the vectors S for the same and for another segment."""
+    """The vectors S for the same and for another segment; None without `position`."""
     dropout: Any = None
     """AttentionDropout, on the probabilities; None: no dropout."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
     save: bool = dataclasses.field(default=False, metadata={"static": True})
-    """A kernel that can leaves the probabilities to its backward pass, which else computes them
-    again.
+    """Whether the forward pass of a kernel leaves the probabilities to the backward pass, if it
+    can; else the backward pass computes them again.
     """
 
     @property
@@ -92,8 +92,8 @@ def differentiated(
     a: Arguments,
     do_BQHE: jax.Array | None = None,
 ) -> tuple[jax.Array, Any, Arguments]:
-    """The results of any implementation, and the gradient of sum(do * o) in place of all numbers;
-    do is o if None.
+    """The results of an implementation, and the gradient of sum(do * o) by each number of the
+    arguments; do is o if None.
     """
     o_BQHE, pull, probability_BHQK = jax.vjp(attend, a, has_aux=True)
     (grads,) = pull(o_BQHE if do_BQHE is None else do_BQHE)
@@ -125,9 +125,7 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
     content_BHQE = query("content", dtype)
     score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
     if a.position is not None:
-        score_BHQK += position_scores(
-            query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ, cpu
-        )
+        score_BHQK += position_scores(query("position", dtype), a, cpu)
         score_BHQK += segment_scores(query("segment", high), a)
     score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
     visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[
@@ -156,15 +154,10 @@ def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
     return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
 
 
-def position_scores(
-    q_BHQE: jax.Array,
-    position: tuple[jax.Array | None, jax.Array, jax.Array],
-    keys: int,
-    position_BQ: jax.Array | None,
-    cpu: bool,
-) -> jax.Array:
+def position_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
-    odd_SNHE, even_SNHE, direction_B = position
+    odd_SNHE, even_SNHE, direction_B = a.position
+    keys = a.k_BKHE.shape[1]
     r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
     if odd_SNHE is not None:
         r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(
@@ -174,9 +167,9 @@ def position_scores(
     einsum = functools.partial(
         jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32)
     )
-    if position_BQ is None:
+    if a.query_position_BQ is None:
         return (shift_on_cpu if cpu else shift)(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
-    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(
+    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), a.query_position_BQ, keys).transpose(
         0, 2, 1, 3
     )
 
@@ -214,7 +207,7 @@ shift_on_cpu.defvjp(lambda score_BHTN, keys: (shift(score_BHTN, keys), None), _u
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
-    """The same for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
+    """`shift` for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
     last = score_BQHN.shape[3] - keys  # T - 1
 
     def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
@@ -236,7 +229,7 @@ def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
 
 
 def _softmax_gradient(probability_BHQK: jax.Array, d_BHQK: jax.Array) -> tuple[jax.Array, None]:
-    """By hand: it needs the probabilities alone, no mask, and reads them twice."""
+    """The gradient by hand: it reads the probabilities twice, and no mask."""
     mean = jnp.sum(probability_BHQK * d_BHQK, axis=-1, keepdims=True)
     return probability_BHQK * (d_BHQK - mean), None
 

@@ -20,8 +20,9 @@ jax.
     final_norm        no         no           no          yes      no
     head              dense      dense, erf   dense       bare     bare
 
-The latter have one stream, which predicts the targets, and biases in attention.
-A module takes what it needs to know of a member, never its name. CONTRIBUTING.md shows a new one.
+The members of the second table have one stream, which predicts the targets, and biases in
+attention. A module reads the fields of a member, never its name. CONTRIBUTING.md shows how to add a
+member.
 """
 
 from xlnet_jax.members.albert import ALBERT
@@ -46,4 +47,4 @@ MEMBERS = {
         TRANSFORMER,
     )
 }
-"""By `model.architecture`."""
+"""Members by `model.architecture`."""

@@ -1,4 +1,4 @@
-"""BERT, which RoBERTa, ALBERT, GPT-2 and the Transformer are with some fields changed."""
+"""BERT. RoBERTa, ALBERT, GPT-2 and the Transformer are BERT with some fields changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encoder(
     layers: Mapping[str, str],
     others: dict[str, str],
 ) -> Table:
-    """BERT and those that follow it: the names below `layer`, and the `others`."""
+    """The table of an encoder like BERT: names below `layer`, and `others`."""
     at, ours = f"{root}.encoder.{layer}", "layers/attention"
     return (
         Entry("word_embedding", f"{root}.embeddings.word_embeddings.weight"),
@@ -65,12 +65,12 @@ _TABLE = (
         },
     ),
     Entry("lm_head/bias", "cls.predictions.bias"),
-    # There class 0 is that B follows A, or that both are in order, which is our label 1.
+    # Class 0 of transformers means that B follows A, or that both are in order: our label 1.
     Entry("sentence_head/kernel", "cls.seq_relationship.weight", "swapped"),
     Entry("sentence_head/bias", "cls.seq_relationship.bias", "swapped"),
 )
 
-# The rest is for relative positions, or for clusters of words.
+# Other values are for relative positions, or for clusters of words.
 REQUIRED = {
     "memory_len": 0,
     "norm": "post",

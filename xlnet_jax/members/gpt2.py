@@ -9,7 +9,7 @@ _TABLE = (
     Entry("word_embedding", "transformer.wte.weight"),
     Entry("position_embedding", "transformer.wpe.weight"),
     *modules("", {"final_norm": "transformer.ln_f"}),
-    # Kernels are [in, out] there.
+    # Kernels are [in, out] in transformers.
     *modules(
         "layers/",
         {
@@ -69,7 +69,7 @@ GPT2 = TRANSFORMER._replace(
             "tie_word_embeddings": True,
         },
         ids={"bos_token_id": "bos", "eos_token_id": "eos"},
-        # In float32 the latter changes nothing.
+        # `reorder_and_upcast_attn` changes nothing in float32.
         kept={"use_cache": True, "reorder_and_upcast_attn": False},
         aliases={
             "hidden_size": "n_embd",
@@ -78,7 +78,7 @@ GPT2 = TRANSFORMER._replace(
             "num_hidden_layers": "n_layer",
         },
         twins={"embd_pdrop": Twin("resid_pdrop", 0.1)},
-        # Of the head of a class that is not here.
+        # Keys of the head of a class that has no equal here.
         ignored=frozenset(
             {
                 "summary_type",

@@ -1,4 +1,4 @@
-"""What a member of the family is: all that differs between the values of `model.architecture`."""
+"""The type of a member: all differences between the values of `model.architecture`."""
 
 from __future__ import annotations
 
@@ -11,52 +11,50 @@ from xlnet_jax.objectives.objective import Objective
 
 
 class Member(NamedTuple):
-    """A value of `model.architecture`."""
+    """An architecture with its examples, and with its names in other programs."""
 
     name: str
-    """That value."""
+    """The value of `model.architecture`."""
     objectives: tuple[str, ...]
-    """The values of `data.objective` that it is trained by, the usual one first."""
+    """Permitted values of `data.objective`, the usual value first."""
     parts: Parts
-    """Of its network."""
+    """The parts of the network."""
     other_parts: dict[Objective, Parts] = {}
-    """Its parts by objective, where they are others."""
+    """Parts by objective, where they differ from `parts`."""
 
     cls: str = "first"
-    """Where CLS stands: last, and examples of a task are padded on the left; first; none."""
+    """The place of CLS: first, none, or last, with examples of a task padded on the left."""
     separators: int = 1
-    """SEP between A and B: 1, 2; 0 = none, nor one at the end."""
+    """Number of SEP between A and B: 1 or 2; 0 = no SEP, also at the end."""
     segments: int = 0
-    """Rows of the table of segment embeddings; 0 = none is learned at the input."""
+    """Rows of the table of segment embeddings; 0 = no segment is learned at the input."""
     first_position: int = 0
-    """Row of the table of positions that is the first of a text; the row before it is that of
-    padding.
-    """
+    """Row of the table of positions for the first token of a text; padding has the row before."""
     padding_row: int = -1
     """Row of the word embedding for padding: 0 at the start, and a lookup gives it no gradient;
-    -1 = none.
+    -1 = no such row.
     """
 
     required: Json = {}
-    """Keys of `model` with the only value that they have."""
+    """Keys of `model` with their only permitted value."""
     usual_model: Json = {}
-    """Usual values of other keys of `model`, where they are not the defaults."""
+    """Usual values of other keys of `model`, where they differ from the defaults."""
     usual_data: Json = {"pairs": "next", "spans": "random"}
-    """The same of `data`."""
+    """Usual values of keys of `data`, where they differ from the defaults."""
     vocabulary: str = "sentencepiece"
-    """The level that `prepare --family` makes for it. ALBERT's own SentencePiece model has other
-    special pieces.
+    """The kind of vocabulary that `prepare --family` makes. ALBERT's own SentencePiece model has
+    other special pieces.
     """
 
     peer: Peer | None = None
-    """What `transformers` calls all this; None = it has no such model."""
+    """The same model in `transformers`; None = it has no such model."""
     xlnet_ids: bool = False
-    """Whether its class there needs the special pieces of XLNet's SentencePiece model, with their
-    ids.
+    """Whether the class of `transformers` needs the special pieces of XLNet's SentencePiece model,
+    with their ids.
     """
     dropped_tasks: frozenset[str] = frozenset()
-    """Values of `finetune.task` whose head starts with a dropout there. XLNet itself ends with
-    one.
+    """Values of `finetune.task` whose head starts with a dropout in `transformers`. XLNet's heads
+    end with a dropout.
     """
 
     @property
@@ -71,11 +69,11 @@ class Member(NamedTuple):
         return self.other_parts.get(objective, self.parts)._replace(targets=objective.stream)
 
     def usual(self, segment_len: int, objective: str | None = None) -> dict[str, Json]:
-        """Keys by section, whatever the size: what the network needs, and examples of
+        """Keys by section, for a model of any size: the needs of the network, and examples of
         T = `segment_len` tokens for an objective of the content stream (None = the usual one),
-        without the loss of sentences: with 15 % of targets, or with any of the text where all may
-        be predicted. `model.memory_len` is 0, or is left out where there may be a memory: from left
-        to right with relative positions.
+        without the loss of sentences. 15 % of the tokens are targets, or all where the objective
+        permits. `model.memory_len` is 0; it is left out where a memory is possible, from left to
+        right with relative positions.
         """
         T, trained = segment_len, OBJECTIVES[objective or self.objectives[0]]
         framed = trained.framed[self.positions_at_input]

@@ -1,8 +1,8 @@
-"""What Hugging Face's `transformers` calls a member: its classes, the names of its tensors, the
-keys of config.json.
+"""A member in Hugging Face's `transformers`: its classes, the names of its tensors, the keys of
+config.json. In this module "there" means in `transformers`.
 
-Data alone, read in both directions: `convert.names` turns arrays by these tables, `convert.fields`
-configurations.
+Data alone, read in both directions: `convert.names` converts arrays by these tables,
+`convert.fields` configurations.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Entry(NamedTuple):
     theirs: str
     """Name there; `{}` stands for the number of a layer, which then has an array of its own."""
     form: str = ""
-    """`joined`: all axes but the first are one there; `transposed`: and the two change places;
-    `flat`: all are one; `swapped`: transposed, with the two outputs of ours in the other order;
-    `1,1,D`: two leading axes of length 1.
+    """The form there. `joined`: all axes but the first are one axis; `transposed`: joined, then the
+    two axes change places; `flat`: all axes are one; `swapped`: transposed, with our two outputs in
+    the other order; `1,1,D`: two leading axes of length 1.
     """
 
     @property
     def paths(self) -> list[str]:
-        """Those in `ours`."""
+        """The paths in `ours`."""
         return self.ours.split()
 
     def places(self, layers: int) -> Iterator[tuple[str, Any]]:
-        """Each of their names, with the index of its array in our parameter."""
+        """Each name there, with the index of its array in our parameter."""
         if "{}" not in self.theirs:
             yield self.theirs, ...
             return
@@ -47,14 +47,14 @@ Table = tuple[Entry, ...]
 
 
 class Twin(NamedTuple):
-    """Why a key of config.json must have the value of another one: here both are one. Null is that
-    value, too.
+    """Another key of config.json whose value a key must have, because here both are one key. Null
+    also stands for that value.
     """
 
     of: str
     """The other key."""
     default: Any
-    """Where a folder does not say it."""
+    """The value if config.json does not have the key."""
     classes: tuple[str, ...] = ()
     """The classes that read it, without the prefix; () = all."""
 
@@ -63,47 +63,45 @@ class Peer(NamedTuple):
     """A member there."""
 
     title: str
-    """Its name in prose."""
+    """The name in prose."""
     prefix: str
-    """What the names of its classes start with."""
+    """The start of the names of its classes."""
     pretraining: tuple[str, ...]
-    """How the name of its class goes on: without a loss of sentences, and with one."""
+    """The rest of the name of its class for pretraining, without and with a loss of sentences."""
     table: Table
-    """Of the tensors; the first is the word embedding."""
+    """The tensors; the first is the word embedding."""
     heads: dict[str, dict[str, str]]
-    """By the class of a task: the dense layers and LayerNorms of its head, with their names
-    there.
-    """
+    """Dense layers and LayerNorms of a head, with their names there, by the class of its task."""
     copies: dict[str, str]
-    """Tensors that other writers store again, with the one that each must equal."""
+    """Tensors that other writers store twice, with the tensor that each must equal."""
     named: dict[str, tuple[str, Any]]
-    """Keys of `ModelConfig` with their names in config.json, and that library's defaults."""
+    """Keys of `ModelConfig` with their names in config.json, and the defaults there."""
     required: Json
-    """What of config.json has one value in our models."""
+    """Keys of config.json with the only value that our models have."""
     only: Json
-    """Keys of `ModelConfig` with the only value that the library computes with."""
+    """Keys of `ModelConfig` with the only value that is possible there."""
     card: str
-    """How a text is read there, for the model card."""
+    """The reading of a text there, for the model card."""
     ids: dict[str, str] = {}
     """Special pieces of config.json, by their names in `SpecialIds`."""
     kept: Json = {}
-    """Keys of config.json that say how the model is used there, with the values for a run of ours.
-    A run that starts from an import keeps those of its source.
+    """Keys of config.json for the use of the model there, with the values for our runs. A run that
+    starts from an import keeps the values of its source.
     """
     of_task: dict[str, str] = {}
     """Keys of config.json that are keys of `FinetuneConfig`."""
     aliases: dict[str, str] = {}
     """Other names of keys of config.json."""
     twins: dict[str, Twin] = {}
-    """Keys of config.json that must have the value of another one."""
+    """Keys of config.json that must have the value of another key."""
     ignored: frozenset[str] = frozenset()
     """Keys of config.json that no class here reads, beside `convert.peers.IGNORED`."""
     always: Json = {}
-    """Keys of `ModelConfig` that have this value there: the same function, until it is trained
-    there.
+    """Keys of `ModelConfig` that always have this value there: it computes the same, until the
+    model is trained there.
     """
     summary: Json = {}
-    """Our heads, in config.json."""
+    """Keys of config.json that describe our heads."""
     why_filled: str = "this is what the model learned."
     """Why the content stream predicts a masked piece there, for the model card."""
     prompt: str = ""
@@ -111,8 +109,8 @@ class Peer(NamedTuple):
 
 
 def modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") -> Table:
-    """Dense layers and LayerNorms, which have some of three parts; `kernel` is the form of the
-    first.
+    """Entries of dense layers and LayerNorms: kernel, scale and bias, as far as a layer has them;
+    `kernel` is the form of a kernel.
     """
     parts = (("kernel", "weight", kernel), ("scale", "weight", ""), ("bias", "bias", ""))
     return tuple(
@@ -123,7 +121,7 @@ def modules(scope: str, layers: Mapping[str, str], kernel: str = "transposed") -
 
 
 def heads(pooler: str, logits: str = "classifier") -> dict[str, dict[str, str]]:
-    """Those of the tasks, by `Export.name`."""
+    """`Peer.heads` of the tasks, by `Export.name`."""
     classifier = {"summary": pooler, "logits": logits}
     return {
         "ForSequenceClassification": classifier,

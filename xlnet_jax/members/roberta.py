@@ -44,7 +44,7 @@ ROBERTA = BERT._replace(
             "lm_head.decoder.bias": "lm_head.bias",
         },
         named=PEER.named | {"vocab_size": ("vocab_size", 50265)},
-        # Positions are counted from the id of padding there.
+        # transformers counts positions from the id of padding.
         required=PEER.required | {"type_vocab_size": 1, "pad_token_id": 1},
         ids={"bos_token_id": "cls", "eos_token_id": "sep"},
     ),

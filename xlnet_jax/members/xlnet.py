@@ -13,7 +13,7 @@ _SHARED = [
     for scope in ("biases", "layers/attention")
     for ours, theirs in _BIASES.items()
 ]
-"""One set for all layers, or one for each; a model has either."""
+"""A model has one set of biases for all layers, or one for each layer."""
 _OF_LAYER = (
     ("attention/query", "rel_attn/q/kernel", "rel_attn.q", ""),
     ("attention/key", "rel_attn/k/kernel", "rel_attn.k", ""),
@@ -29,7 +29,7 @@ _OF_LAYER = (
     ("feed_forward/norm/scale", "ff/LayerNorm/gamma", "ff.layer_norm.weight", ""),
     ("feed_forward/norm/bias", "ff/LayerNorm/beta", "ff.layer_norm.bias", ""),
 )
-"""Ours, the original's, and that of `transformers` with its form there."""
+"""Our name, the original's name, and the name in `transformers` with the form there."""
 
 TENSORFLOW: Table = (
     Entry("word_embedding", "model/transformer/word_embedding/lookup_table"),
@@ -42,15 +42,15 @@ TENSORFLOW: Table = (
         for ours, theirs, _, _ in _OF_LAYER
     ),
 )
-"""The original's variables (zihangdai/xlnet): one for each layer, but for the biases and the
-segment embedding.
+"""The original's variables (zihangdai/xlnet): one for each layer, except for biases and segment
+embedding.
 """
 HUGGINGFACE: Table = (
     Entry("word_embedding", "transformer.word_embedding.weight"),
     Entry("mask_embedding", "transformer.mask_emb", "1,1,D"),
     Entry("lm_head/bias", "lm_loss.bias"),
     Entry("layers/attention/segment_embedding", "transformer.layer.{}.rel_attn.seg_embed"),
-    # There is no single set for all layers there; copies are the same function until they are
+    # transformers has no single set for all layers; copies compute the same until they are
     # fine-tuned.
     *(Entry(ours, f"transformer.layer.{{}}.rel_attn.{theirs}") for ours, theirs in _SHARED),
     *(
@@ -58,7 +58,7 @@ HUGGINGFACE: Table = (
         for ours, _, theirs, form in _OF_LAYER
     ),
 )
-"""The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the
+"""The state dict of `XLNetLMHeadModel` in `transformers`, without `lm_loss.weight`, which is the
 word embedding.
 """
 
@@ -116,7 +116,7 @@ XLNET = Member(
         },
         required={"attn_type": "bi", "tie_word_embeddings": True, "same_length": False},
         ids={"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"},
-        # The lengths of pretraining would change inference and generation there.
+        # The lengths of pretraining would change inference and generation in transformers.
         kept={
             "mem_len": None,
             "reuse_len": None,
@@ -144,7 +144,7 @@ training; the model itself has no limit.
 """,
         why_filled="""this model learned to predict masked pieces from the content stream, as BERT
 does, and needs neither `perm_mask` nor `target_mapping`.""",
-        # `generate` takes neither segments nor the pieces at the end of a text.
+        # `generate` of transformers takes neither segments nor the pieces at the end of a text.
         prompt="add_special_tokens=False, return_token_type_ids=False, ",
     ),
 )

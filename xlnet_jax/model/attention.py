@@ -16,6 +16,7 @@ This module holds the weights; `attend` in `kernels/` computes scores, softmax a
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -44,23 +45,23 @@ IMPLEMENTATIONS = {
     "cpu": functools.partial(xla.attend, cpu=True),
     "fused": fused.attend,
 }
-"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the
-same dropout. What runs or compiles the model decides on `auto` before (`choice.resolve_attention`).
+"""Implementations by `model.attention`, with equal results and dropout; `fused` returns no
+probabilities. `choice.resolve_attention` replaces `auto` before a model runs or is compiled.
 """
 
 
 class AttentionStream(NamedTuple):
-    """What the rows of one stream may see."""
+    """The rows of one stream, and the keys that they see."""
 
     limit_BQ: jax.Array
-    """Keys of lower rank."""
+    """A row sees the keys of lower rank than its limit."""
     segment_BQ: jax.Array
     position_BQ: jax.Array | None = None
-    """Positions of the rows in the segment; None: all of it in order."""
+    """Positions of the rows in the segment; None: the whole segment in order."""
 
 
 class AttentionInputs(NamedTuple):
-    """What all layers need to know about keys and queries, per example: K = M + T keys."""
+    """Facts about keys and queries for all layers: K = M + T keys per example."""
 
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
@@ -70,7 +71,7 @@ class AttentionInputs(NamedTuple):
     streams: tuple[AttentionStream, ...]
     """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
-    """Where dropout draws for the rows of all streams: position for content, T + position for
+    """The index of dropout for the rows of all streams: position for content, T + position for
     queries.
     """
     table_SND: jax.Array | None = None
@@ -106,8 +107,8 @@ class Biases(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of
-    what enters.
+    """Attention, output projection, residual and LayerNorm, for all streams; with pre-norm the
+    LayerNorm is on the input.
 
     With `segments=none` there is neither S nor w: if all positions are of one segment, that term is
     the same for all keys of a query, and the softmax does not change.
@@ -130,37 +131,10 @@ class Attention(nn.Module):
         """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of
         the content rows.
         """
-        config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
-        T = inputs.streams[0].limit_BQ.shape[1]
-        heads, depth = (config.heads, config.head_dim), layer_depths(config)
-        kernel = {
-            name: parameter(
-                self,
-                name,
-                (config.d_model, *heads),
-                ("embed", "heads", "head_dim"),
-                "matrix",
-                depth,
-                init,
-            )
-            for name, init in {
-                **dict.fromkeys(("query", "key", "value", *["position"] * relative)),
-                "output": residual_init(config, self.parts),
-            }.items()
-        }
-        biases, segment_2HE = {}, None
-        if relative:
-            own = Biases(config, self.parts, depth, name="biases")
-            nn.share_scope(self, own)
-            biases = inputs.tied_biases or own()
-            if self.parts.segments == "relative":
-                axes = (None, "heads", "head_dim")
-                segment_2HE = parameter(
-                    self, "segment_embedding", (2, *heads), axes, "table", depth
-                )
-            else:
-                segment_2HE = jnp.zeros((2, *heads), jnp.float32)
-                biases = {**biases, "segment_bias": segment_2HE[0]}
+        config, dtype, T = self.config, x_BSD.dtype, inputs.streams[0].limit_BQ.shape[1]
+        depth = layer_depths(config)
+        kernel = self._kernels(depth)
+        biases, segment_2HE = self._score_parameters(inputs, depth)
         if self.parts.positions == "per_layer":
             x_BSD = (
                 x_BSD + positions.learned(self, self.longest, config.d_model, T, depth)
@@ -183,40 +157,93 @@ class Attention(nn.Module):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
             k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
             v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
-            position = (
-                None if memory.r_NHE is None else (None, memory.r_NHE[None], inputs.direction_B)
-            )
-        elif relative:
+            if memory.r_NHE is not None:
+                position = None, memory.r_NHE[None], inputs.direction_B
+        elif self.parts.positions == "relative":
             position = position_keys(inputs, kernel["position"], dtype, implementation)
-        max_distance = config.memory_len - 1 if config.same_length else None
+        score = functools.partial(
+            xla.Arguments,
+            k_BKHE=k_BKHE,
+            v_BKHE=v_BKHE,
+            rank_BK=inputs.rank_BK,
+            segment_BK=inputs.segment_BK,
+            rows_B=inputs.rows_B,
+            position=position,
+            biases=biases,
+            segment_2HE=segment_2HE,
+            max_distance=config.memory_len - 1 if config.same_length else None,
+            save=config.saves_probabilities and not deterministic,
+        )
+        o_BSHE = self._attend(q_BSHE, inputs, score, implementation, deterministic)
+        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
+        o_BSD = Dropout(config.dropout)(
+            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
+        )
+        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+
+    def _kernels(self, depth: Depth) -> dict[str, jax.Array]:
+        """The kernels of all products, by name."""
+        config, heads = self.config, (self.config.heads, self.config.head_dim)
+        names = ("query", "key", "value", *["position"] * (self.parts.positions == "relative"))
+        return {
+            name: parameter(
+                self,
+                name,
+                (config.d_model, *heads),
+                ("embed", "heads", "head_dim"),
+                "matrix",
+                depth,
+                init,
+            )
+            for name, init in {
+                **dict.fromkeys(names),
+                "output": residual_init(config, self.parts),
+            }.items()
+        }
+
+    def _score_parameters(
+        self, inputs: AttentionInputs, depth: Depth
+    ) -> tuple[dict[str, jax.Array], jax.Array | None]:
+        """`biases` and `segment_2HE` of `xla.Arguments`."""
+        config = self.config
+        if self.parts.positions != "relative":
+            return {}, None
+        own, shape = (
+            Biases(config, self.parts, depth, name="biases"),
+            (config.heads, config.head_dim),
+        )
+        nn.share_scope(self, own)
+        biases = inputs.tied_biases or own()
+        if self.parts.segments == "relative":
+            axes = (None, "heads", "head_dim")
+            return biases, parameter(self, "segment_embedding", (2, *shape), axes, "table", depth)
+        zeros_2HE = jnp.zeros((2, *shape), jnp.float32)
+        return {**biases, "segment_bias": zeros_2HE[0]}, zeros_2HE
+
+    def _attend(
+        self,
+        q_BSHE: jax.Array,
+        inputs: AttentionInputs,
+        arguments: Callable[..., xla.Arguments],
+        implementation: str,
+        deterministic: bool,
+    ) -> jax.Array:
+        """The weighted sums of all streams; `arguments` has all that streams share."""
+        config, outputs, start = self.config, [], 0
         drops = config.attention_dropout and not deterministic
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
-
-        outputs, start = [], 0
         for number, stream in enumerate(inputs.streams):
             end = start + stream.limit_BQ.shape[1]
-            dropout = (
-                None
-                if dropout_key is None
-                else AttentionDropout(dropout_key, config.attention_dropout, number)
-            )
+            dropout = None
+            if dropout_key is not None:
+                dropout = AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
-                xla.Arguments(
+                arguments(
                     q_BSHE[:, start:end],
-                    k_BKHE,
-                    v_BKHE,
-                    stream.limit_BQ,
-                    inputs.rank_BK,
-                    stream.segment_BQ,
-                    inputs.segment_BK,
-                    stream.position_BQ,
-                    inputs.rows_B,
-                    position,
-                    biases,
-                    segment_2HE,
-                    dropout,
-                    max_distance,
-                    config.saves_probabilities and not deterministic,
+                    limit_BQ=stream.limit_BQ,
+                    segment_BQ=stream.segment_BQ,
+                    query_position_BQ=stream.position_BQ,
+                    dropout=dropout,
                 )
             )
             self.sow(
@@ -224,15 +251,10 @@ class Attention(nn.Module):
             )
             outputs.append(o_BQHE)
             start = end
-        o_BSHE = jnp.concatenate(outputs, axis=1)
-        o_BSD = self._biased("output", weighted("bshe,dhe->bsd", o_BSHE, kernel["output"]))
-        o_BSD = Dropout(config.dropout)(
-            o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic
-        )
-        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+        return jnp.concatenate(outputs, axis=1)
 
     def _biased(self, name: str, x: jax.Array) -> jax.Array:
-        """x with the bias of what it is, if the architecture has biases; rounded to the dtype of
+        """x with the bias of a product, if the architecture has biases; rounded to the dtype of
         x.
         """
         if not self.parts.biases:
@@ -254,7 +276,7 @@ class Attention(nn.Module):
 def position_keys(
     inputs: AttentionInputs, kernel_DHE: jax.Array, dtype: jnp.dtype, implementation: str
 ) -> tuple[jax.Array | None, jax.Array, jax.Array]:
-    """`position` of `attend`, in the form that the implementation is fast with."""
+    """`xla.Arguments.position`, in the fastest form for the implementation."""
     assert inputs.table_SND is not None, "only a cache has position keys"
     odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel_DHE)
     position = odd_SNHE, even_SNHE, inputs.direction_B
@@ -263,6 +285,6 @@ def position_keys(
     # Position keys for every row: so their gradient is summed over the rows once, for both streams
     # together.
     if implementation == "cpu" and len(odd_SNHE) == 1:
-        return None, positions.of_rows(*position), inputs.direction_B
+        return None, positions.of_directions(*position), inputs.direction_B
     each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
     return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B

@@ -3,9 +3,9 @@ per layer.
 
 K = M + T slots per layer. Slots 0 to M - 1 are the memory; slot M + i is position i of the segment,
 whatever the order in which positions are filled. The rank of a slot says who sees it, as in a
-Batch; NEVER marks an empty one. Nothing that was computed is changed by a later token: with fixed
-parameters the keys of a memory slot are those that its token had in its own segment. So the memory
-rolls by moving keys and values, and no hidden state is kept.
+Batch; NEVER marks an empty slot. A later token changes no earlier result: with fixed parameters a
+memory slot has the keys that its token had in its own segment. So the memory rolls by moving keys
+and values, and no hidden state is kept.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import jax.numpy as jnp
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model import positions
-from xlnet_jax.model.layers import accumulator
 
 
 class Kept(NamedTuple):
-    """What attention reads of earlier tokens, of all layers (a leading L) or of one."""
+    """Keys and values of earlier tokens, of one layer or, with a leading L, of all layers."""
 
     k_BHKE: jax.Array
     """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new
@@ -52,10 +51,11 @@ class Cache:
         return self.rank_BK.shape[1] - self.memory_len
 
     def read(self, rank_BQ: jax.Array, slot_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
-        """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of
-        the rows, joined.
+        """The keys and values that Q new rows attend to, and the ranks of these slots and of the
+        rows together.
 
-        Without `slot_BQ`, their slots, the segment starts with them: only the memory is kept.
+        `slot_BQ` are the slots of the rows. None: the segment starts with the rows, and of the
+        slots only the memory is read.
         """
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if slot_BQ is not None:
@@ -93,7 +93,7 @@ class Cache:
         """
         K, T = self.rank_BK.shape[1], self.segment_len
         rank_BK = jnp.roll(self.rank_BK, -T, axis=1)
-        # What is left in the segment's slots is hidden by its rank, until it is overwritten.
+        # Old keys in the slots of the segment are hidden by their rank until they are overwritten.
         filled_BK = (jnp.arange(K) < self.memory_len)[None] & (rank_BK != NEVER)
         rank_BK = jnp.where(filled_BK, MEMORY_RANK, NEVER)
 
@@ -109,9 +109,7 @@ class Cache:
         )
 
     def hidden(self, position_BQ: jax.Array) -> Cache:
-        """The cache in which nothing sees these places of the segment until they are written
-        again.
-        """
+        """The cache with these places of the segment hidden until they are written again."""
         never_BQ = jnp.full(position_BQ.shape, NEVER, self.rank_BK.dtype)
         return dataclasses.replace(
             self, rank_BK=put(self.rank_BK, never_BQ, self.memory_len + position_BQ)
@@ -127,7 +125,7 @@ def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Arra
 
 
 def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
-    """Keys or values of one layer with those of the new rows: at their slots, or after the memory;
+    """Keys or values of one layer with the new rows at their slots, or after the memory:
     [B, K, H, E].
     """
     rows_BHQE = rows_BQHE.transpose(0, 2, 1, 3)
@@ -141,7 +139,7 @@ def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) 
 
 
 def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """Keys or values of all layers with those of the new rows at their slots."""
+    """Keys or values of all layers with the new rows at their slots."""
     row_B1 = jnp.arange(len(slot_BQ))[:, None]
     return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
 
@@ -160,12 +158,10 @@ def empty_cache(
     never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
     if config.member.positions_at_input:
         return Cache(Kept(zeros, zeros, None), never_BK, memory_len)
-    high = accumulator(dtype)
-    table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
     kernel_LDHE = params["layers"]["attention"]["position"]
     if config.share_layers:
         kernel_LDHE = jnp.broadcast_to(kernel_LDHE, (config.layers, *kernel_LDHE.shape))
-    table_1ND = table_ND[None].astype(dtype)
+    table_1ND = positions.sinusoids(config, segment_len, memory_len)[None].astype(dtype)
     odd_LNHE, even_LNHE = jax.vmap(positions.project, (None, 0))(table_1ND, kernel_LDHE)
     r_LNHE = (odd_LNHE + even_LNHE)[:, 0].astype(dtype)
     r_LNHE = nn.with_logical_constraint(r_LNHE, (None, None, "heads", None))

@@ -1,8 +1,8 @@
-"""On what the model runs: `model.attention=auto` is decided when a command starts, and no part of
-the model asks later.
+"""The choice for `model.attention=auto`, made when a command starts: no part of the model asks for
+its device later.
 
-The value `cpu` stands for all that is faster on a CPU alone: layers one by one, and other forms of
-the position keys and of the gradients of kernels and of the shift.
+The value `cpu` stands for all forms that are faster on a CPU alone: layers one by one, and other
+forms of the position keys and of the gradients of kernels and of the shift.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import jax.numpy as jnp
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels.fused import UNITS, compare, problem
+from xlnet_jax.kernels.fused import UNITS, compare, why_no_kernel
 
 log = logging.getLogger("xlnet_jax")
 
 
 def resolve_attention(config: Config, processes: Session, absent: Any = None) -> Config:
-    """The configuration without `auto` in `model.attention`, and a line in the log that says why;
-    none on a CPU.
+    """Returns the configuration without `auto` in `model.attention`; logs the reason, except on a
+    CPU.
 
-    All processes run the same program, so XLA where one of them cannot use the kernel. `absent`
-    describes a device that the program is compiled for; None: it runs on the local devices. Raises
-    BadInput if `fused` is not possible.
+    All processes run the same program: XLA if one of them cannot use the kernel. `absent` describes
+    a device that the program is compiled for; None: it runs on the local devices. Raises BadInput
+    if `fused` is not possible.
     """
     chosen = processes.collect("\n".join(choose(config.model, absent)))
     # max() prefers xla to fused, so one process that cannot use the kernel decides for all.
@@ -39,15 +39,15 @@ def resolve_attention(config: Config, processes: Session, absent: Any = None) ->
 
 def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
     """The implementation for this process's devices, a value of `model.attention`, and one line
-    that says why.
+    with the reason.
 
-    Where there is a kernel and the device is here, it is first compared with XLA on a small case,
-    forward and gradient (some seconds). Raises BadInput if `model.attention=fused` is not possible.
+    A kernel for a local device is first compared with XLA on a small case, forward and gradient
+    (some seconds). Raises BadInput if `model.attention=fused` is not possible.
     """
     if config.attention in ("xla", "cpu"):
         return config.attention, f"attention: {config.attention}, as model.attention says"
     device = absent or jax.local_devices()[0]
-    why_not = problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
+    why_not = why_no_kernel(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
     if config.member.parts.positions != "relative":
         why_not = "the kernels compute relative positions, and this model has absolute ones"
     if why_not is None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -31,6 +30,7 @@ from xlnet_jax.model.layers import (
     Dense,
     Depth,
     Dropout,
+    Initializer,
     accumulator,
     layer_norm,
     normal,
@@ -39,7 +39,9 @@ from xlnet_jax.model.layers import (
 )
 
 PROJECTION_STD = 0.01
-"""Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
+"""Standard deviation of the initial projections, as in the original of Transformer-XL
+(`proj_init_std`).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Cluster:
     width: int
 
     def index(self, tokens: jax.Array) -> jax.Array:
-        """Numbers of the tokens in the cluster; of those outside any valid number."""
+        """Numbers of the tokens in the cluster; for tokens outside, any valid number."""
         return jnp.clip(tokens - self.first, 0, self.size - 1)
 
     def has(self, tokens: jax.Array) -> jax.Array:
@@ -67,7 +69,7 @@ def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
 
 
 def projections(config: ModelConfig) -> int:
-    """Number of the projections: one for each cluster, or for all if their widths are equal, or
+    """Number of the projections: one for each cluster, one for all if their widths are equal, or
     none.
     """
     if config.div_val > 1:
@@ -99,13 +101,13 @@ class WordEmbedding(nn.Module):
                 config.compute_dtype
             )
             parts.append(x_BTC if projection is None else product("btc,cd->btd", x_BTC, projection))
-        # All but one of them are 0.
+        # A token has a vector from one cluster, and zeros from the others.
         return sum(parts[1:], parts[0])
 
 
 def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
-    """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths
-    are, over `fsdp`.
+    """Declares the vectors of one cluster. Only full widths are split, over `fsdp`: sizes need not
+    be divisible.
     """
     cluster = clusters(module.config)[i]
     axes = None, "embed" if cluster.width == clusters(module.config)[0].width else None
@@ -113,7 +115,7 @@ def declare_table(module: Any, i: int, depth: Depth) -> jax.Array:
 
 
 def declare_projection(module: Any, i: int, depth: Depth) -> jax.Array:
-    """The projection of one cluster, [E_i, D]."""
+    """Declares the projection of one cluster, [E_i, D]."""
     shape, init = (
         (clusters(module.config)[i].width, module.config.d_model),
         nn.initializers.normal(PROJECTION_STD),
@@ -175,40 +177,24 @@ class Embedding(nn.Module):
         """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype.
         `place_BT` are the places of the tokens in the text; None: they are its first T.
         """
-        config, dtype, member = (
-            self.config,
-            jnp.dtype(self.config.compute_dtype),
-            self.config.member,
-        )
-        width = clusters(config)[0].width
-        if config.adaptive:
-            h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
-        else:
-            table_VD = parameter(
-                self,
-                "word_embedding",
-                (config.vocab_size, width),
-                ("vocab", "embed"),
-                "table",
-                0,
-                without_row(normal(config), member.padding_row),
-            )
-            h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
+        config, member, T = self.config, self.config.member, batch.tokens.shape[1]
+        dtype, width = jnp.dtype(config.compute_dtype), clusters(config)[0].width
+        h_BTD = self._words(batch.tokens, width).astype(dtype)
         padding_BT = batch.tokens == member.padding_row
         if member.padding_row >= 0:
-            h_BTD = unlearned(padding_BT, h_BTD)
-        T = batch.tokens.shape[1]
+            h_BTD = without_gradient(padding_BT, h_BTD)
         at_BT = jnp.arange(T)[None] if place_BT is None else place_BT
         if self.parts.positions == "input":
             first, place = member.first_position, T if place_BT is None else place_BT
             if first:  # padding has a row of its own
                 place = jnp.where(padding_BT, -1, at_BT)
             place_BTD = positions.learned(self, config.max_positions, width, place, 0, first)
-            h_BTD = h_BTD + (unlearned(padding_BT, place_BTD) if first else place_BTD).astype(dtype)
+            h_BTD = h_BTD + (
+                without_gradient(padding_BT, place_BTD) if first else place_BTD
+            ).astype(dtype)
         if self.parts.positions == "sinusoids":
-            h_BTD = h_BTD + positions.absolute_sinusoids(at_BT, width, accumulator(dtype)).astype(
-                dtype
-            )
+            place_BTD = positions.absolute_sinusoids(at_BT, width, accumulator(dtype))
+            h_BTD = h_BTD + place_BTD.astype(dtype)
         if self.parts.segments == "input":
             table_SD = parameter(
                 self, "segment_embedding", (member.segments, width), (None, "embed"), "table", 0
@@ -218,15 +204,8 @@ class Embedding(nn.Module):
             h_BTD = layer_norm("embedding_norm", config, 0)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
-            mask_D = parameter(
-                self,
-                "mask_embedding",
-                (config.d_model,),
-                ("embed",),
-                "vector",
-                0,
-                hooks.mask_initializer(self.compat, config.d_model),
-            )
+            shape, init = (config.d_model,), hooks.mask_initializer(self.compat, config.d_model)
+            mask_D = parameter(self, "mask_embedding", shape, ("embed",), "vector", 0, init)
 
         h_BTD = Dropout(config.dropout, name="token_dropout")(
             h_BTD, rows_B, at_BT, deterministic=deterministic
@@ -245,6 +224,22 @@ class Embedding(nn.Module):
         )
         return h_BTD, g_BPD
 
+    def _words(self, tokens_BT: jax.Array, width: int) -> jax.Array:
+        """The vectors of the tokens, [B, T, width]."""
+        config = self.config
+        if config.adaptive:
+            return WordEmbedding(config, name="word_embedding")(tokens_BT)
+        table_VD = parameter(
+            self,
+            "word_embedding",
+            (config.vocab_size, width),
+            ("vocab", "embed"),
+            "table",
+            0,
+            with_zero_row(normal(config), config.member.padding_row),
+        )
+        return lookup(table_VD, tokens_BT, config)
+
 
 class RelativePositions(nn.Module):
     """The sinusoids of all distances in a segment and its memory; each layer projects them
@@ -260,22 +255,16 @@ class RelativePositions(nn.Module):
         """The table after its dropout, [S, N, D] in at least float32, with S masks by their
         keys.
         """
-        config = self.config
-        high = accumulator(jnp.dtype(config.compute_dtype))
-        table_ND = positions.sinusoids(
-            segment_len, memory_len, config.d_model, config.clamp_len, high
-        )
+        table_ND = positions.sinusoids(self.config, segment_len, memory_len)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
-        return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
+        return Dropout(self.config.dropout)(table_SND, masks_S, deterministic=deterministic)
 
 
-def unlearned(is_it_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
-    """x without a gradient at some places: those of padding, which losses over all positions
-    read.
-    """
-    return jnp.where(is_it_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
+def without_gradient(padding_BT: jax.Array, x_BTD: jax.Array) -> jax.Array:
+    """x without a gradient at padding, which losses over all positions read."""
+    return jnp.where(padding_BT[..., None], jax.lax.stop_gradient(x_BTD), x_BTD)
 
 
-def without_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
+def with_zero_row(initializer: Initializer, row: int) -> Initializer:
     """The initialiser with zeros in one row; -1 = as it is."""
     return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)

@@ -32,8 +32,8 @@ PEAK_FLOPS = {
 
 def forward_flops(config: Config) -> dict[str, int]:
     """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values,
-    positions), softmax; where there are any, projections of the embedding, and auxiliary losses,
-    also those that no longer count.
+    positions), softmax, and, in models that have them, projections of the embedding and auxiliary
+    losses, also after their weight has become 0.
     """
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
@@ -84,8 +84,6 @@ def step_flops(config: Config) -> int:
 
 
 def seconds_at_peak(flops: int) -> float | None:
-    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for
-    them.
-    """
+    """Seconds for these FLOPs on all devices at their peak; None without a published peak."""
     peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
     return None if peak is None else flops / (peak * jax.device_count())

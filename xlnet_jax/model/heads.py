@@ -80,8 +80,8 @@ class LMHead(nn.Module):
         """-log p(target) in nats: [B, P], at least float32. Many targets never have all their
         logits at once.
 
-        With `smoothing` e (1 - e) of that, and e of the mean over the vocabulary; not with
-        clusters.
+        With `smoothing` e: (1 - e) times that loss plus e times its mean over the vocabulary; not
+        with clusters.
         """
         shortlist, *tails = clusters(self.config)
         head, *softmaxes = self._softmaxes(embedding, vectors_BPD)
@@ -98,8 +98,8 @@ class LMHead(nn.Module):
     def _softmaxes(
         self, embedding: Any, vectors_BPD: jax.Array
     ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None]]:
-        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail
-        cluster, and the logical axis of the rows: those of clusters are never split.
+        """Table, bias and vectors of each softmax: of the shortlist with the tail clusters, then of
+        each tail cluster. And the logical axis of the table's rows; clusters are never split.
         """
         config, groups, head = self.config, clusters(self.config), self.parts.head
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
@@ -154,7 +154,7 @@ class LMHead(nn.Module):
 
 
 class SentenceHead(nn.Module):
-    """What a pair of sentences is: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS
+    """The label of a pair of sentences: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS
     (BERT's pooler).
     """
 
@@ -205,9 +205,7 @@ def softmax_nll(
 
 
 def weighed(loss: jax.Array, weight: jax.Array) -> jax.Array:
-    """loss times weight; the gradient of a loss that does not count is exactly 0, whatever the loss
-    is.
-    """
+    """loss times weight; with weight 0 the gradient is exactly 0, whatever the loss is."""
     return jnp.where(weight != 0, loss, 0) * weight
 
 

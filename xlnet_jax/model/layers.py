@@ -21,6 +21,10 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
 from xlnet_jax.members.parts import Parts
 
+Initializer = nn.initializers.Initializer
+Axes = tuple[str | None, ...]
+"""Logical axes of an array."""
+
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the
@@ -29,7 +33,7 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]:
+def normal(config: ModelConfig, factor: float = 1.0) -> Initializer:
     """The initialiser of weights: normal(0, factor init_std), truncated with `init_truncated`."""
     # The truncated one as TensorFlow draws it: what is left has a smaller deviation.
     initializer = (
@@ -38,24 +42,24 @@ def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]
     return initializer(factor * config.init_std)
 
 
-def residual_init(config: ModelConfig, parts: Parts) -> Callable[..., jax.Array]:
+def residual_init(config: ModelConfig, parts: Parts) -> Initializer:
     """The initialiser of a weight whose product is added to the residual stream."""
     return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
 
 
 Kind = Literal["matrix", "kernel", "table", "vector"]
-"""What a parameter does. A matrix enters only a `product`, with vectors in the compute dtype: it is
-gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors, as
-those of heads do. The rows of a table are looked up, in float32; a vector is added or multiplies.
+"""The use of a parameter. A matrix enters only a `product`, with vectors in the compute dtype: it
+is gathered in that dtype, and Muon makes its update orthogonal. A kernel may meet float32 vectors,
+as in heads. The rows of a table are looked up, in float32; a vector is added or multiplies.
 """
 
 Depth = float | tuple[int, ...]
-"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has that of each
-entry of the first axis, a stack of layers.
+"""Distance from the input: embeddings 0, layer l at l + 1, heads infinity. A tuple has the distance
+of each layer of a stack, the first axis.
 """
 
 HEAD_DEPTH = math.inf
-"""Of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
+"""Depth of a head: with layer-wise decay it learns at the full rate, as the top layer does."""
 
 
 def layer_depths(config: ModelConfig) -> Depth:
@@ -64,9 +68,7 @@ def layer_depths(config: ModelConfig) -> Depth:
 
 
 class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
-    """The box of a parameter: its logical axes, and all else that optimizer and gradient must know
-    of it.
-    """
+    """The box of a parameter: its logical axes, and all other facts for optimizer and gradient."""
 
     kind: Kind = struct.field(pytree_node=False)
     depth: Depth = struct.field(pytree_node=False)
@@ -77,13 +79,13 @@ class Declared(nn.LogicallyPartitioned, kw_only=True, eq=False):
 
     @property
     def stacked(self) -> bool:
-        """Whether the first axis has the layers."""
+        """Whether the first axis is the layers."""
         return isinstance(self.depth, tuple)
 
 
 def declared(
-    initializer: Callable[..., jax.Array],
-    axes: tuple[str | None, ...],
+    initializer: Initializer,
+    axes: Axes,
     kind: Kind,
     depth: Depth,
     decays: bool = True,
@@ -96,10 +98,10 @@ def parameter(
     module: nn.Module,
     name: str,
     shape: tuple[int, ...],
-    axes: tuple[str | None, ...],
+    axes: Axes,
     kind: Kind,
     depth: Depth,
-    initializer: Callable[..., jax.Array] | None = None,
+    initializer: Initializer | None = None,
     decays: bool = True,
 ) -> jax.Array:
     """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; see
@@ -121,18 +123,18 @@ class PrecastKernel:
     """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which
     receive its gradient.
 
-    A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are
-    not stored.
+    A gradient has the dtype of its array. Only the dtype of the zeros is used, never a value, so
+    they are not stored.
     """
 
     value: jax.Array
     zeros: jax.Array
     spec: PartitionSpec = dataclasses.field(default=PartitionSpec(), metadata={"static": True})
-    """Of an array of which a device has a part: the mesh axes that split it."""
+    """The mesh axes that split the array, if a device has a part of it."""
 
     def whole(self, shape: tuple[int, ...]) -> PrecastKernel:
-        """Gathered, in the logical shape; the gradient of the zeros is then summed over these mesh
-        axes, and a device has its part of it.
+        """The gathered kernel, in the logical shape. Its backward pass sums the gradient of the
+        zeros over these mesh axes, and leaves each device its part.
         """
         split = meshes.row_split(self.spec)
 
@@ -167,34 +169,26 @@ def product(
     # into another layout.
     left, right, out = (term.replace("he", "m") for term in terms)
 
-    def joined(x: jax.Array, letters: str) -> jax.Array:
-        at = letters.find("he")
-        return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
-
-    def placed(x: jax.Array, letters: str) -> jax.Array:
-        axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
-        return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
-
     def rounded(kernel: jax.Array) -> jax.Array:
         if x.dtype == jnp.bfloat16 != kernel.dtype:
             # The same rounding, as an operation in float32. If the TPU compiler sees only the
             # conversion, it converts the parameters of all layers before the scan over layers, and
             # keeps those copies for the whole step.
             kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
-        return placed(kernel.astype(x.dtype), right)
+        return _placed(kernel.astype(x.dtype), right)
 
     def forward(
         x: jax.Array, kernel: jax.Array, _: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        x = placed(x, left)
+        x = _placed(x, left)
         y = jnp.einsum(f"{left},{right}->{out}", x, rounded(kernel), preferred_element_type=dtype)
-        return placed(y, out), (x, kernel)
+        return _placed(y, out), (x, kernel)
 
     def backward(
         saved: tuple[jax.Array, jax.Array], dy: jax.Array
     ) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
-        dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
+        dy, high = _placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         factors, letters = (x, dy), f"{left},{out}->{right}"
         if cpu and len(right) == 2:
             # All rows r as one axis: a CPU then sums over it in place, else over a transposed copy
@@ -213,11 +207,24 @@ def product(
     )
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
-    y, heads = (
-        run(joined(x, terms[0]), joined(value, terms[1]), joined(receiver, terms[1])),
-        value.shape[-2:],
+    y = run(
+        _heads_joined(x, terms[0]),
+        _heads_joined(value, terms[1]),
+        _heads_joined(receiver, terms[1]),
     )
-    return y.reshape(*y.shape[:-1], *heads) if "he" in terms[2] else y
+    return y.reshape(*y.shape[:-1], *value.shape[-2:]) if "he" in terms[2] else y
+
+
+def _heads_joined(x: jax.Array, letters: str) -> jax.Array:
+    """x with its axes h and e as one."""
+    at = letters.find("he")
+    return x if at < 0 else x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
+
+
+def _placed(x: jax.Array, letters: str) -> jax.Array:
+    """x with the sharding of its axes."""
+    axes = {"b": "batch", "m": "heads", "h": "heads", "f": "ff", "v": "vocab"}
+    return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
 
 def layer_norm(name: str, config: ModelConfig, depth: Depth) -> nn.LayerNorm:
@@ -271,10 +278,10 @@ class Dense(nn.Module):
 
     config: ModelConfig
     features: int
-    axes: tuple[str | None, str | None]
+    axes: Axes
     kind: Kind
     depth: Depth
-    initializer: Callable[..., jax.Array] | None = None
+    initializer: Initializer | None = None
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:

@@ -1,5 +1,5 @@
-"""Positions: learned ones, sinusoids, and those of relative ones with their projection for both
-reading directions.
+"""Learned positions, sinusoids, and the sinusoids of relative positions with their projection for
+both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.model.layers import Depth, PrecastKernel, accumulator, parameter, product
 
 
@@ -27,9 +28,12 @@ def learned(
     depth: Depth,
     first: int = 0,
 ) -> jax.Array:
-    """Learned positions at their places in the text, [B, T, width] in float32, declared on
-    `module`: a number T is all from 0 on, and `first` is the row of place 0. `longest` is without
-    the rows before it.
+    """Learned positions, [B, T, width] in float32, declared on `module`.
+
+    Args:
+      longest: number of places of a text.
+      place_BT: places in the text; a number T stands for the first T places.
+      first: row of place 0 in the table.
     """
     table_ND = parameter(
         module, "position_embedding", (first + longest, width), (None, "embed"), "table", depth
@@ -51,19 +55,17 @@ def absolute_sinusoids(place_BT: jax.Array, width: int, dtype: jnp.dtype) -> jax
     )
 
 
-def sinusoids(
-    segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype
-) -> jax.Array:
-    """[N, D]: all distances, largest first; N = memory_len + 2 * segment_len - 1, D is sines, then
-    cosines.
+def sinusoids(config: ModelConfig, segment_len: int, memory_len: int) -> jax.Array:
+    """All relative distances, largest first: [N, D], N = memory_len + 2 * segment_len - 1, D is
+    sines, then cosines.
 
-    Args:
-      clamp_len: distances are clipped to +-clamp_len; -1 = no clipping.
-      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would
-        be equal.
+    With `clamp_len` distances are clipped to +-clamp_len. At least float32: in bfloat16 nearly half
+    of the distances of a published segment would be equal.
 
     Source: Transformer-XL, appendix B; `relative_positional_encoding` of the original.
     """
+    width, clamp_len = config.d_model, config.clamp_len
+    dtype = accumulator(jnp.dtype(config.compute_dtype))
     keys = memory_len + segment_len
     distance_N = jnp.arange(keys - 1, -segment_len, -1).astype(dtype)
     if clamp_len > 0:
@@ -91,7 +93,7 @@ def project(
     return odd_SNHE, even_SNHE
 
 
-def of_rows(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
+def of_directions(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
     """The position keys of each row in its direction, [B, N, H, E].
 
     As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum

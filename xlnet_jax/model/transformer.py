@@ -6,13 +6,14 @@ segment.
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient
                      (Transformer-XL, section 3.2)
 
-`XLNet` composes `Embedding`, `RelativePositions` and the `Stack` of layers, made of the `Parts` of
-a member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
+`XLNet` composes `Embedding`, `RelativePositions` and a scan over `Layer`, made of the `Parts` of a
+member. It is a pure function of (parameters, batch, memory) and keeps nothing between calls.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -40,15 +41,30 @@ REMAT_POLICIES = {
 
 
 class Output(NamedTuple):
-    """The result of the model; `heads` make logits, only if a caller needs them."""
+    """The result of the model, without logits, which `heads` compute."""
 
     hidden_BTD: jax.Array
     """Content stream after the last layer, before dropout, for fine-tuning."""
     target_vectors_BPD: jax.Array | None
-    """They predict the targets: vectors at their positions, after the final dropout; None without
-    target slots.
+    """The vectors that predict the targets, at their positions, after the final dropout; None
+    without target slots.
     """
     memory: Memory | Cache
+
+
+class Past(NamedTuple):
+    """A memory or a cache, as the layers read it."""
+
+    kept: Any
+    """The part of each layer, with a leading axis L."""
+    rank_BK: jax.Array
+    """Ranks of all keys."""
+    carry: Callable[[Any], Memory | Cache]
+    """Makes the next memory of what the layers return."""
+    table_SND: jax.Array | None = None
+    """As in `AttentionInputs`."""
+    slot_BT: jax.Array | None = None
+    """As in `AttentionInputs`."""
 
 
 class Layer(nn.Module):
@@ -88,61 +104,11 @@ class Layer(nn.Module):
         x_BSD = feed_forward(
             x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic
         )
-        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests
-        # both.
+        # Stored only if a caller makes the collection mutable: auxiliary losses read the first,
+        # tests both.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
-
-
-class Stack(nn.Module):
-    """L layers and their memory as one scan. Each layer has its own parameters, stacked over a
-    leading axis L; with `share_layers` all use the same, without that axis.
-    """
-
-    config: ModelConfig
-    parts: Parts
-    reuse_len: int | None
-    deterministic: bool
-
-    @property
-    def unrolled(self) -> bool:
-        """A CPU copies all that a loop stacks and slices: parameters, gradients, saved
-        activations.
-        """
-        if self.config.unroll == "auto":
-            # Only in training: the rest would be compiled longer than it saves.
-            return not self.deterministic and self.config.on_cpu
-        return self.config.unroll == "on"
-
-    @nn.compact
-    def __call__(
-        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs
-    ) -> tuple[jax.Array, Any]:
-        """(all streams, memory of all layers) -> (all streams, memory of the next segment); see
-        `Layer`.
-        """
-        body, share = Layer, self.config.share_layers
-        if self.config.remat != "none":
-            body = nn.remat(
-                Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=self.unrolled
-            )
-        layers = nn.scan(
-            body,
-            length=self.config.layers,
-            variable_axes={
-                "intermediates": 0,
-                "layer_outputs": 0,
-                **({} if share else {"params": 0}),
-            },
-            variable_broadcast="params" if share else False,
-            split_rngs={"params": not share, "dropout": True},
-            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
-            metadata_params={nn.PARTITION_NAME: "layers"},
-            unroll=self.config.layers if self.unrolled else 1,
-        )(self.config, self.parts, self.reuse_len, self.deterministic, name="each")
-        nn.share_scope(self, layers)
-        return layers(x_BSD, memory, inputs)
 
 
 class XLNet(nn.Module):
@@ -156,12 +122,12 @@ class XLNet(nn.Module):
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """The parts of the network."""
         return self.config.member.parts_of(self.objective)
 
     @property
     def frozen(self) -> set[tuple[str, ...]]:
-        """Parameters that are there for other objectives of the member, and have no gradient."""
+        """Parameters for other objectives of the member, without a gradient here."""
         return (
             {("mask_embedding",)}
             if self.parts.streams == 2 and self.parts.targets == "content"
@@ -183,16 +149,16 @@ class XLNet(nn.Module):
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the last segment; rows that do not continue it see none of it. Or a cache: the
-            tokens are new ones of its segment, all of segment 0, and it has all else that they and
+          memory: of the last segment, hidden from rows that do not continue it. Or a cache: the
+            tokens are new in its segment, all of segment 0, and it has all other keys that they and
             the targets attend to.
-          rows_B: row numbers in the global batch, if this is a part of one; they key the dropout
+          rows_B: row numbers in the global batch, if this is a part of it; they key the dropout
             masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
           place_BT: with a cache, the positions of the tokens in the segment; None: they are its
             first T. A token whose position is past the segment is not kept.
-          limit_BP: the targets see lower ranks than these; None: than those of the tokens at their
-            positions.
+          limit_BP: the targets see lower ranks than these; None: than the ranks of the tokens at
+            their positions.
         """
         config, parts = self.config, self.parts
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
@@ -209,63 +175,119 @@ class XLNet(nn.Module):
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
-            segment_BP = jnp.zeros_like(batch.target_positions)
-            if limit_BP is None:
-                limit_BP, segment_BP = (
-                    jnp.take_along_axis(x, batch.target_positions, axis=1)
-                    for x in (batch.rank, batch.segments)
-                )
-            streams += (AttentionStream(limit_BP, segment_BP, batch.target_positions),)
+            streams += (query_stream(batch, limit_BP),)
 
-        table_SND = slot_BT = None
-        if isinstance(memory, Cache):
-            slot_BT = None if place_BT is None else memory.memory_len + place_BT
-            kept, rank_BK = memory.read(batch.rank, slot_BT)
-            M = rank_BK.shape[1] - T
-            carried = functools.partial(memory.write, rank_BQ=batch.rank, slot_BQ=slot_BT)
-        else:
-            M = memory.hidden_LBMD.shape[2]
-            valid_B = jnp.where(batch.continues, memory.valid_B, 0)
-            filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
-            kept, seen_BM = hooks.seen_slots(self.compat, memory.hidden_LBMD, filled_BM)
-            rank_BK = jnp.concatenate([jnp.where(seen_BM, MEMORY_RANK, NEVER), batch.rank], axis=1)
-            if parts.positions == "relative":
-                # One mask for the whole batch: the table is the same for all its rows.
-                masks_S = hooks.position_masks(self.compat, rows_B)
-                table_SND = RelativePositions(config, name="positions")(
-                    T, M, masks_S, deterministic=deterministic
-                )
-            reuse = T if self.reuse_len is None else min(self.reuse_len, T)
-            carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
+        past = self._past(batch, memory, place_BT, rows_B, deterministic)
+        M = past.rank_BK.shape[1] - T
+        zeros_BM = jnp.zeros((B, M), batch.segments.dtype)
         inputs = AttentionInputs(
             rows_B=rows_B,
             direction_B=batch.direction,
-            rank_BK=rank_BK,
-            segment_BK=jnp.concatenate(
-                [jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1
-            ),
+            rank_BK=past.rank_BK,
+            segment_BK=jnp.concatenate([zeros_BM, batch.segments], axis=1),
             streams=streams,
             position_BS=position_BS,
-            table_SND=table_SND,
-            slot_BT=slot_BT,
+            table_SND=past.table_SND,
+            slot_BT=past.slot_BT,
             # What all layers share is as near the input as the embeddings.
             tied_biases=None
             if config.biases_per_layer
             else Biases(config, parts, 0, name="biases")(),
         )
 
-        stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
-        x_BSD, kept = stack(x_BSD, kept, inputs)
+        x_BSD, kept = self._layers(deterministic)(x_BSD, past.kept, inputs)
         if parts.final_norm:
             x_BSD = layer_norm("final_norm", config, config.layers)(x_BSD).astype(x_BSD.dtype)
-        h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and parts.targets == "content":
-            vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
-        if vectors_BPD is not None and parts.output_dropout:
-            vectors_BPD = Dropout(config.dropout, name="output_dropout")(
-                vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic
-            )
-        return Output(hidden_BTD=h_BTD, target_vectors_BPD=vectors_BPD, memory=carried(kept))
+        return Output(
+            hidden_BTD=x_BSD[:, :T],
+            target_vectors_BPD=self._target_vectors(x_BSD, batch, rows_B, deterministic)
+            if P
+            else None,
+            memory=past.carry(kept),
+        )
+
+    def _layers(self, deterministic: bool) -> Any:
+        """All layers and their memory as one scan: (all streams, memory of all layers) -> (all
+        streams, memory of the next segment); see `Layer`. Each layer has its own parameters,
+        stacked over a leading axis L; with `share_layers` all use the same, without that axis.
+        """
+        config, body, share = self.config, Layer, self.config.share_layers
+        # A CPU copies all arrays that a loop stacks and slices: parameters, gradients, saved
+        # activations. But outside training compiling unrolled layers takes longer than it saves.
+        unrolled = config.unroll == "on" or (
+            config.unroll == "auto" and config.on_cpu and not deterministic
+        )
+        if config.remat != "none":
+            body = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
+        return nn.scan(
+            body,
+            length=config.layers,
+            variable_axes={
+                "intermediates": 0,
+                "layer_outputs": 0,
+                **({} if share else {"params": 0}),
+            },
+            variable_broadcast="params" if share else False,
+            split_rngs={"params": not share, "dropout": True},
+            in_axes=(0, nn.broadcast),  # type: ignore[arg-type]
+            metadata_params={nn.PARTITION_NAME: "layers"},
+            unroll=config.layers if unrolled else 1,
+        )(config, self.parts, self.reuse_len, deterministic, name="layers")
+
+    def _past(
+        self,
+        batch: Batch,
+        memory: Memory | Cache,
+        place_BT: jax.Array | None,
+        rows_B: jax.Array,
+        deterministic: bool,
+    ) -> Past:
+        """Reads the memory or the cache."""
+        T = batch.tokens.shape[1]
+        if isinstance(memory, Cache):
+            slot_BT = None if place_BT is None else memory.memory_len + place_BT
+            carry = functools.partial(memory.write, rank_BQ=batch.rank, slot_BQ=slot_BT)
+            return Past(*memory.read(batch.rank, slot_BT), carry, slot_BT=slot_BT)
+        M = memory.hidden_LBMD.shape[2]
+        valid_B = jnp.where(batch.continues, memory.valid_B, 0)
+        filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
+        kept, seen_BM = hooks.seen_slots(self.compat, memory.hidden_LBMD, filled_BM)
+        rank_BK = jnp.concatenate([jnp.where(seen_BM, MEMORY_RANK, NEVER), batch.rank], axis=1)
+        table_SND = None
+        if self.parts.positions == "relative":
+            # One mask for the whole batch: the table is the same for all its rows.
+            masks_S = hooks.position_masks(self.compat, rows_B)
+            table = RelativePositions(self.config, name="positions")
+            table_SND = table(T, M, masks_S, deterministic=deterministic)
+        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
+        carry = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
+        return Past(kept, rank_BK, carry, table_SND)
+
+    def _target_vectors(
+        self, x_BSD: jax.Array, batch: Batch, rows_B: jax.Array, deterministic: bool
+    ) -> jax.Array:
+        """`Output.target_vectors_BPD`."""
+        T, target_BP = batch.tokens.shape[1], batch.target_positions
+        if self.parts.targets == "content":
+            vectors_BPD = jnp.take_along_axis(x_BSD[:, :T], target_BP[:, :, None], axis=1)
+        else:
+            vectors_BPD = x_BSD[:, T:]
+        if not self.parts.output_dropout:
+            return vectors_BPD
+        dropout = Dropout(self.config.dropout, name="output_dropout")
+        return dropout(vectors_BPD, rows_B, target_BP, deterministic=deterministic)
+
+
+def query_stream(batch: Batch, limit_BP: jax.Array | None) -> AttentionStream:
+    """The targets as a stream; `limit_BP` as in `XLNet`."""
+    if limit_BP is not None:
+        segment_BP = jnp.zeros_like(batch.target_positions)
+    else:
+        limit_BP, segment_BP = (
+            jnp.take_along_axis(x, batch.target_positions, axis=1)
+            for x in (batch.rank, batch.segments)
+        )
+    return AttentionStream(limit_BP, segment_BP, batch.target_positions)
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:

@@ -1,10 +1,9 @@
-"""What only the Vanilla Transformer has (Al-Rfou et al. 2018, arXiv 1808.04444), beside its
-positions in every layer.
+"""Auxiliary losses of the Vanilla Transformer (Al-Rfou et al. 2018, arXiv 1808.04444).
 
 Every layer predicts the next tokens from its own content stream, not only the last one, and every
-position several tokens, each pair of layer and target with a softmax of its own. Only training
-computes these auxiliary losses, and inference needs none of their parameters. The batch says which
-of them count (`batch.Auxiliary`).
+position several tokens, each pair of layer and target with its own softmax. Only training
+computes these losses, and inference needs none of their parameters. The batch has their weights
+(`batch.Auxiliary`).
 
 There is no memory, and a segment cannot be longer than in training: evaluation slides one token at
 a time.

@@ -19,8 +19,8 @@ from typing import Any
 from xlnet_jax.objectives.objective import Objective, Rules
 
 
-def whole_text(config: Any, where: str = "") -> Rules:
-    """All of a segment, but for CLS and SEP around it, is fresh text that may be predicted."""
+def whole_text_rules(config: Any, where: str = "") -> Rules:
+    """Rules of a segment of fresh text between CLS and SEP, if any, that may all be predicted."""
     data, special = config.data, 2 * config.objective.framed[config.model.member.positions_at_input]
     where = where or f"data.objective={data.objective}"
     fresh, less = data.segment_len - special, f" - {special}" * (special > 0)
@@ -31,8 +31,8 @@ def whole_text(config: Any, where: str = "") -> Rules:
     ]
 
 
-def few_targets(config: Any, least: int) -> Rules:
-    """Targets are predicted from what is around them, and there are so many at least."""
+def target_rules(config: Any, least: int) -> Rules:
+    """Rules of targets that are predicted from their context; `least` is their smallest number."""
     slots, most = config.data.num_predict, (config.data.segment_len - 3) // 2
     return [
         ("data.num_predict", slots >= least, f"must be at least {least}"),
@@ -47,10 +47,8 @@ def few_targets(config: Any, least: int) -> Rules:
     ]
 
 
-def masked(config: Any) -> Rules:
-    """Segments stand alone, and have an A and a B only where the objective and the member have
-    them.
-    """
+def masked_rules(config: Any) -> Rules:
+    """Rules of segments without a memory, which have A and B only if objective and member do."""
     data, member, where = (
         config.data,
         config.model.member,
@@ -79,8 +77,8 @@ def masked(config: Any) -> Rules:
     ]
 
 
-def with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
-    """The least text for a B that does not overlap memory, reuse window, A and B of its row."""
+def length_with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
+    """Length of the shortest text with a B apart from memory, reuse window, A and B of its row."""
     budget = config.data.segment_len - reuse_len - 3
     return (
         config.model.memory_len + reuse_len + 4 * budget,
@@ -88,11 +86,11 @@ def with_random_b(config: Any, reuse_len: int) -> tuple[int, str]:
     )
 
 
-def of_plm(config: Any) -> Rules:
-    """With segments A and B, or of another order distribution; see `data.batches.orders`."""
+def plm_rules(config: Any) -> Rules:
+    """Rules of segments with A and B, or of other order distributions (`data.batches.orders`)."""
     data, least = config.data, config.data.reuse_len + 5
     if data.factorization_order != "spans":
-        return whole_text(config, f"data.factorization_order={data.factorization_order}")
+        return whole_text_rules(config, f"data.factorization_order={data.factorization_order}")
     return [
         (
             "data.segment_len",
@@ -102,12 +100,12 @@ def of_plm(config: Any) -> Rules:
                 f"more tokens; use at least {least}"
             ),
         ),
-        *few_targets(config, 2),  # one in each half
+        *target_rules(config, 2),  # a target in each half
     ]
 
 
-def of_mlm(config: Any) -> Rules:
-    """With segments A and B, or `data.pairs=none`."""
+def mlm_rules(config: Any) -> Rules:
+    """Rules of examples with A and B, or with `data.pairs=none`."""
     data, special = config.data, 3 - (config.data.pairs == "none")
     fresh = data.segment_len - special
     return [
@@ -129,13 +127,13 @@ def of_mlm(config: Any) -> Rules:
                 f"data.objective={data.objective} and data.pairs={data.pairs}"
             ),
         ),
-        *few_targets(config, 1),
-        *masked(config),
+        *target_rules(config, 1),
+        *masked_rules(config),
     ]
 
 
-def of_prefix(config: Any) -> Rules:
-    """Of the task `text_to_text`."""
+def prefix_rules(config: Any) -> Rules:
+    """Rules of the task `text_to_text`."""
     most, pieces = config.data.segment_len - 3, config.model.pieces
     return [
         (
@@ -161,9 +159,9 @@ def of_prefix(config: Any) -> Rules:
 
 PLM = Objective(
     "plm",
-    of_plm,
+    plm_rules,
     lambda config: (
-        with_random_b(config, config.data.reuse_len)
+        length_with_random_b(config, config.data.reuse_len)
         if config.data.factorization_order == "spans"
         else (config.data.segment_len, "a segment")
     ),
@@ -172,7 +170,7 @@ PLM = Objective(
 """Permutation language modelling: any order (XLNet)."""
 CLM = Objective(
     "clm",
-    whole_text,
+    whole_text_rules,
     lambda config: (
         config.data.segment_len + config.data.multi_token_prediction,
         "a segment with what it predicts",
@@ -183,27 +181,27 @@ CLM = Objective(
     measures=("left_to_right",),
 )
 """Causal language modelling (Transformer-XL, GPT-2)."""
-PREFIX = CLM._replace(name="prefix", rules=of_prefix)
-"""No value of `data.objective`, but that of the task `text_to_text`: a source sees all of
+PREFIX = CLM._replace(name="prefix", rules=prefix_rules)
+"""The objective of the task `text_to_text`, and no value of `data.objective`: a source sees all of
 itself.
 """
 MLM = Objective(
     "mlm",
-    of_mlm,
+    mlm_rules,
     lambda config: (
         (config.data.segment_len, "an example")
         if config.model.member.positions_at_input
-        else with_random_b(config, 0)
+        else length_with_random_b(config, 0)
     ),
     examples="masked",
     masks=True,
     framed=(True, True),
     likelihood="pseudo",
 )
-"""Masked language modelling: targets are corrupted, and each is predicted by itself (BERT)."""
+"""Masked language modelling: targets are corrupted, and predicted independently (BERT)."""
 MDM = Objective(
     "mdm",
-    lambda config: masked(config) + whole_text(config),
+    lambda config: masked_rules(config) + whole_text_rules(config),
     lambda config: (config.data.reuse_len, "a segment"),
     examples="diffused",
     masks=True,
@@ -217,4 +215,4 @@ MDM = Objective(
 """
 
 OBJECTIVES = {objective.name: objective for objective in (PLM, CLM, MLM, MDM)}
-"""By `data.objective`."""
+"""Objectives by `data.objective`."""

@@ -1,5 +1,5 @@
-"""What an objective is: all that differs between the values of `data.objective`, but for functions
-of arrays.
+"""The type of an objective: all differences between the values of `data.objective`, except for
+functions of arrays.
 """
 
 from collections.abc import Callable
@@ -11,37 +11,37 @@ Rules = list[Rule]
 
 
 class Objective(NamedTuple):
-    """A value of `data.objective`."""
+    """The targets of a training, with the rules and lengths of its examples."""
 
     name: str
-    """That value."""
+    """The value of `data.objective`."""
     rules: Callable[[Any], Rules]
-    """Of a `Config`: the lengths of its examples, and what does not go with them."""
+    """The rules of a `Config` for lengths of examples and for keys that do not go with them."""
     shortest: Callable[[Any], tuple[int, str]]
-    """Of a `Config`: tokens of the least text, and what needs them."""
+    """The number of tokens of the shortest text for a `Config`, and the reason."""
     examples: str = "permuted"
-    """How its batches are made: `data.batches.examples.BUILDERS`."""
+    """The key of `data.batches.examples.BUILDERS` for its batches."""
     stream: str = "content"
-    """The stream that predicts. query: in any order, of the distribution
+    """The stream that predicts. A query stream predicts in any order of the distribution
     `data.factorization_order`.
     """
     causal: bool = False
-    """Every token is predicted from those before it, by the last of them. So held-out text is read
-    in long streams, and a perplexity is that of a language model.
+    """Whether every token is predicted from the tokens before it, by the last of them. Held-out
+    text is then read in long streams, and a perplexity is the perplexity of a language model.
     """
     masks: bool = False
-    """What is unknown stands in the text as MASK, and a call predicts from all else: an order needs
-    a call for each token.
+    """Whether unknown tokens stand in the text as MASK. A call then predicts from all other tokens,
+    and an order needs a call for each token.
     """
     framed: tuple[bool, bool] = (False, False)
-    """Whether a text stands between CLS and SEP: of a member without positions at the input, and of
-    one with them.
+    """Whether a text stands between CLS and SEP, for members without and with positions at the
+    input.
     """
     whole: bool = False
-    """All of the text may be predicted, and it has no A and B."""
+    """Whether the whole text may be predicted; it then has no A and B."""
     likelihood: str = "exact"
-    """What a trained model is asked for. exact; pseudo: of each token given all others; bound:
-    below the exact one.
+    """The likelihood by a trained model. exact; pseudo: of each token given all others; bound: a
+    lower bound.
     """
     measures: tuple[str, ...] = ("left_to_right", "half", "pseudo")
-    """Those of `infer.estimators` that it has."""
+    """Its keys of `infer.estimators`."""
