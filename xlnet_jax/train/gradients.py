@@ -33,8 +33,6 @@ def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax
     return mean_loss(jax.tree.map(joined, receivers, params, specs), *args)
 
 
-GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
-
 BY_HAND = ("slices", "data", "fsdp")
 """Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
 
@@ -148,24 +146,17 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
 def of_step(
     recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array
 ) -> tuple[tuple, Any]:
-    """((mean loss, its rows and the next memory), gradient like the parameters, in float32) of B
+    """((mean loss, row losses and next memory), gradient like the parameters, in float32) of B
     rows.
 
-    Requires a mesh (`jax.set_mesh`).
-
-    Every device sums the gradients of its own rows over `train.gradient_accumulation_steps`
-    micro-batches, each with its share of the memory, and only the sum crosses the network. The
-    compiler would reduce in each layer and each micro-batch, and in bfloat16 where it can: hence
-    `shard_map`, over the axes that split rows alone.
+    Requires a mesh (`jax.set_mesh`). Every device sums the gradients of its own rows, and only the
+    sum crosses the network. The compiler would reduce in each layer and each micro-batch, and in
+    bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
     """
     rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
     if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
         return clipped
-    parts, dtype = (
-        recipe.config.train.gradient_accumulation_steps,
-        jnp.dtype(recipe.config.model.compute_dtype),
-    )
-    high = accumulator(dtype)
+    dtype = jnp.dtype(recipe.config.model.compute_dtype)
     whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
     entered = (
         params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
@@ -179,32 +170,9 @@ def of_step(
             entered,
             params,
         )
-
-        def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
-            batch, memory, rows_B = inputs
-            (share, rows), grads = GRADIENT(
-                receivers,
-                entered,
-                entry,
-                recipe.model,
-                batch,
-                memory,
-                dropout_key,
-                rows_B,
-                divisors,
-            )
-            return jax.tree.map(jnp.add, summed, (share, grads)), rows
-
-        total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
-        if parts == 1:
-            # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the
-            # empty loop as well.
-            total, losses = micro(total, rows)
-        else:
-            # Every parts-th row goes together: the rows of a device stay there, however many
-            # devices share the axis.
-            total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
-            losses = recipe.joined(losses_A, 1)
+        losses, total = _sum_micro_batches(
+            recipe, (receivers, entered, entry), rows, divisors, dropout_key
+        )
         return losses, jax.tree.map(lambda x: x[None], total)
 
     by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
@@ -212,7 +180,7 @@ def of_step(
     with meshes.RULES.without(BY_HAND).applied():
         row_losses, total = jax.shard_map(
             local,
-            # Of mesh axes that are the compiler's a shard_map says nothing.
+            # A shard_map has no specs for the mesh axes that the compiler handles.
             in_specs=(
                 jax.tree.map(_of_rows, entry),
                 (by_row, carried, by_row),
@@ -227,3 +195,33 @@ def of_step(
         )(entered, rows, recipe.model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))
     return (loss, row_losses), grads
+
+
+def _sum_micro_batches(
+    recipe: Recipe, parameters: tuple, rows: tuple, divisors: Any, dropout_key: jax.Array
+) -> tuple[RowLosses, Any]:
+    """On one device, the losses of its rows, and the summed (share of the loss, gradient) of its
+    `train.gradient_accumulation_steps` micro-batches, each with its share of the memory.
+    `parameters` are the first arguments of `_mean_loss`.
+    """
+    parts = recipe.config.train.gradient_accumulation_steps
+    gradient = jax.value_and_grad(_mean_loss, has_aux=True)
+
+    def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
+        batch, memory, rows_B = inputs
+        (share, losses), grads = gradient(
+            *parameters, recipe.model, batch, memory, dropout_key, rows_B, divisors
+        )
+        return jax.tree.map(jnp.add, summed, (share, grads)), losses
+
+    high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
+    total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, parameters[0]))
+    if parts == 1:
+        # Not as a scan: the TPU compiler would take the single turn out of the loop, and keep the
+        # empty loop as well.
+        total, losses = micro(total, rows)
+        return losses, total
+    # Every parts-th row goes together: the rows of a device stay there, however many devices share
+    # the axis.
+    total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
+    return recipe.joined(losses_A, 1), total

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -69,92 +68,91 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
-    workdir = job.workdir
-    config, phases = job.config, build(job.config, job.make_recipe, processes)
-    mesh = phases[0].mesh
-    with jax.set_mesh(mesh):
+    workdir, config = job.workdir, job.config
+    phases = build(config, job.make_recipe, processes)
+    with jax.set_mesh(phases[0].mesh), contextlib.ExitStack() as stack:
         use_compilation_cache(config, workdir)
-        check = None
-        with contextlib.ExitStack() as stack:
-            if jax.process_index() == 0:
-                with files.translate_errors(workdir):
-                    files.make_folder(workdir)
-                check = stack.enter_context(lock.held(workdir))
-            with files.translate_errors(workdir):
-                workdirs.check_shared(workdir, processes)
-            losses = functools.partial(workdirs.losses, workdir)
-            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
-                state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
-            now = config.phase_before(start)
-            evaluators = [
-                job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None
-                for each in phases
-            ]
-            unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
-            if ended or (start >= job.stop and not unscored):
+        check = _hold_workdir(workdir, processes, stack)
+        losses = functools.partial(workdirs.losses, workdir)
+        checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
+        with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
+            state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
+        now = config.phase_before(start)
+        make_evaluator = job.make_evaluator or (lambda *_: None)
+        evaluators = [make_evaluator(each.recipe, each.mesh) for each in phases]
+        unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
+        if ended or (start >= job.stop and not unscored):
+            return _nothing_to_train(workdir, start, start if ended else job.stop), False
+        origin |= {"attention": phases[now].recipe.config.model.attention}
+        workdirs.write_start(workdir, config, job.data, start, origin)
+        wandb = open_wandb(config.log.wandb, workdir, flat(config))
+        writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
+        stack.enter_context(contextlib.closing(writer))
+        unsaved = "branch" in origin
+        goodput.resume_from(read_jsonl(workdir, "time.jsonl"))
+        executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
+        watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
+        stack.callback(watchdog.cancel)
+        for number, built in enumerate(phases[now:], now):
+            if number > now:
+                plan = _enter_phase(job.data, config, number, plan, start)
+                state = enter(state, built)
                 log.info(
-                    "%s is already at step %d and was to stop at step %d: nothing to train",
-                    workdir,
+                    "phase %d of %d from step %d on, with batches of %d",
+                    number + 1,
+                    len(phases),
                     start,
-                    start if ended else job.stop,
+                    plan[-1].batch_size,
                 )
-                last = workdirs.line_of(workdir, "metrics", start)
-                times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
-                return goodputs.result(workdir, start, last, times), False
-            origin |= {"attention": phases[now].recipe.config.model.attention}
-            workdirs.write_start(workdir, config, job.data, start, origin)
-            wandb = open_wandb(config.log.wandb, workdir, flat(config))
-            writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
-            stack.enter_context(contextlib.closing(writer))
-            unsaved = "branch" in origin
-            goodput.resume_from(read_jsonl(workdir, "time.jsonl"))
-            executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
-            watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
-            stack.callback(watchdog.cancel)
-            for number, built in enumerate(phases[now:], now):
-                part = built.recipe.config
-                if number > now:
-                    plan = enter_phase(
-                        plan,
-                        start,
-                        part.train.batch_size,
-                        *(
-                            job.data.stream(each.recipe.config)
-                            for each in phases[number - 1 : number + 1]
-                        ),
-                    )
-                    state = enter(state, built)
-                    log.info(
-                        "phase %d of %d from step %d on, with batches of %d",
-                        number + 1,
-                        len(phases),
-                        start,
-                        part.train.batch_size,
-                    )
-                identity = workdirs.identity(
-                    part, job.data.sha256, job.data.tokenizer.sha256, config.phases
-                )
-                loop = Run(
-                    job,
-                    built,
-                    checkpoints,
-                    writer,
-                    plan,
-                    {"rebuilt": origin["rebuilt"], **identity},
-                    processes,
-                    request,
-                    goodput,
-                    watchdog,
-                    evaluators[number],
-                    executables[number],
-                )
-                stop = min(job.stop, config.ends[number])
-                state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
-                unscored = unsaved = False
-                if ended or start >= job.stop:
-                    return loop.finish(start), True
-            raise AssertionError("a run stops in one of its phases")
+            identity = workdirs.identity(
+                built.recipe.config, job.data.sha256, job.data.tokenizer.sha256, config.phases
+            )
+            loop = Run(
+                job,
+                built,
+                checkpoints,
+                writer,
+                plan,
+                {"rebuilt": origin["rebuilt"], **identity},
+                processes,
+                request,
+                goodput,
+                watchdog,
+                evaluators[number],
+                executables[number],
+            )
+            stop = min(job.stop, config.ends[number])
+            state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
+            unscored = unsaved = False
+            if ended or start >= job.stop:
+                return loop.finish(start), True
+        raise AssertionError("a run stops in one of its phases")
+
+
+def _hold_workdir(
+    workdir: str, processes: Session, stack: contextlib.ExitStack
+) -> Callable[[], None] | None:
+    """Makes the folder, whose lock process 0 holds until `stack` closes. Returns the check that it
+    still holds it; None in other processes.
+    """
+    check = None
+    if jax.process_index() == 0:
+        with files.translate_errors(workdir):
+            files.make_folder(workdir)
+        check = stack.enter_context(lock.held(workdir))
+    with files.translate_errors(workdir):
+        workdirs.check_shared(workdir, processes)
+    return check
+
+
+def _nothing_to_train(workdir: str, step: int, stop: int) -> Json:
+    """The result of a run that has ended before; says so in the log."""
+    log.info(
+        "%s is already at step %d and was to stop at step %d: nothing to train", workdir, step, stop
+    )
+    last = workdirs.line_of(workdir, "metrics", step)
+    times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
+    return goodputs.result(workdir, step, last, times)
 
 
 def dry_run(job: Job, processes: Session) -> Json:
@@ -205,13 +203,17 @@ def dry_run(job: Job, processes: Session) -> Json:
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
     """The plan at a step of a run that never changed its batch size by hand."""
-    parts = config.parts[: config.phase_before(step + 1) + 1]
-    plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
-    for start, (before, after) in zip(config.ends, itertools.pairwise(parts), strict=False):
-        plan = enter_phase(
-            plan, start, after.train.batch_size, data.stream(before), data.stream(after)
-        )
+    first = config.parts[0]
+    plan = extend_plan((), 0, first.train.batch_size, first.data.windows_per_block)
+    for number in range(1, config.phase_before(step + 1) + 1):
+        plan = _enter_phase(data, config, number, plan, config.ends[number - 1])
     return plan
+
+
+def _enter_phase(data: TrainingData, config: Config, number: int, plan: Plan, step: int) -> Plan:
+    """The plan with the phase of this number, which begins at `step`."""
+    before, after = config.parts[number - 1 : number + 1]
+    return enter_phase(plan, step, after.train.batch_size, data.stream(before), data.stream(after))
 
 
 def batches(config: Config, start: int = 0) -> Iterator[Batch]:
