@@ -18,31 +18,33 @@ from xlnet_jax.train.recipe import Recipe
 
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
-    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those
-    that are rounded.
+    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of
+    rounded ones.
 
-    `specs` are the PartitionSpecs of the parameters; a split one is of a stack, whose first axis a
-    layer does not see.
+    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack, and its layers
+    do not see the first axis.
     """
 
-    def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | PrecastKernel:
+    def with_receiver(
+        receiver: jax.Array, x: jax.Array, spec: PartitionSpec
+    ) -> jax.Array | PrecastKernel:
         if meshes.row_split(spec):
             return PrecastKernel(x, receiver, PartitionSpec(*spec[1:]))
         return receiver if x.dtype == receiver.dtype else PrecastKernel(x, receiver)
 
-    return mean_loss(jax.tree.map(joined, receivers, params, specs), *args)
+    return mean_loss(jax.tree.map(with_receiver, receivers, params, specs), *args)
 
 
 BY_HAND = ("slices", "data", "fsdp")
-"""Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
+"""Mesh axes that `reduce` sums over. The compiler handles the remaining axis, `tensor`."""
 
 
 def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split
-    rows; as the state has them; and as the layers get them.
+    rows; as in the state; and as the layers get them.
 
-    A layer of a stack gathers its matrices, and sums their gradients, unless it would do so more
-    than once in a step.
+    A layer of a stack gathers its own matrices and sums their gradients, but not with several
+    micro-batches, where it would do so several times in a step.
     """
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
@@ -60,13 +62,16 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
 def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
     """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in
-    `dtype` if that is smaller.
+    `dtype` if it is smaller.
 
-    Products round them anyway, so the model computes the same. `boxed` are the boxes of the
-    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` those of the result.
+    Products round matrices anyway, so the model computes the same. `boxed` are the boxes of the
+    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` the PartitionSpecs of
+    the result.
     """
 
-    def one(x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
+    def gathered(
+        x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec
+    ) -> jax.Array:
         split = meshes.row_split(spec)
         rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize and split is not None
         x = x.astype(dtype) if rounds else x
@@ -77,32 +82,33 @@ def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) ->
         )
 
     return jax.shard_map(
-        lambda params: jax.tree.map(one, params, boxed, specs, entry),
+        lambda params: jax.tree.map(gathered, params, boxed, specs, entry),
         in_specs=(specs,),
         out_specs=entry,
         check_vma=False,
     )(params)
 
 
-def _of_rows(spec: PartitionSpec) -> PartitionSpec:
+def _row_axes_of(spec: PartitionSpec) -> PartitionSpec:
+    """The part of a spec that splits over axes of rows."""
     axis, names = meshes.row_split(spec) or (0, None)
     return PartitionSpec(*[None] * axis, names)
 
 
 def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
-    """Sums gradients over the devices that split rows only: each element crosses each axis of
-    `BY_HAND` once.
+    """Sums gradients over the devices that split rows: each element crosses each axis of `BY_HAND`
+    once.
 
-    Arrays of less than a hundredth of all elements travel as one: a message between slices costs
-    more than its bytes. The compiler sums within a slice before it sums across slices, where each
-    device sends its share of the sum.
+    Arrays of less than a hundredth of all elements travel as one array: a message between slices
+    costs more than its bytes. The compiler sums within a slice before it sums across slices, where
+    each device sends its share of the sum.
 
     Args:
-      grads: of each device, along a new first axis that is split over `BY_HAND`.
-      specs: PartitionSpecs of the result. Of what is split over axes of rows a device gets its part
-        of the sum.
-      entry: as for `gather`: what layers gathered they have summed over these axes.
-      whole: those of the parameters if none is split over axes of rows.
+      grads: the gradients of each device, along a new first axis that is split over `BY_HAND`.
+      specs: PartitionSpecs of the result. A device gets its part of a sum that is split over axes
+        of rows.
+      entry: as in `gather`. Layers have already summed the gradients of what they gathered.
+      whole: PartitionSpecs of the parameters if no axis of rows splits them.
     """
 
     def local(grads: Any) -> Any:
@@ -123,8 +129,8 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
         *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
-        # Rings of collective-permute hide no more on v5e: libtpu 0.0.51 keeps a permutation around
-        # a side synchronous.
+        # Rings of collective-permute overlap with no more computation on v5e: libtpu 0.0.51 runs a
+        # permutation around a side of the torus synchronously.
         parts = [
             x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
             for x, split, done in zip(leaves, splits, by_layers, strict=True)
@@ -182,7 +188,7 @@ def of_step(
             local,
             # A shard_map has no specs for the mesh axes that the compiler handles.
             in_specs=(
-                jax.tree.map(_of_rows, entry),
+                jax.tree.map(_row_axes_of, entry),
                 (by_row, carried, by_row),
                 everywhere,
                 everywhere,
