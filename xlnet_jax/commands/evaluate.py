@@ -133,8 +133,8 @@ def by_context(
       step, batch_size, overrides, reach: of all models; see `evaluate`.
 
     Returns:
-      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`;
-      `picture`.
+      `targets`, `lengths`, `models`: by work directory the `step` and
+      `train.sliding.effective_contexts`; `picture`.
 
     Raises BadInput: see `evaluate`; a model that is not left to right, a split shorter than the
     context.
@@ -175,7 +175,7 @@ def by_context(
                     contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths)
                 )
             del model  # two do not fit into memory
-        described = contexts.described(lengths, np.stack(losses))
+        described = contexts.effective_contexts(lengths, np.stack(losses))
         models = {
             name: {"step": at, **each}
             for name, at, each in zip(asked, steps, described, strict=True)

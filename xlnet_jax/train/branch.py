@@ -143,7 +143,8 @@ def rate_left(config: Config, updates: int) -> float | None:
     """The learning rate of the last of these updates if the schedule has begun to decay, or None:
     in the warm-up, at the peak, or with a schedule that does not depend on the end of the run.
     """
-    optimizer, last = config.optimizer, updates - 1
+    optimizer = config.optimizer
+    last = updates - 1
     if optimizer.schedule == "inverse_sqrt" or last <= optimizer.warmup_steps:
         return None
     rate: Any = schedule(optimizer, config.train.steps)(last)

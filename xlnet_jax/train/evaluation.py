@@ -108,7 +108,6 @@ def scores(
     loss, alone, targets = totals_C3.sum(axis=0)
     log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
     means = {
-        "heldout_loss": loss / targets,
         "loss_without_memory": alone / targets,
         "targets": np.int64(targets),
         "heldout_share": np.float64(share),
@@ -119,12 +118,9 @@ def scores(
         },
         "unigram_cross_entropy": -(counts_V * log_share_V).sum() / targets,
     }
-    plain = {name: number(value) for name, value in means.items()}
-    return {
-        "heldout_loss": plain["heldout_loss"],
-        "perplexity": perplexity(plain["heldout_loss"]),
-        **plain,
-    }
+    mean = number(loss / targets)
+    rest = {name: number(value) for name, value in means.items()}
+    return {"heldout_loss": mean, "perplexity": perplexity(mean), **rest}
 
 
 def bits_of_text(
@@ -193,7 +189,8 @@ def results(
     dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks
 ) -> Iterator[Any]:
     """Yields the result of `send` for each dispatch, in order, on the host."""
-    sent, logged = None, time.monotonic()
+    sent = None
+    logged = time.monotonic()
     batches = loader.prefetched(dispatches, config)
     with bar_of("batches", len(dispatches), hooks) as bar:
         for index in range(len(dispatches)):
@@ -247,7 +244,8 @@ class HeldoutLoss:
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
             scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}"
         else:
-            scored, total = self._rows, len(whole.rows_S3)
+            scored = self._rows
+            total = len(whole.rows_S3)
             scope = quantity(total, "block")
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
@@ -255,7 +253,9 @@ class HeldoutLoss:
         self.scope = f"{part}{scope}{spread} in {quantity(len(self._dispatches), 'batch')}"
         self._share = scored / total
         self._batch_size = batch_size
-        self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
+        self._config = config
+        self._mesh = mesh
+        self._train_counts_V = train_counts_V
 
         def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
             with meshes.RULES.applied():
@@ -386,7 +386,8 @@ def blocks_of(config: Config) -> int:
 
 def due(config: Config, step: int) -> bool:
     """Whether an evaluation follows this step."""
-    every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
+    every = config.evaluation.every
+    last = config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
 
 

@@ -49,7 +49,8 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
     boxed = meshes.pack(boxed, sizes, split)
-    whole, specs = meshes.specs(boxed, sizes), meshes.specs(boxed, sizes, split)
+    whole = meshes.specs(boxed, sizes)
+    specs = meshes.specs(boxed, sizes, split)
     if recipe.config.train.gradient_accumulation_steps > 1:
         return whole, specs, whole
 
@@ -73,13 +74,11 @@ def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) ->
         x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec
     ) -> jax.Array:
         split = meshes.row_split(spec)
-        rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize and split is not None
+        if split is None:
+            return x
+        rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize
         x = x.astype(dtype) if rounds else x
-        return (
-            x
-            if split is None or spec == entry
-            else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
-        )
+        return x if spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
     return jax.shard_map(
         lambda params: jax.tree.map(gathered, params, boxed, specs, entry),
@@ -123,12 +122,12 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
         ]
         of = {
             kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind]
-            for kind in kinds
+            for kind in ("part", "small", "large")
         }
         # XLA refuses a sum over axes of one device.
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
-        *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
+        *large, packed = jax.lax.psum([*of["large"], packed], present)
         # Rings of collective-permute overlap with no more computation on v5e: libtpu 0.0.51 runs a
         # permutation around a side of the torus synchronously.
         parts = [
@@ -181,7 +180,8 @@ def of_step(
         )
         return losses, jax.tree.map(lambda x: x[None], total)
 
-    by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
+    by_row = PartitionSpec(BY_HAND)
+    everywhere = PartitionSpec()
     carried = jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, BY_HAND), recipe.row_axes)
     with meshes.RULES.without(BY_HAND).applied():
         row_losses, total = jax.shard_map(
@@ -229,5 +229,5 @@ def _sum_micro_batches(
         return losses, total
     # Every parts-th row goes together: the rows of a device stay there, however many devices share
     # the axis.
-    total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
-    return recipe.joined(losses_A, 1), total
+    total, losses_A = jax.lax.scan(micro, total, recipe.split_rows(rows, parts, 1))
+    return recipe.join_rows(losses_A, 1), total

@@ -162,9 +162,11 @@ def dry_run(job: Job, processes: Session) -> Json:
     config = job.config
     phases = build(config, job.make_recipe, processes)
     built = phases[0]
-    recipe, mesh = built.recipe, built.mesh
+    recipe = built.recipe
+    mesh = built.mesh
     with jax.set_mesh(mesh):
-        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
+        rows = meshes.rows_here(built.rows, mesh)
+        plan = plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
         out = [
             jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases
@@ -228,7 +230,8 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
         mixture.check(part)
         mixture.stream(part).check(part.train.batch_size, mixture.described())
         if start < end:
-            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, start)
+            rows = np.arange(part.train.batch_size)
+            plan = plan_until(mixture, config, start)
             yield from map(
                 loader.TrainDispatches(mixture, part, plan, rows, start, end).batch,
                 range(start, end),
@@ -284,7 +287,8 @@ def _found(
     """The checkpoint that a run starts from, or None; and its origin if this is the start of a
     branch, or None. Without `arrays` only the record of the checkpoint is checked.
     """
-    wanted, config = functools.partial(_trees_to_read, job, phases), job.config
+    wanted = functools.partial(_trees_to_read, job, phases)
+    config = job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
         branch.warn_of_rise(
@@ -316,10 +320,13 @@ def restore_or_init(
         return state, plan_until(job.data, job.config, 0), 0, origin
     number = job.config.phase_before(restored.step)
     built = phases[number]
-    config, batch_size = built.recipe.config, built.recipe.config.train.batch_size
-    old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
+    config = built.recipe.config
+    batch_size = built.recipe.config.train.batch_size
+    old = from_json(restored.record["plan"])
+    stored = built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
-    W, stream = config.data.windows_per_block, job.data.stream(config)
+    W = config.data.windows_per_block
+    stream = job.data.stream(config)
     plan = extend_plan(old, restored.step, batch_size, W, stream.rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
@@ -369,7 +376,9 @@ def _rebuild(
     """The memory after the segments of `steps`: empty before them, filled by forward passes with
     constant parameters. All processes call this function.
     """
-    recipe, mesh, began = built.recipe, built.mesh, time.perf_counter()
+    recipe = built.recipe
+    mesh = built.mesh
+    began = time.perf_counter()
     memory = empty_memory(built)
     if not steps:
         return memory

@@ -64,13 +64,19 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     with refusals(built.recipe.config.train.compiler_options):
         executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
-    spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
+    spent = time.perf_counter() - began
+    steps = jax.tree.leaves(batch)[0].shape[0]
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
     cache = (
         "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
     )
     log.info("compiled %s in %.1f s (compilation cache: %s)", quantity(steps, "step"), spent, cache)
     return executable
+
+
+def shapes(tree: Any) -> list[tuple[int, ...]]:
+    """The shapes of all arrays of a tree."""
+    return [x.shape for x in jax.tree.leaves(tree)]
 
 
 @contextlib.contextmanager
@@ -171,7 +177,7 @@ class Run:
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
                 # The number of steps, and in a task the length of its examples.
-                shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)
+                shape = max(shapes(batch), key=len)
                 if shape not in self.executables:
                     # Otherwise the dispatch in flight would run during the compilation, and seem
                     # to take no time.
@@ -236,7 +242,7 @@ class Run:
             with self.goodput.measure("data"):
                 batch = self.request.take(batches, self.alone)
         except Stopped as stopped:
-            self._stopped(f"{stopped} while waiting for data", at, state, stopped)
+            self._stopped(f"{stopped} while waiting for data", at, state)
         return meshes.place(batch, self.built.mesh, self.built.rows)
 
     def _compile(self, state: State, batch: Any) -> Any:
@@ -252,16 +258,14 @@ class Run:
             sums_of(self._trees(state), {"plan": self.plan})
         return executable
 
-    def _stopped(
-        self, why: str, at: int, state: State, cause: BaseException | None = None
-    ) -> NoReturn:
+    def _stopped(self, why: str, at: int, state: State) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
         self._write_time(at, stopped=True)
         self._all_saved()
         what = "saved" if at else "nothing to save yet"
-        raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
+        raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume")
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
         """Starts a save; with `wait`, finishes it. If the disk refuses this save or has refused
@@ -340,7 +344,8 @@ class Run:
         """
         assert self.evaluator is not None
         self._report()
-        recipe, began = self.built.recipe, time.perf_counter()
+        recipe = self.built.recipe
+        began = time.perf_counter()
 
         def between() -> None:
             self.watchdog.progress()
@@ -361,7 +366,7 @@ class Run:
                         self.writer.write_samples(step, self.job.sample(recipe, params))
         except Stopped as stopped:
             self._stopped(
-                f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped
+                f"{stopped} in the evaluation, which the next start repeats,", step, state
             )
         self.writer.write(
             "evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began}
@@ -395,7 +400,9 @@ class Run:
         When the signal comes, one dispatch may be running and the next about to be sent; the save
         starts after both.
         """
-        config, save, rates = self.built.recipe.config, self.checkpoints.seconds, self.report.rates
+        config = self.built.recipe.config
+        save = self.checkpoints.seconds
+        rates = self.report.rates
         grace = config.checkpoint.grace_seconds
         if self.warned or not (grace and save and rates) or jax.process_index():
             return

@@ -22,7 +22,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.model import choice
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.storage.files import Json
-from xlnet_jax.train.loop import compile_step
+from xlnet_jax.train.loop import compile_step, shapes
 from xlnet_jax.train.recipe import Recipe, recipes
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, build_step
@@ -94,7 +94,7 @@ def compile_later(
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
     for number, built in enumerate(later, first):
         with goodput.measure("compile"):
-            shape = max(_shapes(built.abstract_batch), key=len)
+            shape = max(shapes(built.abstract_batch), key=len)
             executables[number][shape] = compile_step(
                 built, built.abstract_state, built.abstract_batch
             )
@@ -106,19 +106,15 @@ def enter(state: State, built: BuiltStep) -> State:
     """The state at the start of a phase: its memory is emptied if the memory of the previous phase
     has another shape.
     """
-    if _shapes(state.memory) == _shapes(built.abstract_state.memory):
+    if shapes(state.memory) == shapes(built.abstract_state.memory):
         return state
     return dataclasses.replace(state, memory=empty_memory(built))
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
-    return [x.shape for x in jax.tree.leaves(tree)]
-
-
 def memory_since(config: Config, phases: Sequence[BuiltStep], number: int) -> int:
     """The step at which `enter` last emptied the memory, up to this phase; 0 if it never did."""
-    shapes = [_shapes(built.abstract_state.memory) for built in phases]
-    while number and shapes[number - 1] == shapes[number]:
+    memories = [shapes(built.abstract_state.memory) for built in phases]
+    while number and memories[number - 1] == memories[number]:
         number -= 1
     return [0, *config.ends][number]
 
