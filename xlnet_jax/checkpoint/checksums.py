@@ -45,9 +45,9 @@ def of_trees(
         sums, finite = jax.device_get(meshes.settled(compiled(on_devices)))
     for name, array in in_memory.items():
         sums[name], finite[name] = sums_in_memory(_first(array, shapes[name]))
-    digits = {name: "".join(f"{word:08x}" for word in sums[name].tolist()) for name in arrays}
     checksums = {
-        name: f"{form(array, shapes[name])} {digits[name]}" for name, array in arrays.items()
+        name: f"{form(array, shapes[name])} {sums[name].astype('>u4').tobytes().hex()}"
+        for name, array in arrays.items()
     }
     return checksums, [name for name in arrays if not finite[name]]
 

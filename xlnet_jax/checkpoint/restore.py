@@ -138,8 +138,8 @@ def parameters(
 
 
 def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
-    """`trees_of`, with BadInput if the arrays of one of its trees are not those in the checkpoint:
-    the configuration differs, the checkpoint is undamaged.
+    """`trees_of` with a check that the checkpoint has the arrays of these trees. Otherwise raises
+    BadInput: the configuration differs, and the checkpoint is not damaged.
 
     The memory is not compared: it may have other rows of weight 0. Unless `whole`, arrays of other
     phases are not compared.
@@ -180,13 +180,15 @@ def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
     without a difference.
     """
     other = [
-        f"{name} is {saved[name]} there and {form} here"
+        f"{name} is {saved[name]} in the checkpoint, not {form}"
         for name, form in forms.items()
         if saved.get(name, form) != form
     ]
-    absent = [f"{name} is not there" for name in sorted(forms.keys() - saved.keys())]
+    absent = [f"{name} is not in the checkpoint" for name in sorted(forms.keys() - saved.keys())]
     found = (
-        other or absent or [f"{name} is not known" for name in sorted(saved.keys() - forms.keys())]
+        other
+        or absent
+        or [f"{name} is only in the checkpoint" for name in sorted(saved.keys() - forms.keys())]
     )
     return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "") if found else ""
 

@@ -198,8 +198,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return record
 
     def save(self, step: int, trees: Trees, record: Json, finite: Sequence[str] = ()) -> None:
-        """Starts to write a checkpoint when the previous one is complete. The next call raises
-        errors of the writer.
+        """Waits until the previous checkpoint is complete, and starts to write a new one. The next
+        call raises errors of the writer.
 
         Raises Diverged, and writes nothing, if a tree named in `finite` is not finite.
         """
@@ -208,7 +208,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if bad:
             raise Diverged(
                 f"step {step}: {bad[0]} is not finite (and others: {len(bad) - 1}), so no "
-                "checkpoint is written; the newest one is from before; "
+                "checkpoint is written; the newest checkpoint is older; "
                 "lower optimizer.learning_rate"
             )
         self.wait()

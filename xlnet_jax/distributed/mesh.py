@@ -81,11 +81,8 @@ def available_devices(local: bool = False) -> list[Any]:
         return jax.local_devices() if local else jax.devices()
     # JAX asserts that the plugin of a GPU platform is installed.
     except (RuntimeError, AssertionError) as error:
-        platforms = (
-            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: "
-            if os.environ.get("JAX_PLATFORMS")
-            else ""
-        )
+        asked = os.environ.get("JAX_PLATFORMS")
+        platforms = f"JAX_PLATFORMS={asked}: " if asked else ""
         why = (
             " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
             or "no such platform here"

@@ -21,8 +21,8 @@ An event loop in a separate thread reads and writes JSON objects, one per line:
                      seconds; from the process that ends first, passed on by process 0. A connection
                      that closes without an end is a lost process
 
-A lost process ends this one from outside the main thread, which by then waits for the lost one
-inside a collective operation that never returns.
+The loss of a process ends this process from outside the main thread, which by then waits for the
+lost process inside a collective operation that never returns.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     origin = recorded or wanted
     if origin and config.checkpoint.init_from:
         raise BadInput(
-            f"checkpoint.init_from={config.checkpoint.init_from} beside the branch of {origin}, "
-            "which has the parameters of that run; leave it empty"
+            f"checkpoint.init_from={config.checkpoint.init_from} must be empty in the branch of "
+            f"{origin}, which has the parameters of that run"
         )
     if origin and not started and workdirs.read_config(origin.path) is None:
         check_link("--branch", origin.path)
@@ -95,7 +95,7 @@ def restore_origin(
     theirs, _, rate = _training_of(found)
     if rate is not None:
         raise BadInput(
-            f"{name}: the learning rate has decayed there, from "
+            f"{name}: the learning rate of that run has decayed from "
             f"{theirs.optimizer.learning_rate:.3g} to {rate:.3g} "
             f"(optimizer.schedule={theirs.optimizer.schedule}); "
             "name an earlier step, from before the decay"

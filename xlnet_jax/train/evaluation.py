@@ -63,7 +63,7 @@ def configured(
 
 
 def check_objective(
-    config: Config, objective: Objective, option: str, name: str = "this one"
+    config: Config, objective: Objective, option: str, name: str = "this model"
 ) -> None:
     """Raises BadInput for an option that is for models of another objective."""
     if config.objective != objective:
@@ -197,7 +197,7 @@ def results(
             batch = hooks.take(batches)
             with contextlib.nullcontext() if index else hooks.compiling():
                 last, sent = sent, meshes.settled(send(batch))
-            # Read the last dispatch while this one runs.
+            # Read the results of the previous dispatch while this one runs.
             if last is not None:
                 yield jax.device_get(last)
                 bar.advance(bar.task_ids[0])
@@ -355,9 +355,9 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
-    Raises BadInput if `evaluation.every` asks for them and they are missing. The evaluation after
-    the last step is on by default: if only this one lacks them, it is left out with a warning. A
-    split of few tokens is a warning, too.
+    Raises BadInput if `evaluation.every` needs them and they are missing. If only the evaluation
+    after the last step needs them, which is on by default, warns and leaves it out. Warns of splits
+    with few tokens.
     """
     if not (config.evaluation.every or config.evaluation.final):
         return None

@@ -19,7 +19,7 @@ from xlnet_jax.train.recipe import Recipe
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
     """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of
-    rounded ones.
+    rounded parameters.
 
     `specs` are the PartitionSpecs of the parameters. A split parameter is a stack, and its layers
     do not see the first axis.

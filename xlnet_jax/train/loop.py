@@ -278,8 +278,7 @@ class Run:
             try:
                 self.writer.flush()
             except XLNetError:
-                # The save in flight may have filled the disk: if it failed, what it has written is
-                # removed.
+                # The save in flight may have filled the disk: if it failed, its files are removed.
                 wait = (self.alone and not self._complete()) or wait
                 raise
 

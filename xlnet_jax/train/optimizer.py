@@ -174,7 +174,7 @@ def muon(config: OptimizerConfig, boxed: Any) -> Row:
 
 
 def orthogonal(boxed: Any) -> optax.GradientTransformation:
-    """Replaces matrices [..., M, N] by the nearest ones with equal singular values, about
+    """Replaces matrices [..., M, N] by the nearest matrices with equal singular values, about
     0.2 sqrt(max(M, N)).
 
     A stack of layers is moved once so that each layer is on one device, and its result is moved

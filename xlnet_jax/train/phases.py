@@ -75,9 +75,9 @@ def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
     ours = checksums.by_path({"params": built.abstract_state.params}).keys()
     if other := sorted(ours ^ {name for name in record["checksums"] if name.startswith("params/")}):
         what = (
-            "is not there, and phases need it now"
+            "is not in the checkpoint, but phases need it now"
             if other[0] in ours
-            else "is there, and no phase needs it now"
+            else "is in the checkpoint, but no phase needs it now"
         )
         raise BadInput(
             f"{where}: {other[0]} {what}; a run has the parameters of all its phases from its "
