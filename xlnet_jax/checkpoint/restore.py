@@ -179,18 +179,16 @@ def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
     """The first difference between the arrays of the program and of a checkpoint, as text; empty
     without a difference.
     """
-    other = [
-        f"{name} is {saved[name]} in the checkpoint, not {form}"
-        for name, form in forms.items()
-        if saved.get(name, form) != form
-    ]
-    absent = [f"{name} is not in the checkpoint" for name in sorted(forms.keys() - saved.keys())]
-    found = (
-        other
-        or absent
+    texts = (
+        [
+            f"{name} is {saved[name]} in the checkpoint, not {form}"
+            for name, form in forms.items()
+            if saved.get(name, form) != form
+        ]
+        or [f"{name} is not in the checkpoint" for name in sorted(forms.keys() - saved.keys())]
         or [f"{name} is only in the checkpoint" for name in sorted(saved.keys() - forms.keys())]
     )
-    return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "") if found else ""
+    return "".join(texts[:1]) + f" (and {len(texts) - 1} more)" * (len(texts) > 1)
 
 
 def run_of(path: str) -> tuple[str, int | None]:
