@@ -113,7 +113,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     their number.
     """
     devices = available_devices() if devices is None else devices
-    # TPU slices; other kinds of devices count as one.
+    # TPU slices; devices of other kinds count as one slice.
     tpu_slices = (
         len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
         or 1

@@ -236,7 +236,7 @@ class Watch:
             except XLNetError as refusal:
                 self._fault = refusal
                 if self._server:
-                    self._server.close()  # nobody comes here
+                    self._server.close()  # no process connects here
                     self._server = None
                 return
 

@@ -238,7 +238,7 @@ class HeldoutLoss:
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
         self._rows = len(reading.rows_S3)
         if config.objective.causal:
-            # No more rows than there are streams.
+            # At most as many rows as streams.
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))

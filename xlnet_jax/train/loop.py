@@ -109,9 +109,9 @@ class Job:
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
     """None = nothing is evaluated."""
     stop: int
-    """Save and stop at this step."""
+    """The step at which the run saves and stops."""
     origin: branch.Origin | None = None
-    """The checkpoint of another run where this one starts; see `branch`."""
+    """The checkpoint of another run where this run starts; see `branch`."""
     sample: Callable[[Recipe, Any], list[Json]] | None = None
     """Fills held-out texts, for `samples.jsonl`. All processes call it, with the parameters."""
 

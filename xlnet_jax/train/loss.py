@@ -42,7 +42,7 @@ from xlnet_jax.model.vanilla import AuxiliaryHeads
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowLosses:
-    """The sums of one segment, row by row."""
+    """The losses of a segment, row by row."""
 
     sums: dict[str, tuple[jax.Array, jax.Array]]
     """By name of a loss (sum_B, weight_B): summed weighted negative log-likelihoods in nats, and
@@ -89,7 +89,7 @@ class LanguageModel:
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
         embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
-        # Another key: with the same one, equal names would draw equal numbers.
+        # Another key: with the same key, parameters of equal names would draw equal numbers.
         lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)
         params = {**params, "lm_head": lm_head.get("params", {})}
         h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
@@ -147,7 +147,7 @@ class LanguageModel:
         )
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """[B, P, V]; with clusters log-probabilities; see `LMHead`."""
+        """Logits [B, P, V], with clusters log-probabilities; see `LMHead`."""
         return self._head(params, vectors_BPD)
 
     def nll(

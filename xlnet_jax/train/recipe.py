@@ -32,7 +32,7 @@ from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The functions of one configuration. Holds no array, and does not depend on a mesh."""
+    """Model, optimizer and learning rate of a configuration. Holds no array and knows no mesh."""
 
     config: Config
     model: Any

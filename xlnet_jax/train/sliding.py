@@ -195,8 +195,8 @@ def doubling(longest: int) -> list[int]:
 
 
 def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
-    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at
-    multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
+    """Up to `most` windows (0 = all) of each split, evenly spaced over the windows that start
+    at multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
     """
     windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):

@@ -30,11 +30,11 @@ class State:
     memory: Any
     """The memory that a step hands to the next step: a `Memory`, another pytree, or ()."""
     step: jax.Array
-    """int32: segments consumed; every step adds 1, and the data is a function of it."""
+    """int32: segments consumed. Every step adds 1, and the data is a function of this number."""
     skipped: jax.Array
-    """int32: bad steps so far: non-finite ones and spikes."""
+    """int32: bad steps so far, non-finite or spikes."""
     consecutive_bad: jax.Array
-    """int32: bad steps since the last good one."""
+    """int32: bad steps since the last good step."""
     loss_mean: jax.Array
     """float32: running mean of the losses of the last `train.spike_window` good steps."""
     loss_variance: jax.Array

@@ -1,4 +1,4 @@
-"""One segment is one optimizer step; one dispatch is K of them on the device.
+"""A step trains on one segment; a dispatch runs K steps on the devices.
 
 `build_step` has the only `jax.jit` of training: every run uses its program.
 """
@@ -37,7 +37,7 @@ class BuiltStep(NamedTuple):
     donated.
     """
     abstract_state: State
-    """Shapes, dtypes and shardings."""
+    """Shapes, dtypes and shardings of the State."""
     logical: State
     """The abstract state as in a checkpoint: nothing is packed (`mesh.pack`)."""
     abstract_batch: Any
