@@ -168,11 +168,11 @@ def dry_run(job: Job, processes: Session) -> Json:
         rows = meshes.rows_here(built.rows, mesh)
         plan = plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
-        out = [
+        _, metrics = [
             jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases
         ][0]
         with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
-            found, _ = _found(job, phases, checkpoints, processes, arrays=False)
+            found, _ = _checkpoint_of_start(job, phases, checkpoints, processes, arrays=False)
         if found is None:
             _initial_parameters(built, processes, arrays=False)
         else:
@@ -192,7 +192,7 @@ def dry_run(job: Job, processes: Session) -> Json:
         quantity(parameters, "parameter"),
         dict(mesh.shape),
         quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"),
-        quantity(len(out[1]), "metric"),
+        quantity(len(metrics), "metric"),
     )
     return {
         "step": found.step if found else 0,
@@ -278,7 +278,7 @@ def _trees_to_read(
     }
 
 
-def _found(
+def _checkpoint_of_start(
     job: Job,
     phases: Sequence[BuiltStep],
     checkpoints: Checkpoints,
@@ -296,9 +296,9 @@ def _found(
             found, config.parts[config.phase_before(found.step)], checkpoints.workdir
         )
         return found, None
-    return branch.restore_origin(
-        job.origin, config, wanted, processes, arrays
-    ) if job.origin else None, job.origin
+    if job.origin is None:
+        return None, None
+    return branch.restore_origin(job.origin, config, wanted, processes, arrays), job.origin
 
 
 def restore_or_init(
@@ -310,7 +310,7 @@ def restore_or_init(
     The origin has `rebuilt`, the steps at which the run has rebuilt its memory; a fresh state with
     other parameters also has `init_from`, and the first start of a branch `branch`.
     """
-    restored, begins = _found(job, phases, checkpoints, processes)
+    restored, begins = _checkpoint_of_start(job, phases, checkpoints, processes)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning(
@@ -322,7 +322,7 @@ def restore_or_init(
     number = job.config.phase_before(restored.step)
     built = phases[number]
     config = built.recipe.config
-    batch_size = built.recipe.config.train.batch_size
+    batch_size = config.train.batch_size
     old = from_json(restored.record["plan"])
     stored = built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
