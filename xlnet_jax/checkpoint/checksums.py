@@ -1,9 +1,9 @@
 """Checksums of arrays, the same for every mesh and number of processes, computed where the arrays
 are.
 
-The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements of a
-hash of the element's bits and its position in the whole array. A sum has no order, so every device
-sums its own part. One different element always changes each of the four sums; several leave
+The checksum of an array is its dtype, its shape, and four sums modulo 2^32. Each sum adds up a hash
+of every element: of its bits and its position in the whole array. A sum has no order, so every
+device sums its own part. One different element always changes each of the four sums; several leave
 all four unchanged with a probability of 2^-128. This detects accidents, not forgery.
 """
 

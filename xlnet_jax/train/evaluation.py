@@ -214,8 +214,8 @@ class HeldoutLoss:
     Args:
       mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train
         splits.
-      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. A left-to-right
-        model scores whole streams with this number of blocks.
+      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. For a left-to-right
+        model, as many whole streams as hold this number of blocks.
       streams: number of streams into which the split of each corpus is cut, for a left-to-right
         model; 0 = see `SinglePass`.
 

@@ -46,7 +46,7 @@ class RowLosses:
 
     sums: dict[str, tuple[jax.Array, jax.Array]]
     """By name of a loss (sum_B, weight_B): summed weighted negative log-likelihoods in nats, and
-    their summed weights.
+    the weights that divide them.
     """
     memory: Any
     """The memory for the next segment; see `LanguageModel.carried`."""

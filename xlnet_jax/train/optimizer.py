@@ -158,8 +158,8 @@ def muon(config: OptimizerConfig, boxed: Any) -> Row:
 
     Both have decoupled weight decay and the same rate: an orthogonal update is scaled to the size
     of an update of Adam, root mean square 0.2 (Liu et al. 2025, arXiv 2502.16982, section 2.2).
-    `optax.contrib.muon` gathers in each iteration: with 8 layers of width 64 under fsdp=8, the
-    collectives of its compiled update (8 CPU devices) yield 16.4 MB on a device, of ours 0.6 MB. It
+    `optax.contrib.muon` gathers in each iteration: compiled for 8 CPU devices with fsdp=8, its
+    update of 8 layers of width 64 has collectives of 16.4 MB on a device, this one of 0.6 MB. It
     also corrects the bias of momentum: in float64 its second update differs by up to 16 %.
     """
     matrices = optax.chain(optax.trace(0.95, nesterov=True), orthogonal(boxed))
