@@ -124,19 +124,16 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0"
         )
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
-    known = math.prod(size for size in sizes.values() if size != -1)
-    free = [name for name, size in sizes.items() if size == -1]
-    if len(devices) % known or (not free and known != len(devices)):
-        shape = " x ".join(
+    try:
+        shape = np.empty(len(devices)).reshape(tuple(sizes.values())).shape  # -1 takes the rest
+    except ValueError as error:
+        wanted = " x ".join(
             f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1
         )
         raise BadInput(
-            f"{shape} does not fit {quantity(len(devices), 'device')}; "
+            f"{wanted} does not fit {quantity(len(devices), 'device')}; "
             "set one axis to -1: it takes the rest"
-        )
-    for name in free:
-        sizes[name] = len(devices) // known
-    shape = tuple(sizes.values())
+        ) from error
     types = (AxisType.Auto,) * len(AXES)
     try:
         if tpu_slices == 1:
@@ -147,9 +144,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     except NotImplementedError as error:  # JAX would split a side of the torus
         sides = " x ".join(str(1 + max(device.coords[n] for device in devices)) for n in range(3))
         raise BadInput(
-            f"mesh.data={sizes['data']} x mesh.fsdp={sizes['fsdp']} x "
-            f"mesh.tensor={sizes['tensor']} does not fit the {sides} chips of a "
-            "slice; use products of its sides"
+            f"mesh.data={shape[1]} x mesh.fsdp={shape[2]} x mesh.tensor={shape[3]} does not fit "
+            f"the {sides} chips of a slice; use products of its sides"
         ) from error
     return Mesh(grid, AXES, axis_types=types)
 
