@@ -125,8 +125,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
             unscored = unsaved = False
             if ended or start >= job.stop:
-                break
-        return loop.finish(start), True
+                return loop.finish(start), True
+        raise AssertionError("a run stops in one of its phases")
 
 
 def _hold_workdir(
