@@ -118,7 +118,7 @@ class Job:
 
 @dataclasses.dataclass
 class Run:
-    """The training loop of one phase, and everything that it uses between dispatches. It never
+    """The training loop, and everything that it uses between dispatches. It never
     keeps the State, whose buffers are donated.
     """
 
