@@ -1674,8 +1674,8 @@ MUTANTS = (
     Mutant(
         "the_first_decayed_update_is_no_decay",
         "xlnet_jax/train/branch.py",
-        "last = config.optimizer, updates - 1",
-        "last = config.optimizer, updates - 2",
+        "last = updates - 1",
+        "last = updates - 2",
         one(
             "train/branch",
             "test_a_rate_has_decayed_from_the_first_update_that_was_lower_because_the_end_comes_nearer",

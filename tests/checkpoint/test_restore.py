@@ -369,7 +369,8 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
     other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
     built = build_step(make_recipe(other), meshes.make_mesh(other.mesh, jax.devices()[:1]))
     with pytest.raises(
-        BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* here"
+        BadInput,
+        match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* in the checkpoint, not \S+64\S*",
     ):
         restore.foreign_parameters(str(run), built.abstract_state.params, Session())
     with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):

@@ -82,22 +82,22 @@ OTHERS = (
             )
         },
         (
-            "optimizer/0/nu is not there (and 1 more); the optimizer of the run was "
+            "optimizer/0/nu is not in the checkpoint (and 1 more); the optimizer of the run was "
             "another; resume with the versions"
         ),
     ),
     (
         {"opt_state": ({}, jnp.array(7, jnp.int32))},
-        "optimizer/0/mu is not known; the optimizer of the run was",
+        "optimizer/0/mu is only in the checkpoint; the optimizer of the run was",
     ),
     (
         {"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
         (
-            "params/a is float32[2,3] there and float32[3,3] here; "
+            "params/a is float32[2,3] in the checkpoint, not float32[3,3]; "
             "config.json or the version of xlnet_jax is not"
         ),
     ),
-    ({"params": {"a": jnp.ones((2, 3))}}, "params/b/c is not known; config.json or"),
+    ({"params": {"a": jnp.ones((2, 3))}}, "params/b/c is only in the checkpoint; config.json or"),
 )
 
 
@@ -115,7 +115,9 @@ def test_other_arrays_than_those_of_the_run_are_no_damage(tmp_path):
             assert not isinstance(raised.value, Damaged)
             assert writer.steps() == [5, 3] and os.listdir(tmp_path) == ["checkpoints"]
         assert restore.resume(writer, lambda *_: abstract(state).split(), Session()).step == 5
-    with pytest.raises(BadInput, match="/checkpoints/5: params/b/c is not known; config.json"):
+    with pytest.raises(
+        BadInput, match="/checkpoints/5: params/b/c is only in the checkpoint; config.json"
+    ):
         restore.parameters(str(tmp_path), wanted["params"], Session())
 
 

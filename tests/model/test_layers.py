@@ -19,7 +19,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.layers import HEAD_DEPTH, Dense, Depth, layer_norm, parameter, product
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import RowLosses
-from xlnet_jax.train.recipe import Recipe, assemble
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import build_step, create_state
 
 D = 16
@@ -102,7 +102,7 @@ def recipe_of(**sections: Any) -> Recipe:
         "model": {"compute_dtype": "bfloat16"},
     }
     config = tiny.config(**usual | sections)
-    return assemble(config, Pair(config.model), example, 1)
+    return Recipe(config, Pair(config.model), 1, example)
 
 
 def by_path(tree: Any) -> dict[str, Any]:

@@ -180,14 +180,14 @@ def test_a_process_number_that_comes_twice_or_is_out_of_range_ends_all_with_2(mo
     )
     for error in together((0, {}), (77, {}), processes=2):
         assert isinstance(error, BadInput) and said in str(error)
-    for listening in (rendezvous.listening, listening_of_its_own):
-        monkeypatch.setattr(rendezvous, "listening", listening)
+    for listen_at in (rendezvous.listen_at, listen_at_separate_port):
+        monkeypatch.setattr(rendezvous, "listen_at", listen_at)
         for error in together((0, {"a": 1}), (0, {"a": 1}), apart=0.3):
             assert isinstance(error, BadInput) and "process 0 of 2 came from" in str(error)
             assert "distributed.process_id (or JAX_PROCESS_ID)" in str(error)
 
 
-def listening_of_its_own(port):
+def listen_at_separate_port(port):
     """The two processes of a test are on hosts of their own."""
     with contextlib.suppress(OSError):
         return socket.create_server(("127.0.0.1", port))
@@ -324,7 +324,7 @@ def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
     def denied(port):
         raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr(rendezvous, "listening", denied)
+    monkeypatch.setattr(rendezvous, "listen_at", denied)
     (error,) = together((0, {}))
     assert isinstance(
         error, BadInput

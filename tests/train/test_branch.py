@@ -154,18 +154,18 @@ REFUSED = [
         "{whole}",
         {},
         (
-            r"{whole}@10: the learning rate has decayed there, from 0.01 to 0.0025 "
+            r"{whole}@10: the learning rate of that run has decayed from 0.01 to 0.0025 "
             r"\(optimizer.schedule=wsd\)"
         ),
     ),
-    ("{whole}@8", {}, "{whole}@8: the learning rate has decayed there, from 0.01 to 0.0075"),
+    ("{whole}@8", {}, "{whole}@8: the learning rate of that run has decayed from 0.01 to 0.0075"),
     ("{parent}@5", {}, "no checkpoint of step 5; there are 2, 4, 6, 8"),
     ("/nowhere@6", {}, "/nowhere has no config.json; give the --workdir of a training run"),
     ("{parent}@6", {"seeds": {"data": 7}}, "other frozen keys: seeds.data: 1 -> 7; restore them"),
     (
         "{parent}@6",
         {"checkpoint": {"init_from": "run"}},
-        "checkpoint.init_from=run beside the branch of {parent}@6",
+        "checkpoint.init_from=run must be empty in the branch of {parent}@6",
     ),
     ("{parent}@6", {"steps": 6}, "{parent}@6: train.steps=6 leaves no step to train"),
     (

@@ -256,7 +256,7 @@ def looks_back(reach_N):
 
 
 def lengths_of(*models):
-    found = sliding.described(LENGTHS, np.stack(models))
+    found = sliding.effective_contexts(LENGTHS, np.stack(models))
     return [
         {share: each["effective_context"] for share, each in model["share"].items()}
         for model in found

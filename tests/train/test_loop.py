@@ -295,7 +295,7 @@ def test_a_dry_run_writes_nothing(tmp_path, pytestconfig):
     [
         ({}, "/elsewhere", "checkpoint.init_from=.*/elsewhere.*"),
         ({}, "/checkpoints/9", "checkpoint.init_from=.*no checkpoint of step 9; there are 3"),
-        ({"d_ff": 48}, "", r"step 3\): .* there and .* here.*; set the same `model` keys"),
+        ({"d_ff": 48}, "", r"step 3\): .* in the checkpoint, not .*; set the same `model` keys"),
     ],
 )
 def test_a_dry_run_looks_at_the_parameters_that_a_run_would_start_with(

@@ -478,8 +478,8 @@ def test_phases_with_parameters_that_the_run_lacks_are_refused_by_name():
         built, {"checksums": {"params/a": "", "params/b/c": "", "memory/x": ""}}, "run/4"
     )
     for names, line in (
-        ("a", "run/4: params/b/c is not there, and phases need it now"),
-        ("a b/c d", "run/4: params/d is there, and no phase needs it now"),
+        ("a", "run/4: params/b/c is not in the checkpoint, but phases need it now"),
+        ("a b/c d", "run/4: params/d is in the checkpoint, but no phase needs it now"),
     ):
         with pytest.raises(BadInput, match=line):
             check_parameters(
@@ -527,7 +527,9 @@ def test_a_phase_may_follow_the_last_one_but_brings_no_parameters(whole, tmp_pat
         for n in (1, 2)
     )
     train(one, str(tmp_path / "clm"))
-    with pytest.raises(BadInput, match="segment_bias is not there, and phases need it now"):
+    with pytest.raises(
+        BadInput, match="segment_bias is not in the checkpoint, but phases need it now"
+    ):
         train(two, str(tmp_path / "clm"))
 
 

@@ -18,7 +18,7 @@ from xlnet_jax.messages import progress_bar
 from xlnet_jax.model.layers import declared
 from xlnet_jax.run.progress import Reporter
 from xlnet_jax.train.loss import RowLosses
-from xlnet_jax.train.recipe import assemble, make_recipe
+from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.state import init_state
 from xlnet_jax.train.step import build_step, create_state, train_step
 
@@ -196,7 +196,7 @@ def test_every_metric_is_what_its_line_in_the_documentation_says():
         train={"batch_size": B},
         optimizer={"clip": 0.25, "min_lr_ratio": 0.1},
     )
-    recipe = assemble(config, Straight(), lambda rows: None, 1)
+    recipe = Recipe(config, Straight(), 1, lambda rows: None)
     tokens_BD, sentences_BD = np.random.default_rng(0).normal(size=(2, B, 256)) / 5
     tokens_B, sentences_B = np.float32([6, 4, 0, 1]), np.float32([1, 0, 1, 1])
     batch = {"tokens": tokens_BD, "sentences": sentences_BD}

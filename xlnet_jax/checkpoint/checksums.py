@@ -1,8 +1,8 @@
 """Checksums of arrays, the same for every mesh and number of processes, computed where the arrays
 are.
 
-The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements: of a
-mixture of the element's bits with its position in the whole array. A sum has no order, so every
+The checksum of an array is its dtype, its shape, and four sums modulo 2^32. Each sum adds up a hash
+of every element: of its bits and its position in the whole array. A sum has no order, so every
 device sums its own part. One different element always changes each of the four sums; several leave
 all four unchanged with a probability of 2^-128. This detects accidents, not forgery.
 """
@@ -30,27 +30,24 @@ def of_trees(
     """The checksum of every array by its path, such as `params/embedding`, and the paths of
     non-finite arrays.
 
-    All processes of a run must call it together; each gets the answers for the whole arrays. Waits
-    for the devices. Of an array with an entry in `shapes`, only so many first elements along each
-    axis count.
+    All processes of a run must call it together; each gets the results of the whole arrays. Waits
+    for the devices. An array with an entry in `shapes` is cut to this shape, from its first
+    elements.
     """
-    arrays = {
-        name: array
-        for name, array in by_path(trees).items()
-        if isinstance(array, jax.Array | np.ndarray)
-    }
+    arrays = by_path(trees)
     shapes = {name: array.shape for name, array in arrays.items()} | (shapes or {})
     in_memory = {name: np.asarray(array) for name, array in arrays.items() if _in_memory(array)}
     on_devices = {name: array for name, array in arrays.items() if name not in in_memory}
-    sums, finite = {}, {}
+    sums = {}
+    finite = {}
     if on_devices:
         compiled = _compiled(_everywhere(on_devices), tuple(shapes.items()))
         sums, finite = jax.device_get(meshes.settled(compiled(on_devices)))
     for name, array in in_memory.items():
         sums[name], finite[name] = sums_in_memory(_first(array, shapes[name]))
-    digits = {name: "".join(f"{word:08x}" for word in sums[name].tolist()) for name in arrays}
     checksums = {
-        name: f"{form(array, shapes[name])} {digits[name]}" for name, array in arrays.items()
+        name: f"{form(array, shapes[name])} {sums[name].astype('>u4').tobytes().hex()}"
+        for name, array in arrays.items()
     }
     return checksums, [name for name in arrays if not finite[name]]
 
@@ -65,18 +62,20 @@ def _in_memory(array: Any) -> bool:
 
 
 def sums_in_memory(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """`sums_of` an array and whether it is finite, in parts: XLA for CPUs would need five times its
-    size.
+    """`sums_of` an array and whether it is finite, computed in parts: XLA for CPUs would need five
+    times the memory of the array.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    sums, finite, at = np.zeros(len(SALTS), np.uint32), True, 1
+    sums = np.zeros(len(SALTS), np.uint32)
+    finite = True
+    at = 1
     for part in np.split(flat, range(_PART, len(flat), _PART)):
         finite &= bool(np.isfinite(part).all())
         words = (
             part if part.dtype == bool else part.view(np.dtype(_UNSIGNED[part.dtype.itemsize]))
         ).astype(np.uint32)
         position = _mixed(np.arange(at, at + len(words)).astype(np.uint32))
-        sums += np.array([_mixed(words ^ (position + salt)).sum(dtype=np.uint32) for salt in SALTS])
+        sums += _summed(words, position)
         at += len(words)
     return sums, finite
 
@@ -87,22 +86,22 @@ def by_path(trees: Any) -> dict[str, Any]:
 
 
 def name_of(path: Any) -> str:
-    """Of a leaf, from its path in JAX's form."""
+    """The name of a leaf with this path in JAX's form, such as `params/embedding`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def form(array: Any, shape: tuple[int, ...] | None = None) -> str:
-    """Dtype and shape (its own, or another), such as `float32[2,3]`."""
+    """Dtype and shape of an array, such as `float32[2,3]`; `shape` replaces its shape."""
     return f"{np.dtype(array.dtype).name}[{','.join(map(str, shape or array.shape))}]"
 
 
 def _first(array: Any, shape: tuple[int, ...]) -> Any:
-    """The first elements of an array along each axis, as many as `shape` has."""
+    """An array cut to `shape`, from its first elements."""
     return array[tuple(map(slice, shape))]
 
 
 def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
-    """The sharding of the sums: on every device of the arrays, so that each process can read
+    """The sharding of the sums: whole on every device of the arrays, so that each process can read
     them.
     """
     sharding = next(iter(arrays.values())).sharding
@@ -134,21 +133,26 @@ def sums_of(array: jax.Array) -> jax.Array:
     bits = (
         array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
     )
-    # Of 64-bit elements two words, along a last axis.
+    # A 64-bit element is two words, along a last axis.
     words = bits.astype(jnp.uint32)
     position = jnp.zeros(words.shape, jnp.uint32)
     for axis in range(words.ndim):
         stride = np.uint32(int(np.prod(words.shape[axis + 1 :], dtype=np.int64)) & 0xFFFFFFFF)
         position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
     position = _mixed(position + np.uint32(1))
-    # One sum with a leading axis, and not four: less to compile.
+    return _summed(words, position)
+
+
+def _summed(words: Any, position: Any) -> Any:
+    """The four sums of words and their hashed positions."""
+    # One sum with a leading axis, not four sums: less to compile.
     mixed = _mixed(words[None] ^ (position[None] + SALTS.reshape(-1, *[1] * words.ndim)))
-    return mixed.sum(axis=tuple(range(1, mixed.ndim)), dtype=jnp.uint32)
+    return mixed.sum(axis=tuple(range(1, mixed.ndim)), dtype=np.uint32)
 
 
 def _mixed(word: Any) -> Any:
-    """The last steps of MurmurHash3: a permutation of the 32-bit words in which every bit depends
-    on all.
+    """The last steps of MurmurHash3: a permutation of the 32-bit words in which every bit of the
+    result depends on all bits.
     """
     word ^= word >> 16
     word *= np.uint32(0x85EBCA6B)

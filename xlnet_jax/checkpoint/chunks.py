@@ -1,15 +1,14 @@
-"""How Orbax writes and reads arrays: in which chunks and by whom; where processes wait; what a
-failure leaves.
+"""Orbax's options: the chunks of arrays, the barriers of processes, and the noise of failures.
 
-Under data parallelism every process needs all parameters, and the bucket would send them to each.
-Instead an array is read split over the devices that will hold copies of it (`mesh.spread`), and an
-all-gather copies it to where it is wanted (`Checkpoints.gather`).
+Under data parallelism every process needs all parameters, and the bucket would send all of them to
+each process. Instead the devices that will hold copies of an array read different parts of it
+(`mesh.spread`), and an all-gather completes the copies (`Checkpoints.gather`).
 
 An array is stored in chunks, which can only be read whole. So it is split between chunks: no
-process reads one twice, and none reads more than without the split, even if the checkpoint was
-written by other devices. Orbax's own `use_load_and_broadcast` is not used: the hosts of one replica
-read everything, a replica must be whole hosts, and the broadcast is part of the read, where a
-process waits for others that may have found their files damaged.
+process reads a chunk twice or reads more than without the split, even if other devices wrote the
+checkpoint. Orbax's `use_load_and_broadcast` is not used: there the hosts of one replica read
+everything, a replica must be whole hosts, and the broadcast is part of the read, in which a process
+would wait for processes that may have found their files damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orbax.checkpoint import v1 as ocp
 
 def context() -> ocp.Context:
     """Orbax's options for the saves of a run."""
-    # Every replica writes a slice, but not of a bias: it would be a thousand slices of 96 bytes.
+    # Every replica writes a slice of an array, but not of a bias: a thousand slices of 96 bytes.
     saving = ocp.options.ArrayOptions.Saving(
         scoped_storage_options_creator=_chunks, min_slice_bytes_for_replica_parallel=2**16
     )
@@ -37,9 +36,9 @@ def context() -> ocp.Context:
 
 def _chunks(key: Any, value: Any) -> Any:
     """Orbax's options for an array: chunks of at most 1 MiB, because a chunk can only be read
-    whole: see `mesh.spread`.
+    whole (see `mesh.spread`).
 
-    Not if a size is odd, such as a vocabulary of 30522 = 6 x 5087: Orbax would cut it into single
+    An array with a size such as 30522 = 6 x 5087 is a single chunk: Orbax would cut it into single
     rows.
     """
     del key
@@ -48,8 +47,8 @@ def _chunks(key: Any, value: Any) -> Any:
 
 
 class _Async(ocp.options.AsyncOptions):
-    """Orbax's options, with `_barrier`, which only its older interface has (checked with
-    orbax-checkpoint 0.12.8).
+    """Orbax's asynchronous options with `_barrier`, which only its older interface can set (checked
+    with orbax-checkpoint 0.12.8).
     """
 
     def v0(self) -> Any:
@@ -59,8 +58,8 @@ class _Async(ocp.options.AsyncOptions):
 def _barrier(*, key: str, timeout_ms: int) -> None:
     """Orbax's barrier, except in a thread of a save in which this process has failed.
 
-    Orbax waits there for the other processes, which wait for this one to write its part: for 20
-    minutes. The error ends the run in all of them instead.
+    There Orbax would wait for the other processes, which wait for this process to write its part,
+    for 20 minutes. Without the wait, the error ends the run in all of them.
     """
     failed = (
         sys.exception() is not None and threading.current_thread() is not threading.main_thread()
@@ -70,8 +69,8 @@ def _barrier(*, key: str, timeout_ms: int) -> None:
 
 
 def unless_late(hook: Callable[[Any], None], raised: Any) -> None:
-    """`sys.unraisablehook` without one kind of traceback: after an error TensorStore calls back
-    into an event loop of Orbax that is closed, once for each other array of the tree. The error
+    """`sys.unraisablehook` without the tracebacks of calls that are late: after an error,
+    TensorStore calls into a closed event loop of Orbax for each other array of the tree. The error
     itself is raised.
     """
     if not (

@@ -1,8 +1,8 @@
-"""Checkpoint restore: the newest checkpoint that all processes can read and whose arrays are what
-was saved.
+"""Checkpoint restore: finds the newest checkpoint that all processes can read and whose arrays have
+the saved checksums.
 
-A run that resumes moves newer damaged checkpoints to `<workdir>/quarantine/` after it finds a good
-one; if none is good, nothing is moved or written. Evaluation and export only read.
+A run that resumes moves newer, damaged checkpoints to `<workdir>/quarantine/` after it finds a good
+checkpoint; without a good one it moves and writes nothing. Evaluation and export only read.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ log = logging.getLogger("xlnet_jax")
 OF_VOCABULARY = ("params/word_embedding", "params/lm_head/bias")
 """Parameters with a row for each piece."""
 TreesOf = Callable[[str, int, Json], Trees]
-"""From the folder, the step and the record of a checkpoint to the abstract trees to read; BadInput
-if it does not belong here.
+"""A function of the folder, the step and the record of a checkpoint that returns the abstract trees
+to read, or raises BadInput if the checkpoint does not fit.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A checkpoint that is what was saved."""
+    """A checkpoint that is undamaged."""
 
     step: int
     record: Json
     trees: Trees
     damaged: dict[int, str]
-    """The newer steps, and the fault of each."""
+    """The fault of each newer checkpoint, by step."""
 
 
 def resume(
     checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, arrays: bool = True
 ) -> Restored | None:
-    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved
-    to quarantine, but not without its `arrays` (see `newest`).
+    """The checkpoint that a run resumes from, or None. Moves newer, damaged checkpoints to
+    quarantine; without `arrays` (see `newest`) it changes nothing.
 
-    Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then
-    nothing is changed.
+    Raises BadInput, and changes nothing, if all checkpoints are damaged or the arrays are not as
+    `trees_of` returns them.
     """
     if not arrays:
         return (
@@ -71,7 +71,7 @@ def resume(
                 "%s; moved to %s/%d*, resuming from step %d", why, folder, step, restored.step
             )
             if jax.process_index() == 0:
-                _move(str(checkpoints.path / str(step)), folder)
+                _move_aside(str(checkpoints.path / str(step)), folder)
         counts = processes.collect(str(operations()), "moving damaged checkpoints aside")
         operations(int(processes.broadcast(str(max(map(int, counts), default=0)))))
     return restored
@@ -84,12 +84,12 @@ def newest(
     step: int | None = None,
     arrays: bool = True,
 ) -> Restored:
-    """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one
-    of `step`.
+    """For a reader, the checkpoint of `step`, or else the newest good one, with a warning for each
+    newer, damaged one.
 
-    Without its `arrays` only its record is read and checked: what is damaged in them is not found.
+    Without `arrays` only the record is read and checked: damaged arrays are not noticed.
 
-    Raises BadInput if there is none, or Damaged if the one of `step` is damaged.
+    Raises BadInput if there is no checkpoint, or Damaged if the checkpoint of `step` is damaged.
     """
     steps = checkpoints.steps()
     if steps and step not in (None, *steps):
@@ -112,11 +112,11 @@ def parameters(
     step: int | None = None,
     averaged: bool = False,
 ) -> tuple[Any, int]:
-    """The parameters of a run's checkpoint, for a reader, and its step; see `newest`.
+    """The parameters in a checkpoint of a run, and its step, for a reader; see `newest`.
 
-    If `averaged`, the average of the same arrays, which the optimizer keeps
-    (`train.optimizer.Average`). A checkpoint without it, of an import, has parameters alone, which
-    are the average if it was that which was exported.
+    If `averaged`, the average of the parameters, which the optimizer keeps
+    (`train.optimizer.Average`). The checkpoint of an import has no average; its parameters are
+    returned, as they are the average if the average was exported.
     """
     trees_of = same_arrays(lambda *_: {"params": abstract_params}, whole=False)
 
@@ -126,7 +126,7 @@ def parameters(
         number = next((int(found[1]) for found in names if found), None)
         if not averaged or number is None:
             return trees
-        # Orbax wants the list that it has.
+        # Orbax requires the list of the checkpoint, to this entry.
         return {"optimizer": [*[None] * number, {"average": trees["params"]}]}
 
     with Checkpoints(workdir) as checkpoints:
@@ -138,10 +138,11 @@ def parameters(
 
 
 def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
-    """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that
-    is no damage.
+    """`trees_of` with a check that the checkpoint has the arrays of these trees. Otherwise raises
+    BadInput: the configuration differs, and the checkpoint is not damaged.
 
-    The memory is not compared: it may have other rows of weight 0.
+    The memory is not compared: it may have other rows of weight 0. Unless `whole`, arrays of other
+    phases are not compared.
     """
 
     def checked(where: str, step: int, record: Json) -> Trees:
@@ -153,7 +154,7 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
             }
             saved = _forms(record, tree)
             if record.get("phases") and not whole:
-                # And those of other phases.
+                # Without arrays of other phases.
                 saved = {name: form for name, form in saved.items() if name in forms}
             if differs := _difference(forms, saved):
                 advice = (
@@ -175,24 +176,24 @@ def same_arrays(trees_of: TreesOf, whole: bool = True) -> TreesOf:
 
 
 def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
-    """What differs between the arrays that a program has and those of a checkpoint, by name; empty
-    if nothing does.
+    """The first difference between the arrays of the program and of a checkpoint, as text; empty
+    without a difference.
     """
-    other = [
-        f"{name} is {saved[name]} there and {form} here"
-        for name, form in forms.items()
-        if saved.get(name, form) != form
-    ]
-    absent = [f"{name} is not there" for name in sorted(forms.keys() - saved.keys())]
-    found = (
-        other or absent or [f"{name} is not known" for name in sorted(saved.keys() - forms.keys())]
+    texts = (
+        [
+            f"{name} is {saved[name]} in the checkpoint, not {form}"
+            for name, form in forms.items()
+            if saved.get(name, form) != form
+        ]
+        or [f"{name} is not in the checkpoint" for name in sorted(forms.keys() - saved.keys())]
+        or [f"{name} is only in the checkpoint" for name in sorted(saved.keys() - forms.keys())]
     )
-    return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "") if found else ""
+    return "".join(texts[:1]) + f" (and {len(texts) - 1} more)" * (len(texts) > 1)
 
 
 def run_of(path: str) -> tuple[str, int | None]:
-    """The work directory and the step of a work directory or of the folder of one checkpoint in
-    it.
+    """The work directory and the step of a path: a checkpoint folder, or a work directory, whose
+    step is None.
     """
     workdir = path.rstrip("/")
     above, _, name = workdir.rpartition("/checkpoints/")
@@ -202,17 +203,16 @@ def run_of(path: str) -> tuple[str, int | None]:
 def foreign_parameters(
     path: str, abstract_params: Any, processes: Session, arrays: bool = True
 ) -> tuple[Trees, Json]:
-    """Initial parameters from another run, those that both models have, as nested dictionaries; and
-    their origin. Without `arrays` there are no parameters, and all else is checked.
+    """Initial parameters from another run, as nested dictionaries, and their origin. Without
+    `arrays` no parameters are returned, but everything else is checked.
 
-    Those of `OF_VOCABULARY` have the number of rows that they have there.
+    Returns the parameters that both models have; parameters of `OF_VOCABULARY` have as many rows as
+    in the other run. `path` is a work directory (its newest good checkpoint), or the folder of a
+    checkpoint in it. The origin has `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names
+    of parameters that only this model has (`fresh`), and of parameters that only the other run has
+    (`left_over`).
 
-    `path` is a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
-    The origin has `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names of parameters that
-    only this model has (`fresh`), and of those that only the other run has (`left_over`).
-
-    Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing
-    in common.
+    Raises BadInput with the first array whose shape or dtype differs, or if no parameter is common.
     """
     workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
@@ -253,8 +253,8 @@ def foreign_parameters(
 
 
 def _with_rows(leaf: Any, form: str) -> Any:
-    """An abstract array with as many rows as a saved one has, whole on each device; itself, if
-    there is more that differs.
+    """The abstract array, with as many rows as the saved array and whole on each device if the two
+    differ in their rows alone.
     """
     rows = re.split(r"[][,]", form)[1]
     sharding = NamedSharding(leaf.sharding.mesh, PartitionSpec())
@@ -263,7 +263,7 @@ def _with_rows(leaf: Any, form: str) -> Any:
 
 
 def _forms(record: Json, tree: str = "params") -> dict[str, str]:
-    """Dtype and shape of every array of a tree of a checkpoint, by name."""
+    """Dtype and shape (`checksums.form`) of every array of a tree in a checkpoint, by name."""
     return {
         name: text.split(" ")[0]
         for name, text in record["checksums"].items()
@@ -280,8 +280,8 @@ def _newest_undamaged(
 ) -> Restored | None:
     damaged: dict[int, str] = {}
     while True:
-        # Process 0 decides: another host may see a folder a little later, and then finds it
-        # damaged. List again each time: a run that saves removes old ones while a reader reads.
+        # Process 0 lists the checkpoints: another host may see a new folder later, and would report
+        # it as damaged. Listed again each time: a run that saves removes old ones meanwhile.
         steps = json.loads(
             processes.broadcast(json.dumps(checkpoints.steps() if only is None else [only]))
         )
@@ -289,14 +289,17 @@ def _newest_undamaged(
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
             break
-        why, record, abstract, trees = "", {}, {}, {}
+        why = ""
+        record = {}
+        abstract = {}
+        trees = {}
         try:
             record = checkpoints.record(step)
             abstract = trees_of(f"{checkpoints.path}/{step}", step, record)
             trees = checkpoints.read(step, abstract) if arrays else {}
         except Damaged as error:
             why = str(error)
-        fault = processes.broadcast(_fault(processes.collect(why)))
+        fault = processes.broadcast(_first_fault(processes.collect(why)))
         if not fault:
             try:
                 trees = checkpoints.gather(step, trees, abstract, record) if arrays else {}
@@ -321,17 +324,17 @@ def _newest_undamaged(
     )
 
 
-def _fault(faults: list[str]) -> str:
-    """Of a checkpoint that each process has read: one that cannot is enough, as all must resume
-    from the same one.
+def _first_fault(faults: list[str]) -> str:
+    """The first fault that a process has found in a checkpoint, or "". A single fault is enough:
+    all processes must resume from the same checkpoint.
     """
     host, fault = next(((host, fault) for host, fault in enumerate(faults) if fault), (0, ""))
     return fault if all(faults) or not fault else f"{fault} (in process {host})"
 
 
-def _move(path: str, folder: str) -> None:
-    """Moves it to a folder, under a free name: a checkpoint of the same step may be damaged
-    again.
+def _move_aside(path: str, folder: str) -> None:
+    """Moves a checkpoint to a folder, under a free name: a checkpoint of the same step may have
+    been moved there before.
     """
     name = os.path.basename(path)
     with files.translate_errors(path):

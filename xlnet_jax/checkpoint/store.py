@@ -1,19 +1,19 @@
 """Checkpoints: named trees of arrays, saved asynchronously, restored exactly.
 
-A checkpoint is some named trees and a JSON record. Of a run (`train.state.State.split`):
+A checkpoint has named trees and a JSON record. In a run (`train.state.State.split`):
 
     params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format
              version, the checksum of every array, and a hash of the record itself
 
-so that evaluation and export can read only the parameters. A save copies the arrays to the host
-before it returns; the training step may then donate them while they are written. `restore` decides
-from which checkpoint a run resumes.
+Evaluation and export read only the parameters. A save copies the arrays to the host before it
+returns; the training step may then donate them while they are written. `restore` decides from which
+checkpoint a run resumes.
 
 A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically;
-there, a checkpoint is complete when Orbax's `commit_success.txt` is in it. A folder that a killed
-run left without it is no checkpoint, and the next save removes it. A checkpoint is JSON and arrays
-of numbers: nothing in it is code or is unpickled.
+there a checkpoint is complete when its folder has Orbax's `commit_success.txt`. An incomplete
+folder of a killed run is no checkpoint, and the next save removes it. A checkpoint is JSON and
+arrays of numbers: nothing in it is code or is unpickled.
 
 Only this module and `chunks` import Orbax.
 """
@@ -49,14 +49,14 @@ FORMAT_VERSION = 3
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
-"""On disk, in the name of a folder that is not complete."""
+"""Part of the name of an incomplete folder on disk."""
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""Errors of the operating system for a damaged file; others (no permission, no memory) have other
+"""Errors of the operating system that mean damage; others (no permission, no memory) have other
 causes.
 """
 
 _ROWS_AXIS = {"hidden": 1, "valid": 0}
-"""Of the arrays of the memory."""
+"""The axis of the rows in the arrays of the memory."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -64,7 +64,7 @@ Trees = dict[str, Any]
 
 
 class Damaged(BadInput):
-    """A checkpoint that cannot be read, or differs from what was saved."""
+    """A checkpoint cannot be read, or is not as it was saved."""
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
@@ -72,9 +72,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     `save`.
 
     Args:
-      keep: which checkpoints are kept when new ones are written; None = this is a reader, which
-        does not change the folder (a run may be writing to it).
-      losses: returns the held-out loss by step, where it is known.
+      keep: rules that select the checkpoints to keep; None for a reader, which does not change the
+        folder (a run may be writing to it).
+      losses: returns the held-out losses that are known, by step.
     """
 
     def __init__(
@@ -83,12 +83,13 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         keep: CheckpointConfig | None = None,
         losses: Callable[[], dict[int, float]] = dict,
     ) -> None:
-        # Orbax only writes to absolute paths; a bucket's address is one.
+        # Orbax only writes to absolute paths, such as the address of a bucket.
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
-        self._keep, self._losses = keep, losses
-        # Orbax logs, in many lines, errors that it also raises; we report them in one line. A
-        # failed read leaves unfinished tasks, which asyncio logs later.
+        self._keep = keep
+        self._losses = losses
+        # Orbax logs, in many lines, errors that it also raises and that are reported in one line
+        # here. A failed read leaves unfinished tasks, which asyncio logs later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         with files.translate_errors(str(self.path)):
@@ -100,8 +101,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._writer: Any = None
         self._pending: Any = None
         self.seconds = 0.0
-        """Of the last complete save, from the copy to the host until it was on disk; 0 = none
-        yet.
+        """Duration of the last complete save, from the copy to the host until it was on disk; 0 =
+        none yet.
         """
 
     def __enter__(self) -> Checkpoints:
@@ -111,20 +112,20 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A full disk, or a bucket that refuses or does not answer, is reported in one line
-        (BadInput, RestartMe).
+        """Raises BadInput or RestartMe, in one line, for a full disk or a bucket that refuses or
+        does not answer.
 
-        On disk, what a failed save has written is removed: it may be what fills the disk.
+        Removes the files of a failed save from disk: they may be what fills it.
         """
         try:
             with files.translate_errors(str(self.path)):
                 yield
         except Exception:
-            # Orbax's would raise the same error again at the next call. The next save makes a new
-            # one.
+            # Orbax's writer would raise the same error again at the next call. The next save makes
+            # a new writer.
             self._writer = None
-            # Of several processes, the others may still write there; their run ends, and the next
-            # one removes it.
+            # Other processes may still write there; their run ends, and the next run removes the
+            # files.
             if files.at(self.workdir).locks and jax.process_count() == 1:
                 for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
                     time.sleep(pause)
@@ -134,9 +135,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
-        """Raises Damaged for all errors of libraries about a file that differs from what was
-        written.
-        """
+        """Raises Damaged for all errors of libraries about a damaged file."""
         where = self.path / str(step)
         try:
             with files.at(self.workdir).translate_errors(str(where)):
@@ -153,28 +152,28 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                     f"{file}: {summary(error)}; fix this and rerun the same command"
                 ) from error
             if files.at(self.workdir).locks:
-                # Orbax takes a folder that it may not read for one without files.
+                # Orbax takes a folder without permission to read for an empty folder.
                 with files.translate_errors(str(where)), contextlib.suppress(FileNotFoundError):
                     files.find(str(where), ())
             # Orbax and TensorStore have no specific error for a file that they cannot interpret.
             raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, the newest first. Their contents are not
-        checked.
+        """The steps of all complete checkpoints, the newest first, without a look at their
+        contents.
         """
         folder = str(self.path)
         with files.translate_errors(folder):
             names = files.finished_folders(folder, _COMPLETE_IN_BUCKET)
-        # Not those that an operator has renamed, such as 0008.
+        # Without folders that an operator has renamed, such as 0008.
         return sorted(
             (int(name) for name in names if name.isdecimal() and str(int(name)) == name),
             reverse=True,
         )
 
     def record(self, step: int) -> Json:
-        """The JSON record of a checkpoint. Raises Damaged if it cannot be read, or differs from
-        what was saved, and BadInput if it has another format.
+        """The JSON record of a checkpoint. Raises Damaged if it cannot be read or is not as it was
+        saved, and BadInput if it has another format.
         """
         where = self.path / str(step)
         with self._read(step):
@@ -199,17 +198,17 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return record
 
     def save(self, step: int, trees: Trees, record: Json, finite: Sequence[str] = ()) -> None:
-        """Starts to write a checkpoint, after the previous one is complete. The next call raises
-        errors of the writer.
+        """Waits until the previous checkpoint is complete, and starts to write a new one. The next
+        call raises errors of the writer.
 
-        Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
+        Raises Diverged, and writes nothing, if a tree named in `finite` is not finite.
         """
         sums, bad = sums_of(trees, record)
         bad = [name for name in bad if name.split("/")[0] in finite]
         if bad:
             raise Diverged(
                 f"step {step}: {bad[0]} is not finite (and others: {len(bad) - 1}), so no "
-                "checkpoint is written; the newest one is from before; "
+                "checkpoint is written; the newest checkpoint is older; "
                 "lower optimizer.learning_rate"
             )
         self.wait()
@@ -218,7 +217,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         record["record_sha256"] = _hash(record)
         with self._writing():
             if self._writer is None:
-                # Not before the first save: it removes unfinished checkpoints of killed runs.
+                # Not before the first save: the writer removes unfinished checkpoints of killed
+                # runs.
                 self._writer = ocp.training.Checkpointer(
                     self.path,
                     preservation_policy=self,
@@ -233,14 +233,16 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             )
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the
-        oldest first.
+        """Whether each checkpoint stays: if any rule of `keep` selects it. Orbax calls this method,
+        with the oldest checkpoint first.
 
-        Its own policy for the best needs the loss before a checkpoint is written.
+        Orbax's policy for the best checkpoints needs the loss before a checkpoint is written.
         """
         del context
         assert self._keep is not None, "a reader does not write"
-        keep, losses, steps = self._keep, self._losses(), [each.step for each in checkpoints]
+        keep = self._keep
+        losses = self._losses()
+        steps = [each.step for each in checkpoints]
         best = sorted(losses.keys() & {*steps}, key=lambda step: (losses[step], step))[
             : keep.keep_best
         ]
@@ -257,12 +259,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 pending.result()
 
     def read(self, step: int, abstract: Trees) -> Trees:
-        """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`; `gather`
-        finishes the job.
+        """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`, but not
+        into its shardings: see `gather`.
 
-        Arrays that are not in `abstract` are not read. Each process reads on its own: none waits
-        for another, which may find its files damaged, and of a replicated array each reads a part.
-        Raises Damaged.
+        Arrays that are not in `abstract` are not read. No process waits for another, which may find
+        its files damaged; each reads a part of a replicated array. Raises Damaged.
         """
         where = self.path / str(step)
         me = jax.process_index()
@@ -282,8 +283,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             abstract = jax.tree_util.tree_map_with_path(
                 functools.partial(_in_parts, stored), abstract
             )
-            # One after the other: if one of several fails, Orbax does not await the others, and
-            # Python warns.
+            # One tree after the other: if one of several failed, Orbax would not await the others,
+            # and Python would warn.
             for name, tree in abstract.items():
                 # The memory may have other rows of weight 0: their number depends on the devices.
                 loading = ocp.options.ArrayOptions.Loading(
@@ -293,16 +294,16 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                     **options, array_options=ocp.options.ArrayOptions(loading=loading)
                 ):
                     trees |= ocp.load_checkpointables(where, {name: tree})
-        # With `partial_load`, Orbax returns an array that is not in its metadata as it was asked
-        # for.
+        # With `partial_load`, Orbax returns the abstract array for an array that is not in its
+        # metadata.
         for name, leaf in checksums.by_path(trees).items():
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise Damaged(f"{where} is damaged: {name} is missing")
         return trees
 
     def gather(self, step: int, trees: Trees, abstract: Trees, record: Json) -> Trees:
-        """What was read, with the shardings of `abstract`, compared with the checksums of what was
-        saved.
+        """The trees that `read` has returned, in the shardings of `abstract`, checked by the saved
+        checksums.
 
         All processes must call it together, after each has read without an error. Raises Damaged in
         all processes.
@@ -321,11 +322,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return trees
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Waits and releases the folder. After an error in one of several processes a save may
-        never be complete.
+        """Waits for the save in flight and releases the folder. After an error in one of several
+        processes it does not wait: the save may never be complete.
 
-        The error that ends the block is the one that is raised: one of the save in flight is then
-        only logged.
+        If an error ends the block, an error of the save in flight is only logged.
         """
         try:
             if error is not None and jax.process_count() > 1:
@@ -343,18 +343,19 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
 
 def sums_of(trees: Trees, record: Json) -> tuple[dict[str, str], list[str]]:
-    """`checksums.of_trees`, of the memory without the rows of weight 0, which are those that the
-    data plan lacks.
+    """`checksums.of_trees`, for the memory without its rows of weight 0: the rows that the batch
+    size of the data plan leaves out.
     """
     shapes = {}
     for name, array in trees.get("memory", {}).items() if record.get("plan") else ():
-        axis, rows = _ROWS_AXIS[name], record["plan"][-1][2]
+        axis = _ROWS_AXIS[name]
+        rows = record["plan"][-1][2]
         shapes[f"memory/{name}"] = (*array.shape[:axis], rows, *array.shape[axis + 1 :])
     return checksums.of_trees(trees, shapes)
 
 
 def _in_parts(stored: Trees, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The abstract array, split between the chunks of the stored one as far as it is replicated."""
+    """The abstract array; replicas are split between the chunks of the stored array."""
     storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
     if storage is None:
         return leaf
@@ -362,11 +363,11 @@ def _in_parts(stored: Trees, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Shape
 
 
 def operations(at_least: int = 0) -> int:
-    """How many operations this process has asked Orbax for, raised to `at_least`.
+    """The number of Orbax's operations in this process, raised to `at_least`.
 
-    The names of Orbax's barriers contain this number: processes that have made different numbers of
-    reads, because only one of them found damage, would wait for each other at the next save.
-    Private (checked with orbax-checkpoint 0.12.8): nothing public sets it.
+    The names of Orbax's barriers contain this number: after different numbers of reads, because
+    only one process found damage, processes would wait for each other at the next save. Private
+    (checked with orbax-checkpoint 0.12.8): nothing public sets it.
     """
     from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
@@ -376,20 +377,20 @@ def operations(at_least: int = 0) -> int:
 
 
 def _hash(record: Json) -> str:
-    """Of the complete record without the hash itself."""
+    """The hash of the complete record without `record_sha256`."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def save_parameters(folder: str, params: Any) -> None:
-    """Writes a tree of arrays as a folder that `orbax.checkpoint.v1.load` reads, without a record
-    of ours.
+    """Writes a tree of arrays as a folder that `orbax.checkpoint.v1.load` reads, without a JSON
+    record.
     """
     ocp.save(folder, params)
 
 
 def load_parameters(folder: str) -> Trees:
-    """Reads such a folder, whoever wrote it: numpy arrays by their path. Raises BadInput."""
+    """Reads a folder that Orbax has written: numpy arrays by their path. Raises BadInput."""
     try:
         one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         stored: Any = ocp.metadata(folder).metadata

@@ -150,9 +150,9 @@ def processes(host: Host) -> str:
     text = f"{me.process} of {me.processes}; ports {ports[0]} and {ports[1]} of {name}"
     try:
         for port in ports if me.process == 0 else ():
-            links.listening(port).close()
+            links.listen_at(port).close()
         if me.process:
-            links.connected(name, ports[1]).close()
+            links.connect(name, ports[1]).close()
     except ConnectionRefusedError:
         pass  # the host answers, but process 0 has not started
     except OSError as error:

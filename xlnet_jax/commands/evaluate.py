@@ -136,8 +136,8 @@ def by_context(
       step, batch_size, overrides, reach: for all models; see `evaluate`.
 
     Returns:
-      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`;
-      `picture`.
+      `targets`, `lengths`, `models`: by work directory the `step` and
+      `train.sliding.effective_contexts`; `picture`.
 
     Raises BadInput: see `evaluate`; a model that is not left to right, a split shorter than the
     context.
@@ -171,7 +171,7 @@ def by_context(
             )
             for name, config in asked.items()
         ]
-        described = contexts.described(lengths, np.stack([losses_CN for _, losses_CN in scored]))
+        described = contexts.effective_contexts(lengths, np.stack([losses_CN for _, losses_CN in scored]))
         models = {
             name: {"step": at, **each}
             for name, (at, _), each in zip(asked, scored, described, strict=True)

@@ -100,8 +100,8 @@ def by_cores(
 
     of_rows = jax.value_and_grad(mean_loss, has_aux=True)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    grads, (loss_C, losses_C) = jax.lax.scan(core, zeros, recipe.apart(rows, compat.cores, 0))
-    return (loss_C.mean(), recipe.joined(losses_C, 0)), grads
+    grads, (loss_C, losses_C) = jax.lax.scan(core, zeros, recipe.split_rows(rows, compat.cores, 0))
+    return (loss_C.mean(), recipe.join_rows(losses_C, 0)), grads
 
 
 def chain(compat: CompatConfig, config: Any, boxed: Any, default: list) -> list:

@@ -1,7 +1,6 @@
-"""Which process of a run this one is, and its connections: where they go, how they are made, and
-the messages on them.
+"""The number of this process in its run, and its connections: their addresses and their messages.
 
-No device has been used yet. See `rendezvous` for what is said.
+Uses no device. `rendezvous` lists the messages.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xlnet_jax.storage.files import Json
 
 CONNECT_SECONDS = 5.0
 MESSAGE_BYTES = 1 << 20
-"""Limit for a message; a longer one is not from this program."""
+"""Limit for a message; a longer message is not from this program."""
 
 ENVIRONMENT = {
     "coordinator": "JAX_COORDINATOR_ADDRESS",
@@ -40,8 +39,8 @@ class ProcessInfo:
       coordinator: HOST:PORT of JAX's coordination service, in process 0.
       devices: the local device numbers to use, if a scheduler starts one process per device;
         None = all.
-      configured: whether the coordinator is a setting of the user, which may be wrong, and not from
-        the cluster.
+      configured: whether the user has set the coordinator, perhaps to a wrong address; otherwise
+        the cluster has.
     """
 
     coordinator: str
@@ -52,7 +51,7 @@ class ProcessInfo:
 
 
 def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo | None:
-    """The number of this process and of all processes; None if it is the only one.
+    """The number of this process and of all processes; None if it is the only process.
 
     From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
     Raises BadInput if a needed setting is missing, or a number is invalid (with `any_number` it may
@@ -71,7 +70,8 @@ def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo |
                     f"the environment variable {variable}={text} must be a number, counted from 0"
                 )
             known[i] = text if name == "coordinator" else int(text)
-    devices, configured = None, known[0] is not None
+    devices = None
+    configured = known[0] is not None
     if given.detect and None in known and known[1] != 1:
         *known, devices = _detected(known, int(given.rendezvous_seconds))
     if known[1] == 1 or known == [None, None, None]:
@@ -101,15 +101,15 @@ def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo |
 
 
 def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
-    """Adds the results of JAX's own detection to what is known; the last one is the local devices.
+    """The `known` coordinator, number of processes and process number, completed by JAX's
+    detection; and the local devices.
 
-    Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
+    Private (checked with JAX 0.10.2 and 0.11.0): the public function also starts JAX.
     """
     from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
-        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any
-        # other pod.
+        # Without JAX's detection of Kubernetes, which fails in a pod that belongs to no job.
         cluster = next(
             (
                 each
@@ -128,8 +128,8 @@ def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
         raise RestartMe(
             f"the cluster does not report which process this is: {summary(error)}; {advice}"
         ) from error
-    # Detection gives a task of SLURM one device, also the only task of a node; JAX itself reads
-    # this variable.
+    # JAX gives each task of SLURM one device, even the only task of a node. It reads
+    # JAX_LOCAL_DEVICE_IDS itself.
     one_per_node = os.environ.get("SLURM_NTASKS") == os.environ.get("SLURM_STEP_NUM_NODES")
     return (*known, None if one_per_node or "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
 
@@ -138,24 +138,25 @@ class Link:
     """One end of a connection.
 
     Attributes:
-      hello: what the other process said at the rendezvous.
-      heard: when it said something last.
+      hello: the hello of the other process.
+      heard: time of its last message.
       ended: set when it has announced its end, or its connection has closed.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
         self.hello: Json = {}
         self.heard = time.monotonic()
         self.ended = asyncio.Event()
 
     def send(self, **message: Any) -> None:
-        """Sends a message. If the other end is gone, `receive` says so."""
+        """Sends a message. If the other end is gone, `receive` raises an error."""
         self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self, seconds: float) -> Json:
-        """The next message. Raises ConnectionError: silent for so long, gone, or another
-        program.
+        """The next message. Raises ConnectionError if none comes in time, if the connection closes,
+        or for another program.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -171,30 +172,28 @@ class Link:
 
 
 def address(me: ProcessInfo, settings: DistributedConfig) -> tuple[str, tuple[int, int]]:
-    """The host of process 0, and the ports there: of JAX's coordination service, and of the
-    rendezvous.
-    """
+    """The host of process 0, and its ports of JAX's coordination service and of the rendezvous."""
     host, _, text = me.coordinator.rpartition(":")
     port = int(text)
-    # JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the
+    # JAX gives every SLURM job a coordinator port from 61440 on; the next port may belong to the
     # next job.
     beside = port + 1 if port < 61440 else port - 4096
     return host.strip("[]"), (port, settings.rendezvous_port or beside)
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens at a port of this host, with IPv6 if there is. Raises OSError."""
+def listen_at(port: int) -> socket.socket:
+    """A socket that listens at a port of this host, with IPv6 if possible. Raises OSError."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
-def connected(host: str, port: int) -> socket.socket:
+def connect(host: str, port: int) -> socket.socket:
     """A connection to a port of a host. Raises OSError."""
     connection = socket.create_connection((host, port), CONNECT_SECONDS)
     if connection.getsockname() == connection.getpeername():
-        # If nobody listens at a port of this host, the system may choose that port for our own end:
-        # TCP then connects the socket to itself. It would hear its own signs of life for ever, and
+        # If nobody listens at a port of this host, the system may choose this port for our end: TCP
+        # then connects the socket to itself. It would receive its own signs of life for ever, and
         # keep process 0 from the port.
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

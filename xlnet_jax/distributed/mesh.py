@@ -2,8 +2,8 @@
 
 The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre
 network), `data` (rows), `fsdp` (rows, and parameters), `tensor` (heads, feed-forward, vocabulary).
-All axes are Auto: the compiler inserts the collectives, except those of the step over axes of rows
-(`train.gradients`).
+All axes are Auto: the compiler inserts the collectives, except for the sums over axes of rows in a
+step (`train.gradients`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class ShardingRules:
         return spec
 
     def without(self, axes: Sequence[str]) -> ShardingRules:
-        """The rules inside a `shard_map` over mesh axes that split rows only."""
+        """The rules inside a `shard_map` over these mesh axes, which split rows."""
         return dataclasses.replace(
             self, batch=tuple(axis for axis in self.batch if axis not in axes)
         )
 
     def applied(self) -> Any:
-        """A context, or a decorator, in which Flax's modules follow these rules."""
+        """A context or decorator in which Flax's modules follow these rules."""
         return nn.logical_axis_rules(list(dataclasses.asdict(self).items()))
 
 
@@ -69,23 +69,20 @@ AXES = ("slices", "data", "fsdp", "tensor")
 
 
 def _mesh_axes(spec: PartitionSpec) -> list[tuple[str, ...]]:
-    """The mesh axes that split each axis of an array, as far as the spec names them."""
+    """The mesh axes that split each axis of an array, for the axes that the spec covers."""
     return [(names,) if isinstance(names, str) else names or () for names in spec]
 
 
 def available_devices(local: bool = False) -> list[Any]:
-    """The devices of the run, or those of this process. Raises BadInput if the platform is not
-    available.
+    """The devices of the run, or if `local` the devices of this process. Raises BadInput if the
+    platform is not available.
     """
     try:
         return jax.local_devices() if local else jax.devices()
-    # JAX has an assertion that the plugin of a GPU platform is installed.
+    # JAX asserts that the plugin of a GPU platform is installed.
     except (RuntimeError, AssertionError) as error:
-        platforms = (
-            f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: "
-            if os.environ.get("JAX_PLATFORMS")
-            else ""
-        )
+        asked = os.environ.get("JAX_PLATFORMS")
+        platforms = f"JAX_PLATFORMS={asked}: " if asked else ""
         why = (
             " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
             or "no such platform here"
@@ -96,15 +93,15 @@ def available_devices(local: bool = False) -> list[Any]:
 
 
 def device() -> Any:
-    """A device of the mesh in use (`jax.set_mesh`), or the default one: `platform` and
-    `device_kind`.
+    """A device of the mesh in use (`jax.set_mesh`), or else the default device; it has `platform`
+    and `device_kind`.
     """
     return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
 def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
-    """The mesh axes that are the compiler's here, with their sizes, and those of them that split
-    rows.
+    """The sizes of the mesh axes that no enclosing `shard_map` handles, and the names of those that
+    split rows.
     """
     mesh = jax.sharding.get_abstract_mesh()
     free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
@@ -112,11 +109,11 @@ def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their
-    number.
+    """The mesh over `devices` (default: all). Raises BadInput if the product of its sizes is not
+    their number.
     """
     devices = available_devices() if devices is None else devices
-    # TPU slices; other kinds of devices count as one.
+    # TPU slices; devices of other kinds count as one slice.
     tpu_slices = (
         len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
         or 1
@@ -127,19 +124,17 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
             f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0"
         )
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
-    known = math.prod(size for size in sizes.values() if size != -1)
-    free = [name for name, size in sizes.items() if size == -1]
-    if len(devices) % known or (not free and known != len(devices)):
-        shape = " x ".join(
+    try:
+        shape = np.empty(len(devices)).reshape(tuple(sizes.values())).shape  # -1 takes the rest
+    except ValueError as error:
+        wanted = " x ".join(
             f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1
         )
         raise BadInput(
-            f"{shape} does not fit {quantity(len(devices), 'device')}; "
+            f"{wanted} does not fit {quantity(len(devices), 'device')}; "
             "set one axis to -1: it takes the rest"
-        )
-    for name in free:
-        sizes[name] = len(devices) // known
-    shape, types = tuple(sizes.values()), (AxisType.Auto,) * len(AXES)
+        ) from error
+    types = (AxisType.Auto,) * len(AXES)
     try:
         if tpu_slices == 1:
             return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
@@ -149,9 +144,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     except NotImplementedError as error:  # JAX would split a side of the torus
         sides = " x ".join(str(1 + max(device.coords[n] for device in devices)) for n in range(3))
         raise BadInput(
-            f"mesh.data={sizes['data']} x mesh.fsdp={sizes['fsdp']} x "
-            f"mesh.tensor={sizes['tensor']} does not fit the {sides} chips of a "
-            "slice; use products of its sides"
+            f"mesh.data={shape[1]} x mesh.fsdp={shape[2]} x mesh.tensor={shape[3]} does not fit "
+            f"the {sides} chips of a slice; use products of its sides"
         ) from error
     return Mesh(grid, AXES, axis_types=types)
 
@@ -168,15 +162,15 @@ def device_rows(
     parts: int = 1,
     elastic: bool = False,
 ) -> int:
-    """Rows of a batch on the devices: `batch_size`; if `elastic`, with as many rows of weight 0 as
-    make it divide.
+    """Rows of a batch on the devices: `batch_size`, and if `elastic` rows of weight 0 until it
+    divides.
 
-    Raises BadInput if the rows of `parts` micro-batches do not divide over the devices that share
-    them.
+    Raises BadInput if the rows of `parts` micro-batches do not divide over the devices.
     """
     devices = row_devices(mesh)
     ways = devices * parts
-    below, above = batch_size // ways * ways, -(-batch_size // ways) * ways
+    below = batch_size // ways * ways
+    above = -(-batch_size // ways) * ways
     if batch_size == above or elastic:
         return above
     fix = f"use {below} or {above}" if below else f"use {above}"
@@ -188,7 +182,7 @@ def device_rows(
 
 
 def training_rows(train: TrainConfig, mesh: Mesh) -> int:
-    """`device_rows` of the batch of training."""
+    """`device_rows` of a training batch."""
     return device_rows(
         train.batch_size, mesh, parts=train.gradient_accumulation_steps, elastic=train.elastic
     )
@@ -210,24 +204,24 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Which parameters are split over axes of rows, and over which: `fsdp`, and with ZeRO-1 `data`
-    as well.
-    """
+    """Which parameters are split over axes of rows, and over which axes."""
 
     axes: tuple[str, ...] = ()
+    """`fsdp`, and with ZeRO-1 `data`."""
     least: float = 0
-    """Elements of the smallest array: a hundredth of all parameters, as a message costs more than
-    its bytes.
+    """Number of elements from which an array is split: a hundredth of all parameters, because a
+    message costs more than its bytes.
     """
     packs: bool = True
-    """Whether `pack` changes anything."""
+    """Whether `pack` packs arrays that no axis can split."""
 
 
 WHOLE = Split()
+"""The split that leaves all arrays whole."""
 
 
 def split_of(config: Config, params: Any, sizes: Mapping[str, int]) -> Split:
-    """That of a configuration, on a mesh of these sizes."""
+    """The split of a configuration on a mesh of these sizes."""
     axes = tuple(
         axis for axis, on in (("fsdp", True), ("data", config.mesh.zero1)) if on and sizes[axis] > 1
     )
@@ -238,20 +232,21 @@ def split_of(config: Config, params: Any, sizes: Mapping[str, int]) -> Split:
 
 
 def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
-    """A tree of abstract arrays in Flax's boxes as the state keeps it: large matrices that no axis
-    can split as [L, N] or [N], their elements in order and then zeros, until N divides. Those that
-    `tensor` splits stay as they are.
+    """A tree of abstract arrays in Flax's boxes as the state keeps it: a large matrix with no axis
+    that can be split becomes [L, N] or [N], its elements in order, then zeros until N divides.
+    Arrays that `tensor` splits stay as they are.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
 
-    def one(box: Any) -> Any:
+    def packed(box: Any) -> Any:
         if (
             not isinstance(box, nn.LogicallyPartitioned)
             or not split.packs
             or box.value.size < split.least
         ):
             return box
-        shape, by_layer = box.value.shape, int(box.names[0] == "layers")
+        shape = box.value.shape
+        by_layer = int(box.names[0] == "layers")
         by_tensor = any(sizes.get(axis, 1) > 1 for axis in RULES.spec(tuple(box.names)))
         if by_tensor or len(shape) < 2 + by_layer or any(size % ways == 0 for size in shape):
             return box
@@ -259,12 +254,12 @@ def pack(abstract: Any, sizes: Mapping[str, int], split: Split) -> Any:
         value = jax.ShapeDtypeStruct(shape, box.value.dtype)
         return dataclasses.replace(box, value=value, names=(*box.names[:by_layer], None))
 
-    return jax.tree.map(one, abstract, is_leaf=nn.meta.is_axis_metadata)
+    return jax.tree.map(packed, abstract, is_leaf=nn.meta.is_axis_metadata)
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A packed array in its logical shape, or the inverse (`pack`). One with as many axes as the
-    shape stays.
+    """A packed array in its logical shape, or an array packed (`pack`). An array that already has
+    as many axes as `shape` stays as it is.
     """
     if x.ndim == len(shape):
         return x
@@ -276,11 +271,11 @@ def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @functools.cache
 def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
-    """`reshaped` on the devices; of a stack of layers one at a time is whole on each of them, as in
-    a step.
+    """`reshaped` on the devices, layer by layer: only one layer of a stack is whole on each device,
+    as in a step.
     """
 
-    def one(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def gather_and_reshape(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         return reshaped(
             jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, PartitionSpec())),
             shape,
@@ -288,18 +283,18 @@ def _reshaping(shape: tuple[int, ...], sharding: NamedSharding) -> Any:
 
     def every(x: jax.Array) -> jax.Array:
         if min(x.ndim, len(shape)) == 1:
-            return one(x, shape)
-        return jax.lax.map(functools.partial(one, shape=shape[1:]), x)
+            return gather_and_reshape(x, shape)
+        return jax.lax.map(functools.partial(gather_and_reshape, shape=shape[1:]), x)
 
     return jax.jit(every, out_shardings=sharding)
 
 
 def settled(arrays: Any) -> Any:
-    """The same, computed before the host goes on if the devices are several CPUs.
+    """The same arrays. If the devices are several CPUs, waits until they are computed.
 
-    Every program over a mesh goes through here. XLA (jaxlib 0.10.2) runs the parts of a program
-    there on as many threads as there are devices. Of two programs in flight, neither of which needs
-    the other, each may hold some of the threads while its collective operations wait for the rest;
+    The results of every program over a mesh go through this function. On CPUs XLA (jaxlib 0.10.2)
+    runs the parts of a program on as many threads as there are devices. Two independent programs in
+    flight may each hold some of the threads while their collective operations wait for the rest;
     after 40 seconds XLA ends the process ("Termination timeout for `all gather`").
     """
     if jax.default_backend() == "cpu" and jax.device_count() > 1:
@@ -308,15 +303,15 @@ def settled(arrays: Any) -> Any:
 
 
 def placed(tree: Any, shardings: Any) -> Any:
-    """`jax.device_put` of a tree, which sends a program for each array whose parts move between
-    devices.
+    """`jax.device_put` of each array of a tree, `settled`: it may be a program that moves parts
+    between devices.
     """
     return jax.tree.map(lambda x, sharding: settled(jax.device_put(x, sharding)), tree, shardings)
 
 
 def like(tree: Any, abstract: Any) -> Any:
-    """The same arrays, those that are packed in only one of the two trees with the shape and
-    sharding of `abstract`.
+    """The arrays of `tree` in the shapes and shardings of `abstract`: packs and unpacks where the
+    shapes differ.
     """
     return jax.tree.map(
         lambda x, y: x if x.shape == y.shape else settled(_reshaping(y.shape, y.sharding)(x)),
@@ -326,13 +321,13 @@ def like(tree: Any, abstract: Any) -> Any:
 
 
 def specs(abstract: Any, sizes: Mapping[str, int], split: Split = WHOLE) -> Any:
-    """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are
-    replicated.
+    """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without boxes
+    are replicated.
 
     Args:
-      sizes: of the mesh axes.
-      split: large arrays are split as well, along the first axis that divides and is not split. The
-        stack of layers comes last: a scan over it needs it whole.
+      sizes: sizes of the mesh axes.
+      split: splits large arrays as well, along their first axis that divides and is not split. The
+        axis of layers is the last choice: a scan needs it whole.
     """
     ways = math.prod(sizes[axis] for axis in split.axes)
 
@@ -360,37 +355,39 @@ def shardings(abstract: Any, mesh: Mesh, split: Split = WHOLE) -> Any:
 
 
 def row_split(spec: PartitionSpec) -> tuple[int, tuple[str, ...]] | None:
-    """The axis of a parameter that is split over axes of rows, and these; None if there is none."""
+    """The axis of a parameter that is split over mesh axes of rows, with these axes, or None."""
     return next(
         ((n, axes) for n, axes in enumerate(_mesh_axes(spec)) if set(axes) & set(RULES.batch)), None
     )
 
 
 def device_bytes(tree: Any) -> int:
-    """Bytes of one device of a tree of sharded arrays, without the compiler's padding."""
+    """Bytes of a tree of sharded arrays on a device, without the compiler's padding."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def split_share(abstract: Any) -> tuple[float, int]:
-    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes of
-    one device of the rest.
+    """The share of the bytes of sharded arrays that is split over axes of rows, and the bytes on a
+    device that are not.
     """
     total = {True: 0, False: 0}
     for x in jax.tree.leaves(abstract):
-        split, sizes = row_split(x.sharding.spec), x.sharding.mesh.shape
+        split = row_split(x.sharding.spec)
+        sizes = x.sharding.mesh.shape
         ways = math.prod(sizes[axis] for axis in split[1]) if split else 1
         total[split is not None] += device_bytes(x) * ways
     return total[True] / sum(total.values()), total[False]
 
 
 def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
-    """The sharding to read an array with: copies that `sharding` asks for hold different parts, as
-    far as possible.
+    """The sharding to read an array with: devices that hold copies under `sharding` hold different
+    parts of it, as far as possible.
 
-    The devices and their order stay, so that a jitted function can take both. Only a NamedSharding
-    can be spread; `chunk` is the shape of the chunks that an array of this `shape` is stored in.
+    Devices and their order stay, so that a jitted function can take arrays of both shardings. Only
+    a NamedSharding can be spread. `shape` is the shape of the array, `chunk` the shape of its
+    stored chunks.
     """
     if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
         return sharding
@@ -398,10 +395,11 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     mesh_axes = _mesh_axes(sharding.spec)
     mesh_axes += [()] * (len(shape) - len(mesh_axes))
     used = set(itertools.chain(*mesh_axes))
-    # Only leading mesh axes can be cut otherwise without another order of the devices. The others
-    # are for the model.
+    # The order of the devices stays if only leading mesh axes are divided anew. The other axes
+    # split the model.
     free = len(list(itertools.takewhile(lambda axis: axis not in used, mesh.axis_names)))
-    copies, parts = math.prod(mesh.devices.shape[:free]), []
+    copies = math.prod(mesh.devices.shape[:free])
+    parts = []
     for size, width, axes in zip(shape, chunk, mesh_axes, strict=True):
         chunks, rest = divmod(size, width * math.prod(mesh.shape[axis] for axis in axes))
         parts.append(1 if rest else math.gcd(copies, chunks))
@@ -418,16 +416,16 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
 
 
 def by_layer(x_LMN: jax.Array) -> jax.Array:
-    """The same, a layer on one device: the L layers over all devices of the mesh that is set, if
-    there is one.
+    """A stack with each layer whole on one device, the layers spread over all devices of the mesh
+    in use; without a mesh as it is.
     """
     axes = jax.sharding.get_abstract_mesh().axis_names
     return jax.lax.with_sharding_constraint(x_LMN, PartitionSpec(axes)) if axes else x_LMN
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Shards the rows over all devices that share them, after `leading` unsharded axes (the K steps
-    of a dispatch).
+    """Shards the rows over their devices, after `leading` unsharded axes (such as the K steps of a
+    dispatch).
     """
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
 
@@ -435,7 +433,7 @@ def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
 def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
     """The rows of the global batch that this process feeds, ascending.
 
-    If the mesh shards the model over processes, several of them feed the same rows.
+    If the mesh shards the model over processes, several processes feed the same rows.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     return np.unique([np.arange(batch_size)[rows] for (rows,) in indices.values()])  # type: ignore[misc]
@@ -445,8 +443,7 @@ def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
     """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global
     jax.Array [K, B, ...].
 
-    The rows are those of `rows_here`, in that order. B is `batch_size`; None = this process has all
-    rows.
+    The rows are in the order of `rows_here`. B is `batch_size`; None = this process has all rows.
     """
     sharding = batch_sharding(mesh, leading=1)
 

@@ -1,8 +1,8 @@
-"""Several processes in one run: which one this is, their common start, and their common end.
+"""Several processes in one run: their common start, their communication, and their common end.
 
 `session` does nothing in a single process. Otherwise it runs the rendezvous, starts
-`jax.distributed`, and watches the others until the run ends. All processes end with the same exit
-code: the one of the first that ended.
+`jax.distributed`, and watches the others until the run ends. All processes end with the exit code
+of the first process that ended.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ MAY_DIFFER = {
     "data.workers",
     "log.compilation_cache",
 }
-"""Keys about where and how a host works, not about the result. The corpus is compared by its
-hash.
+"""Keys that may differ between processes: they describe a host and do not change the result. The
+corpus is compared by its hash.
 """
 
 SETTLE_SECONDS = 3.0
-"""Time for which a failed process waits for news of the end of another one, which may be the
+"""Time for which a failed process waits for news that another process has ended, which may be the
 cause.
 """
 
@@ -62,24 +62,25 @@ class Session:
     """Communication with the other processes of a run; a single process answers itself.
 
     Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a
-    collective operation, and a compilation may take longer. It waits `patience` seconds for the
-    slowest process; a lost process ends the others sooner. Each process sends and receives a fixed
-    number of messages, whatever their number.
+    collective operation, and a compilation may take longer. A meeting waits `patience` seconds for
+    the slowest process; a lost process ends the others sooner. The number of messages of a process
+    does not depend on the number of processes.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
-        self.watch, self.patience = watch, patience
+        self.watch = watch
+        self.patience = patience
         self._meetings = 0
-        self._asked: jax.Array | None = None
+        self._asked: Any = 0
 
     def stop(self, signal_name: str | None) -> str | None:
         """The signal that ends the run at this boundary, and its process; None = continue.
 
         All processes ask at the same boundaries, after every dispatch and every batch of an
-        evaluation, and get the same answer: a maximum over the devices, sent behind that dispatch
-        and read after the next one is sent. So nothing waits for it, and the answer is one boundary
-        old. `multihost_utils.reached_preemption_sync_point` is not used: its notifier takes over
-        SIGTERM, ignores Ctrl-C, and covers steps only.
+        evaluation, and get the same answer: a maximum over the devices, sent after that dispatch
+        and read after the next dispatch is sent. So nothing waits for the answer, which is one
+        boundary old. `multihost_utils.reached_preemption_sync_point` is not used: its notifier
+        takes over SIGTERM, ignores Ctrl-C, and covers steps only.
         """
         if not self.watch:
             return signal_name
@@ -89,16 +90,14 @@ class Session:
             else 0
         )
         asked, self._asked = self._asked, _largest(value)
-        number, process = divmod(
-            int(jax.device_get(asked)) if asked is not None else 0, self.watch.count
-        )
+        number, process = divmod(int(jax.device_get(asked)), self.watch.count)
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same meetings in the same order.
 
-        Raises RestartMe if some did not come; the message names them, and `what`, their work before
-        this.
+        Raises RestartMe if some did not come; the message names them and `what`, the work before
+        the barrier.
         """
         if not self.watch:
             return
@@ -108,7 +107,7 @@ class Session:
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
-            # The service names some of them, each in a line of its own.
+            # The service names some of them, one in a line.
             missing = sorted(map(int, re.findall(r"^\d+$", str(error), re.M)))
             named = ", ".join(map(self.watch.name_of, missing))
             raise RestartMe(
@@ -116,11 +115,11 @@ class Session:
                 f"{named or '?'}; rerun the same command on every host to resume"
             ) from error
         if self.watch.process == 0:
-            # All have read it: they are here.
+            # All processes are here, so they have read the texts of the previous meeting.
             _client().key_value_delete(f"xlnet_jax/{self._meetings - 1}")
 
     def broadcast(self, text: str, what: str = "starting") -> str:
-        """The text of process 0 in all processes, when all are here. Raises as `barrier`."""
+        """The text of process 0, in all processes, when all are here. Raises as `barrier`."""
         if not self.watch:
             return text
         key = f"xlnet_jax/{self._meetings + 1}/0"
@@ -139,7 +138,7 @@ class Session:
         folder = f"xlnet_jax/{self._meetings + 1}"
         _client().key_value_set(f"{folder}/{self.watch.process}", f"={text}")
         self.barrier(what)
-        # One request, where one for each process took 240 s of processor time for 1,000 of them.
+        # A single request: a request for each of 1,000 processes took 240 s of processor time.
         found = _client().key_value_dir_get(folder) if self.watch.process == 0 else []
         texts = {int(key.rpartition("/")[2]): text for key, text in found}
         return [texts[process][1:] for process in sorted(texts)]
@@ -148,8 +147,8 @@ class Session:
 def _client() -> Any:
     """The client of JAX's coordination service: barriers and texts without devices.
 
-    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` has them as collective
-    operations only.
+    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` offers both only as collective
+    operations.
     """
     from jax._src.distributed import global_state
 
@@ -157,14 +156,12 @@ def _client() -> Any:
 
 
 def _largest(value: int) -> jax.Array:
-    """Sends a maximum over all processes to the devices, and returns it; only CPUs wait for it
+    """The maximum of `value` over all processes, computed by the devices. Only CPUs wait for it
     (`mesh.settled`).
     """
     mesh = Mesh(np.array(available_devices()), ("devices",))
-    spread, whole = (
-        NamedSharding(mesh, PartitionSpec("devices")),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+    spread = NamedSharding(mesh, PartitionSpec("devices"))
+    whole = NamedSharding(mesh, PartitionSpec())
     values = jax.make_array_from_callback(
         (mesh.size,), spread, lambda _: np.full(1, value, np.int32)
     )
@@ -172,8 +169,8 @@ def _largest(value: int) -> jax.Array:
         return settled(jax.jit(jnp.max, out_shardings=whole)(values))
 
 
-def _values(config: Config, me: ProcessInfo) -> Json:
-    """What must be equal in all processes: the configuration and the versions."""
+def _common_values(config: Config, me: ProcessInfo) -> Json:
+    """The values that must be equal in all processes: the configuration and the versions."""
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     return values | {
         "the port of distributed.coordinator": me.coordinator.rpartition(":")[2],
@@ -189,9 +186,9 @@ def _values(config: Config, me: ProcessInfo) -> Json:
 def session(config: Config, identity: Json) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context ends the other processes too, when it is printed. The command
-    line then ends this one at once: JAX would wait for them at a normal exit. Raises BadInput and
-    RestartMe as `rendezvous.Watch.meet`.
+    An error that leaves this context also ends the other processes, when it is printed. The command
+    line then ends this process at once: JAX would wait for the others at a normal exit. Raises
+    BadInput and RestartMe as `rendezvous.Watch.meet`.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the
@@ -203,7 +200,7 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
         yield Session()
         return
     given = config.distributed
-    watch = Watch(me, _values(config, me) | identity, given)
+    watch = Watch(me, _common_values(config, me) | identity, given)
     messages.inform(watch.leave, me.process)
     watch.meet()
     log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
@@ -212,7 +209,7 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        # The first collective operation connects all devices: run it now, while all processes are
+        # The first collective operation connects all devices: runs now, while all processes are
         # here.
         jax.block_until_ready(_largest(0))
         yield processes
@@ -221,8 +218,8 @@ def session(config: Config, identity: Json) -> Iterator[Session]:
     except XLNetError:
         raise
     except Exception as error:
-        # If a host is lost, an operation with it may fail before the watch notices and ends this
-        # process with 42.
+        # If a host is lost, a collective operation may fail before the watch notices the loss and
+        # ends this process with 42.
         lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(
             error
         )
@@ -243,9 +240,9 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
     """Tells the other processes of an error before the `session`, where they would wait for this
     process in vain.
 
-    Waits for them until a signal comes, `distributed.rendezvous_seconds` at most; after 42, with
-    which they end anyway, `GRACE_SECONDS`. If no `config` could be loaded, the place of this
-    process is in `overrides`, or outside of it.
+    Waits for them until a signal comes, at most `distributed.rendezvous_seconds`; with code 42,
+    with which they end anyway, at most `GRACE_SECONDS`. If no `config` could be loaded, this
+    process is found by `overrides`, the environment or the cluster.
     """
     try:
         if config is None:
@@ -255,7 +252,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
             config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
         me = find_process_info(config, any_number=True)
     except XLNetError:
-        return  # `line` says that, or why there is no configuration: nobody knows the others
+        return  # without these settings the other processes are unknown; `line` names the error
     if me is None:
         return
     watch = Watch(me, {}, config.distributed)
@@ -281,13 +278,14 @@ def hold_aborts() -> None:
 
     When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others
     at once. The watch ends the process with a clear message and exit code 42, but may be slower.
-    JAX offers no way to prevent the abort: `jax_enable_recoverability` does not cover process 0,
+    JAX has no option that prevents the abort: `jax_enable_recoverability` does not cover process 0,
     `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and
     abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the
     signal's number, 6. An abort for any other reason proceeds after the delay.
     """
     libc = ctypes.CDLL(None)
-    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
@@ -303,8 +301,7 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         me.processes,
         me.process,
         me.devices,
-        # Longer than the watch's own limit: the watch must come first, because it names the silent
-        # process.
+        # Longer than the limit of the watch, which must come first: it names the silent process.
         heartbeat_timeout_seconds=int(3 * given.heartbeat_seconds) + 10,
         initialization_timeout=int(given.rendezvous_seconds) + 1,
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,

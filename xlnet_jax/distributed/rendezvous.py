@@ -1,5 +1,5 @@
-"""The processes of a run find each other before JAX starts, watch each other, and end with the same
-exit code.
+"""The rendezvous: the processes of a run find each other before JAX starts, watch each other, and
+end with the same exit code.
 
 Process 0 listens; every other process connects, sends its number and its settings, and keeps the
 connection for the whole run. At the start, missing processes are named and different settings are
@@ -7,22 +7,22 @@ an error: JAX's own start would fail without the number of the missing process, 
 processes with different settings run together. Process 0 listens until the run ends and refuses
 every other run: JAX's coordination service would let it in, and abort the healthy one. That service
 notices a lost process too, but later, and ends the others by abort() without its name: see
-`processes.hold_aborts`. Only the standard library is used: no device has been used yet.
+`processes.hold_aborts`. Uses the standard library only, and no device.
 
-An event loop in a thread of its own reads and writes JSON objects, one per line:
+An event loop in a separate thread reads and writes JSON objects, one per line:
 
-    hello            process, host, values (that must be equal everywhere), token (by which process
-                     0 finds itself); and end, why of a process that has failed before, with as many
-                     of the values as it knows
+    hello            process, host, values (equal in all processes), token (by which process 0 finds
+                     itself); from a process that has already failed also end and why, and only the
+                     values that it knows
     waiting          the missing processes, for the logs of the others
     go               all processes are here and agree; the name of process 0's host
     beat             sign of life, four times in `distributed.heartbeat_seconds`
-    end, why, wait   the exit code and the message of the sender, or of another process if process 0
-                     passes it on: all end with them, within `wait` seconds. A connection that
-                     closes without an end is a lost process
+    end, why, wait   the exit code and the message with which all processes end, within `wait`
+                     seconds; from the process that ends first, passed on by process 0. A connection
+                     that closes without an end is a lost process
 
-A lost process ends this one from outside the main thread, which by then waits for the lost one
-inside a collective operation that never returns.
+The loss of a process ends this process from outside the main thread, which by then waits for the
+lost process inside a collective operation that never returns.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from xlnet_jax.distributed.links import (
     Link,
     ProcessInfo,
     address,
-    connected,
-    listening,
+    connect,
+    listen_at,
 )
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of
 from xlnet_jax.storage.files import Json
@@ -58,8 +58,8 @@ log = logging.getLogger("xlnet_jax")
 
 COUNT = "distributed.processes"
 COMMAND = "the command"
-"""A value of every hello. What lacks it is another program, and what differs in it is not heard
-about its end.
+"""The name of a value of every hello. A sender without it is another program. The end of a process
+with another command does not end this run.
 """
 ADDRESS = (
     "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) "
@@ -73,7 +73,7 @@ PORTS = (
 NUMBER = "give every process its own distributed.process_id (or JAX_PROCESS_ID), counted from 0"
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
-"""Time for a process to end on its own after the end of another one. Shorter than the delay of
+"""Time for a process to end by itself after the end of another process. Shorter than the delay of
 `hold_aborts`.
 """
 
@@ -82,12 +82,14 @@ class Watch:
     """The connections of this process, by process number: in process 0 to all others, in the others
     to process 0.
 
-    `stage` is "ending" from the first end or loss of another process on, "leaving" from the end of
-    this one on.
+    `stage` is "ending" from the first end or loss of another process, and "leaving" from the end of
+    this process.
     """
 
     def __init__(self, me: ProcessInfo, values: Json, settings: DistributedConfig) -> None:
-        self.process, self.count, self.settings = me.process, me.processes, settings
+        self.process = me.process
+        self.count = me.processes
+        self.settings = settings
         self.host, self.ports = address(me, settings)
         self._configured = me.configured
         values = values | {COUNT: me.processes, COMMAND: messages.output.command}
@@ -97,13 +99,13 @@ class Watch:
             "values": values,
             "token": secrets.token_hex(8),
         }
-        # In the form in which they arrive at the other end, so that only real differences count.
+        # As they arrive at the other end, so that only real differences count.
         self.hello: Json = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.stage: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
         self._fault: XLNetError | None = None
-        # Tokens of the processes of this run that have heard its end in the meeting.
+        # Tokens of the processes of this run that know why the meeting has ended.
         self._told: set[str] = set()
         self._itself = self._answered = False
         self._unknown = ""
@@ -119,17 +121,15 @@ class Watch:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def name_of(self, process: int) -> str:
-        """Its number, and its host where that is known: process 0 knows all, and all know
-        process 0.
+        """The number of a process, with its host if known: process 0 knows all hosts, others only
+        the host of process 0.
         """
-        hellos = {self.process: self.hello} | {
-            number: link.hello for number, link in list(self.links.items())
-        }
-        return f"{process} ({hellos[process]['host']})" if process in hellos else str(process)
+        known = self if process == self.process else self.links.get(process)
+        return f"{process} ({known.hello['host']})" if known else str(process)
 
     def meet(self) -> Watch:
-        """Waits until all processes are here and agree; returns itself. Otherwise the connections
-        are closed.
+        """Waits until all processes are here and agree; returns itself. An error closes the
+        connections.
 
         Raises:
           BadInput: values differ (names the first key, with both values and hosts), a process
@@ -152,7 +152,7 @@ class Watch:
         `meet` does.
         """
         self.hello |= {"end": code, "why": why}
-        # Every answer is an end, its own or that of another process.
+        # Every answer is an end: of this process or of another process.
         with contextlib.suppress(XLNetError):
             self.run(self._join() if self.process else self._lead())
 
@@ -181,14 +181,10 @@ class Watch:
     async def _gather(self) -> None:
         """Returns when all processes are here and agree."""
         while missing := [process for process in range(1, self.count) if process not in self.links]:
-            hosts = {0: self.hello["host"]} | {
-                p: link.hello["host"] for p, link in sorted(self.links.items())
-            }
-            # All get this line: with all hosts in it, its bytes would grow as the square of their
-            # number.
-            here = (
-                _some([f"{process} on {host}" for process, host in hosts.items()]) + self._unknown
-            )
+            others = (f"{p} on {link.hello['host']}" for p, link in sorted(self.links.items()))
+            # Every host gets this line: with all hosts in it, the bytes sent would grow as the
+            # square of their number.
+            here = _some([f"0 on {self.hello['host']}", *others]) + self._unknown
             cure = ADDRESS if self._unknown and not self.links else ""
             who = f"process{'es' * (len(missing) > 1)} {_some(missing)}"
             self._wait_for(who, f"here: {here}", self.settings.rendezvous_seconds, cure)
@@ -201,8 +197,8 @@ class Watch:
             )
 
     async def _dismiss(self, fault: XLNetError) -> None:
-        """All hear why the meeting ends; but for a restart, also those who come later and would
-        wait in vain.
+        """Tells all processes why the meeting ends; unless they are to restart, also processes that
+        come later.
         """
         self._fault = fault
         self._tell(end=fault.exit_code, why=str(fault))
@@ -217,7 +213,7 @@ class Watch:
             await asyncio.sleep(TICK_SECONDS)
 
     def _missing(self) -> bool:
-        """Whether a process may still come that has not heard the end."""
+        """Whether a process that does not know the end may still come."""
         seconds = time.monotonic() - self._began
         return bool(
             self._server
@@ -226,8 +222,8 @@ class Watch:
         )
 
     async def _find_itself(self) -> None:
-        """Whether another process 0 is where the others look for this one: on another host it could
-        listen, too.
+        """Checks that the coordinator address leads to this process: on another host, another
+        process 0 could listen, too.
         """
         while not self._itself and self.stage == "meeting":
             try:
@@ -240,13 +236,13 @@ class Watch:
             except XLNetError as refusal:
                 self._fault = refusal
                 if self._server:
-                    self._server.close()  # nobody comes here
+                    self._server.close()  # no process connects here
                     self._server = None
                 return
 
     def _is_unknown(self, error: OSError) -> bool:
-        """Whether the setting of process 0's host may be wrong: there is no such name, as a name
-        server says.
+        """Whether the setting of process 0's host may be wrong: a name server does not know this
+        name.
         """
         return (
             self._configured
@@ -256,7 +252,7 @@ class Watch:
 
     def _wait_for(self, who: str, why: str, seconds: float, cure: str) -> None:
         """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or
-        that time is over: BadInput with the `cure` if no restart cures it, otherwise RestartMe.
+        after `seconds` BadInput with the `cure`, or RestartMe without a cure.
         """
         if self._fault:
             raise self._fault
@@ -275,12 +271,12 @@ class Watch:
             self._tell(waiting=line)
 
     async def _port(self, port: int) -> socket.socket:
-        """A socket of process 0 that listens there, when the port is free: an earlier process may
-        be about to end. Raises the refusal of the run that uses the port.
+        """A socket of process 0 that listens at the port. Waits until the port is free: an earlier
+        process may be about to end. Raises the refusal of another run that uses it.
         """
         while True:
             try:
-                return listening(port)
+                return listen_at(port)
             except OSError as error:
                 why = f"port {port} of {self.hello['host']}: {os.strerror(error.errno or 0)}"
                 if error.errno == errno.EACCES:
@@ -295,7 +291,7 @@ class Watch:
                 await asyncio.sleep(TICK_SECONDS)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The life of a connection to process 0."""
+        """Handles a connection to process 0 until it closes."""
         link = Link(reader, writer)
         # asyncio would log a cancelled connection with a traceback.
         with (
@@ -308,7 +304,8 @@ class Watch:
             ]:
                 return  # another program
             if hello["token"] == self.hello["token"]:
-                self._itself, self._unknown = True, ""
+                self._itself = True
+                self._unknown = ""
                 return
             try:
                 self._admit(hello)
@@ -322,18 +319,20 @@ class Watch:
 
     def _admit(self, hello: Json) -> None:
         """Raises the refusal of a process that cannot belong to this run, or the end that it has to
-        hear.
+        know.
 
-        What is wrong with a process of this run ends the meeting; a stranger is refused alone.
+        An error of a process of this run ends the meeting; an error of any other process does not.
         """
-        process, host, ours = hello["process"], hello["host"], self._agrees(hello)
+        process = hello["process"]
+        host = hello["host"]
+        ours = self._agrees(hello)
         if self.stage != "meeting" or (process == 0 and not ours):
             # A process of this run may be back before the run has ended.
             raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(
                 self._occupied()
             )
         if "end" in hello:
-            # Also of a process that is here already: a signal ends it from a thread of its own.
+            # The process may be here already: a signal ends it from another thread.
             end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
             if ours:
                 self._fault = self._fault or end
@@ -354,18 +353,20 @@ class Watch:
         )
 
     def _agrees(self, hello: Json) -> bool:
-        """Whether the process belongs to this launch: all values that it says, but for the number
-        of processes.
+        """Whether a process belongs to this launch: all values of its hello are equal, except the
+        number of processes.
         """
-        mine, values = self.hello["values"], hello["values"]
+        mine = self.hello["values"]
+        values = hello["values"]
         return all(values[name] == mine[name] for name in (mine.keys() & values.keys()) - {COUNT})
 
     def _check_number(self, hello: Json, ours: bool) -> None:
-        """Raises BadInput for a number that is taken, or too large; an earlier process may have to
-        give way.
+        """Raises BadInput for a process number that is taken or too large. Closes the connection of
+        an earlier process with this number if it is silent or, with `ours`, from another launch.
         """
         self._compare(hello, COUNT)
-        process, host = hello["process"], hello["host"]
+        process = hello["process"]
+        host = hello["host"]
         if not 0 <= process < self.count:
             raise BadInput(
                 f"distributed.process_id={process} ({host}) must lie in [0, "
@@ -375,7 +376,7 @@ class Watch:
         if other and ours and not self._agrees(other.hello):
             other.send(end=BadInput.exit_code, why=self._occupied())
         elif other and time.monotonic() - other.heard > self.settings.heartbeat_seconds / 2:
-            pass  # all that is left of a host that went away, and is back
+            pass  # the old connection of a host that is back
         elif other or process == 0:
             first = other.hello["host"] if other else self.hello["host"]
             raise BadInput(
@@ -386,9 +387,7 @@ class Watch:
             other.writer.close()
 
     def _compare(self, hello: Json, *names: str) -> None:
-        """Raises BadInput for the first of these values that differs from that of another
-        process.
-        """
+        """Raises BadInput for the first of these values that differs in another process."""
         for name in names:
             mine, other = (each["values"].get(name) for each in (self.hello, hello))
             if mine != other:
@@ -399,19 +398,22 @@ class Watch:
                 )
 
     async def _join(self) -> None:
-        """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
-        # Process 0 gives up first and names the missing process; this limit is for the case that
-        # process 0 is missing.
+        """The other processes' side of the rendezvous: connects, sends hello, waits for `go` or
+        `end`.
+        """
+        # Longer than the limit of process 0, which names the missing process, unless it is missing
+        # itself.
         limit = self.settings.rendezvous_seconds + CONNECT_SECONDS
         while self.stage == "meeting":
             try:
                 await self._connect(self.host, self.ports[1], self.settings.heartbeat_seconds)
             except OSError as error:
-                why, cure = error.strerror or str(error) or "no answer", ""
+                why = error.strerror or str(error) or "no answer"
+                cure = ""
                 if self._is_unknown(error):
                     cure = ADDRESS
                 elif type(error) is ConnectionError and not self._answered:
-                    # Connected, and no word of process 0.
+                    # Connected, but no message of process 0.
                     cure = PORTS
                 self._wait_for("process 0", f"{self.host}:{self.ports[1]}: {why}", limit, cure)
                 await asyncio.sleep(TICK_SECONDS)
@@ -419,10 +421,10 @@ class Watch:
     async def _connect(self, host: str, port: int, patience: float) -> None:
         """Connects to process 0 and waits until the run begins.
 
-        Raises OSError: no answer, or none for `patience` seconds; XLNetError: the refusal of
-        process 0, or an end.
+        Raises OSError without an answer for `patience` seconds; XLNetError for the refusal of
+        process 0 or an end.
         """
-        connection = await asyncio.to_thread(connected, host, port)
+        connection = await asyncio.to_thread(connect, host, port)
         link = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
         if self.process:
             self.links[0] = link
@@ -439,7 +441,8 @@ class Watch:
             link.ended.set()
             link.writer.close()
             raise
-        link.hello, self.stage = {"host": message["go"]}, "running"
+        link.hello = {"host": message["go"]}
+        self.stage = "running"
         self._listening = asyncio.create_task(self._listen(0, link))
 
     def _beat(self) -> None:
@@ -448,7 +451,7 @@ class Watch:
             self._loop.call_later(self.settings.heartbeat_seconds / 4, self._beat)
 
     def _tell(self, but: int = -1, **message: Any) -> None:
-        """Sends a message to all connected processes but one."""
+        """Sends a message to all connected processes except `but`."""
         for process, link in self.links.items():
             if process != but:
                 link.send(**message)
@@ -481,8 +484,8 @@ class Watch:
                 del self.links[process]
 
     def _end(self, origin: int, code: int, why: str, wait: float) -> None:
-        """Passes the end of a process on, and ends this one, unless it ends by itself within `wait`
-        seconds.
+        """Passes the end of a process on, and ends this process, unless it ends by itself within
+        `wait` seconds.
         """
         if self.stage == "meeting":
             self._fault = self._fault or error_of(code, why)
@@ -501,7 +504,7 @@ class Watch:
         """Announces the end of this process, and waits a little for the others.
 
         Process 0 runs the coordination service, so it stays until the others have announced their
-        end; they stay until it announces its own. No process sends after its end: unread data would
+        end; the others stay until process 0 has. No process sends after its end: unread data would
         reset the connection, and an end in flight would be lost with it.
         """
         if self.stage != "leaving":
@@ -527,4 +530,5 @@ class Watch:
 
 
 def _some(names: list[Any]) -> str:
+    """The first 8 names, for a message."""
     return ", ".join(map(str, names[:8])) + ", ..." * (len(names) > 8)

@@ -29,7 +29,7 @@ from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Output, XLNet, empty_memory
 from xlnet_jax.objectives import PREFIX
 from xlnet_jax.train.loss import RowLosses
-from xlnet_jax.train.recipe import Recipe, assemble
+from xlnet_jax.train.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,4 +208,4 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
     forward = config.train.batch_size * sum(flops.forward_flops(bare).values())
     work = len(row.tokens) * (flops.step_flops(alone) + (config.finetune.segments - 1) * forward)
-    return assemble(config, model, example_batch, work)
+    return Recipe(config, model, work, example_batch)

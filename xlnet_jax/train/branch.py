@@ -1,8 +1,9 @@
-"""A branch: a new run that starts from the whole state of a checkpoint of another run, such as one
-whose rate decays.
+"""A branch: a new run that starts from the whole state of a checkpoint of another run, for example
+to decay the learning rate from there.
 
-That checkpoint is only read. The branch saves it as its own first one before it trains, and does
-not need the other run afterwards. A second start before that reads it again.
+That checkpoint is only read. The branch saves the state as its own first checkpoint before it
+trains, and does not need the other run afterwards. A start that is killed before this save reads
+the other run again.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ log = logging.getLogger("xlnet_jax")
 
 
 class Origin(NamedTuple):
-    """Where a branch starts; as text RUN or RUN@STEP."""
+    """The checkpoint where a branch starts; as text RUN or RUN@STEP."""
 
     path: str
     """The work directory of the other run, absolute."""
     step: int | None
-    """None = its newest checkpoint."""
+    """None = the newest checkpoint of that run."""
 
     def __str__(self) -> str:
         return self.path if self.step is None else f"{self.path}@{self.step}"
 
 
-def parsed(text: str) -> Origin:
-    """The inverse of `str`; the path may be relative."""
+def parse_origin(text: str) -> Origin:
+    """The origin of a text RUN or RUN@STEP; the path may be relative."""
     parts = re.fullmatch(r"(.+)@([0-9]{1,18})", text, re.DOTALL)
     return Origin(files.resolve(parts[1] if parts else text), int(parts[2]) if parts else None)
 
 
 def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
-    """Where the run in `workdir` starts or has started: as its `config.json` says, or the option
-    `given`; None = it is no branch. Raises BadInput if the two differ, or if there is no such run.
+    """Where the run in `workdir` starts or has started, by its `config.json` or else by the option
+    `given`; None = it is no branch. Raises BadInput if the two differ, or if the other run does not
+    exist.
     """
     started = workdirs.read_config(workdir) or {}
     files.check_types(started, {"branch": str}, f"{workdir}/config.json")
-    recorded = parsed(started["branch"]) if started.get("branch") else None
-    wanted = parsed(given) if given else None
+    recorded = parse_origin(started["branch"]) if started.get("branch") else None
+    wanted = parse_origin(given) if given else None
     if wanted and started and (recorded is None or wanted not in (recorded, (recorded.path, None))):
         what = "a branch of " + str(recorded) if recorded else "no branch"
         raise BadInput(
@@ -62,8 +64,8 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     origin = recorded or wanted
     if origin and config.checkpoint.init_from:
         raise BadInput(
-            f"checkpoint.init_from={config.checkpoint.init_from} beside the branch of {origin}, "
-            "which has the parameters of that run; leave it empty"
+            f"checkpoint.init_from={config.checkpoint.init_from} must be empty in the branch of "
+            f"{origin}, which has the parameters of that run"
         )
     if origin and not started and workdirs.read_config(origin.path) is None:
         check_link("--branch", origin.path)
@@ -74,13 +76,13 @@ def origin_of(config: Config, workdir: str, given: str | None) -> Origin | None:
     return origin
 
 
-def restored(
+def restore_origin(
     origin: Origin, config: Config, wanted: TreesOf, processes: Session, arrays: bool
 ) -> Restored:
-    """The state of the other run; `wanted` and `arrays` as for `restore.resume`.
+    """The state of the other run; `wanted` and `arrays` are arguments of `restore.newest`.
 
-    Raises BadInput if it does not belong to this configuration, or is from the decay of the other
-    run's schedule.
+    Raises BadInput if the state does not fit this configuration, or if the learning rate of the
+    other run had begun to decay.
     """
     try:
         with Checkpoints(origin.path) as checkpoints:
@@ -90,10 +92,10 @@ def restored(
     except BadInput as error:
         raise type(error)(f"--branch={origin}: {error}") from error
     name = f"--branch={Origin(origin.path, found.step)}"
-    theirs, _, rate = _before(found)
+    theirs, _, rate = _training_of(found)
     if rate is not None:
         raise BadInput(
-            f"{name}: the learning rate has decayed there, from "
+            f"{name}: the learning rate of that run has decayed from "
             f"{theirs.optimizer.learning_rate:.3g} to {rate:.3g} "
             f"(optimizer.schedule={theirs.optimizer.schedule}); "
             "name an earlier step, from before the decay"
@@ -105,9 +107,9 @@ def restored(
     return found
 
 
-def _before(found: Restored) -> tuple[Config, int, float | None]:
-    """The configuration that a checkpoint was trained with, its updates, which without its arrays
-    are all of its steps, and `rate_left`.
+def _training_of(found: Restored) -> tuple[Config, int, float | None]:
+    """The configuration that a checkpoint was trained with, its number of updates (its number of
+    steps, if its arrays were not read), and `rate_left`.
     """
     config = configs.from_dict(configs.nested(found.record["config"]))
     updates = found.step - int(found.trees.get("counters", {}).get("skipped", 0))
@@ -115,10 +117,10 @@ def _before(found: Restored) -> tuple[Config, int, float | None]:
 
 
 def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
-    """A warning, with both rates, if a run goes on at a higher rate than the one to which its
-    schedule has fallen.
+    """Warns if a run goes on at a higher learning rate than the rate to which its schedule has
+    decayed.
     """
-    theirs, updates, left = _before(found)
+    theirs, updates, left = _training_of(found)
     next_one: Any = schedule(config.optimizer, config.train.steps)(updates)
     if left is None or next_one < 1.1 * left or updates >= config.train.steps:
         return
@@ -138,10 +140,11 @@ def warn_of_rise(found: Restored, config: Config, workdir: str) -> None:
 
 
 def rate_left(config: Config, updates: int) -> float | None:
-    """The rate of the last of so many updates, if it is below the peak because the end of the run
-    comes nearer: neither in the warm-up nor with a schedule without an end.
+    """The learning rate of the last of these updates if the schedule has begun to decay, or None:
+    in the warm-up, at the peak, or with a schedule that does not depend on the end of the run.
     """
-    optimizer, last = config.optimizer, updates - 1
+    optimizer = config.optimizer
+    last = updates - 1
     if optimizer.schedule == "inverse_sqrt" or last <= optimizer.warmup_steps:
         return None
     rate: Any = schedule(optimizer, config.train.steps)(last)

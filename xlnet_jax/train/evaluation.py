@@ -3,13 +3,14 @@
     permutation LM   every block of W windows is read once, and its memory is carried from window to
                      window; all draws (targets, orders, segments) are keyed by (window, block)
     left to right    the split is cut into contiguous streams, and each carries its memory from its
-                     first segment to its last (Transformer-XL, section 3.2); the number of streams
-                     says how many segments start without one
+                     first segment to its last (Transformer-XL, section 3.2); as many segments as
+                     there are streams start without memory
     diffusion        an upper bound on -log p, estimated without bias: each window has one random
-                     set of masks, keyed in the same way; perplexity and bits are of the bound
+                     set of masks, keyed in the same way; perplexity and bits are computed from the
+                     bound
 
-The host sums losses per row in float64: neither the batch size nor the devices change the result
-beyond the rounding of float32 inside a row.
+The host sums the losses of rows in float64: neither the batch size nor the devices change the
+result beyond the rounding of float32 inside a row.
 """
 
 from __future__ import annotations
@@ -48,19 +49,21 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 FINAL_BLOCKS = 512
-"""Blocks in the evaluation after the last step, if the configuration sets no number of them."""
+"""Blocks that the evaluation after the last step scores, unless the configuration sets their
+number.
+"""
 
 
 def configured(
     workdir: str, overrides: Sequence[str], batch_size: int | None, step: int | None
 ) -> tuple[Config, int | None]:
-    """`workdir.config_at`, with so many rows of an evaluation at a time. Raises BadInput."""
+    """`workdir.config_at`, with `batch_size` as `evaluation.batch_size`. Raises BadInput."""
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     return workdirs.config_at(workdir, [*overrides, *rows], step)
 
 
 def check_objective(
-    config: Config, objective: Objective, option: str, name: str = "this one"
+    config: Config, objective: Objective, option: str, name: str = "this model"
 ) -> None:
     """Raises BadInput for an option that is for models of another objective."""
     if config.objective != objective:
@@ -71,9 +74,7 @@ def check_objective(
 
 
 def held_out(workdir: str, config: Config) -> Mixture:
-    """The held-out splits of the corpora. Raises BadInput, also if their tokenizer is not that of
-    the run.
-    """
+    """The held-out splits of the corpora. Raises BadInput, also for another tokenizer."""
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     return heldout
@@ -86,29 +87,27 @@ def scores(
     train_counts_V: np.ndarray,
     share: float = 1.0,
 ) -> Json:
-    """An evaluation as written and printed, in nats per target; None for a value that is not
-    finite.
+    """The line of an evaluation, in nats per target; None for a value that is not finite.
 
     Args:
-      totals_C3: of each corpus the summed losses with memory and without, and the number of
-        targets.
+      totals_C3: the summed loss with memory, the summed loss without memory and the number of
+        targets of each corpus.
       counts_V, train_counts_V: how often each piece was a target, and how often it occurs in the
         train split.
-      share: of the held-out splits that was scored.
+      share: the share of the held-out splits that was scored.
 
     Returns:
-      `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several
-      corpora also `heldout_loss/NAME` of each.
+      `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; with
+      several corpora also `heldout_loss/NAME` for each.
       `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment
       length.
-      Of masked diffusion each masked token counts T / n times: `targets` are all tokens,
-      `heldout_loss` is a bound. `unigram_cross_entropy`: of the same targets under the train
-      split's piece frequencies (add-one).
+      In masked diffusion each masked token counts T / n times: `targets` are all tokens,
+      `heldout_loss` is a bound. `unigram_cross_entropy`: the cross-entropy of the same targets
+      under the piece frequencies of the train split (add-one).
     """
     loss, alone, targets = totals_C3.sum(axis=0)
     log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
     means = {
-        "heldout_loss": loss / targets,
         "loss_without_memory": alone / targets,
         "targets": np.int64(targets),
         "heldout_share": np.float64(share),
@@ -119,23 +118,19 @@ def scores(
         },
         "unigram_cross_entropy": -(counts_V * log_share_V).sum() / targets,
     }
-    plain = {name: number(value) for name, value in means.items()}
-    return {
-        "heldout_loss": plain["heldout_loss"],
-        "perplexity": perplexity(plain["heldout_loss"]),
-        **plain,
-    }
+    mean = number(loss / targets)
+    rest = {name: number(value) for name, value in means.items()}
+    return {"heldout_loss": mean, "perplexity": perplexity(mean), **rest}
 
 
 def bits_of_text(
     nats: float, counts_V: np.ndarray, tokenizer: Tokenizer
 ) -> dict[str, float | None]:
-    """The summed loss of the targets, `nats`, over the text that they stand for: bits per
-    character, byte and word.
+    """Bits per character, byte and word: the summed loss of the targets, `nats`, divided by the
+    text of these targets.
 
-    A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation
-    alone; an unknown piece is one too. Other special pieces are no text, but predicting them costs
-    bits.
+    The words are counted by the pieces that start a word (`Tokenizer.word_start`): after a space,
+    punctuation alone, or unknown. Other special pieces are no text, but predicting them costs bits.
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
@@ -148,16 +143,16 @@ def bits_of_text(
 
 
 class Hooks(NamedTuple):
-    """What a run does while it is evaluated; an exception from the first two ends the
-    evaluation.
+    """Functions that an evaluation during training calls; an exception from `between` or `take`
+    ends the evaluation.
     """
 
     between: Callable[[], None] = lambda: None
     """Called after every dispatch."""
     take: Callable[[Iterator[Any]], Any] = next
-    """Waits for the next batch."""
+    """Waits for the next batch and returns it."""
     compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    """Entered for the first dispatch, which may compile."""
+    """Context of the first dispatch, which may compile."""
 
 
 NO_HOOKS = Hooks()
@@ -167,41 +162,42 @@ class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """The line of an evaluation without its step, equal in all processes; `heldout_loss` or
-        else `rank` ranks checkpoints, the lowest first. `params` are placed on the mesh.
+        """The line of an evaluation without its step, equal in all processes. Its `heldout_loss`,
+        or else its `rank`, ranks checkpoints, the lowest first. `params` are on the mesh.
         """
         ...
 
     def described(self, scores: Json) -> str:
-        """The scores in a line of the log."""
+        """The scores as text for the log."""
         ...
 
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
-    """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot
-    share them.
+    """Rows of a batch outside of training: `batch_size`, or if it is 0 as configured. Raises
+    BadInput if the devices cannot share them.
     """
     size = batch_size or config.evaluation.batch_size or config.train.batch_size
     return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
 
 
 def bar_of(what: str, total: int, hooks: Hooks) -> Progress:
-    """A bar of an evaluation by itself; in training that of the run is there already."""
+    """A progress bar; hidden in training, which shows the bar of the run."""
     return progress_bar(what, total if hooks is NO_HOOKS else 0)
 
 
 def results(
     dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks
 ) -> Iterator[Any]:
-    """What `send` computes of each dispatch, in order, on the host."""
-    sent, logged = None, time.monotonic()
+    """Yields the result of `send` for each dispatch, in order, on the host."""
+    sent = None
+    logged = time.monotonic()
     batches = loader.prefetched(dispatches, config)
     with bar_of("batches", len(dispatches), hooks) as bar:
         for index in range(len(dispatches)):
             batch = hooks.take(batches)
             with contextlib.nullcontext() if index else hooks.compiling():
                 last, sent = sent, meshes.settled(send(batch))
-            # Read the last dispatch while this one runs.
+            # Read the results of the previous dispatch while this one runs.
             if last is not None:
                 yield jax.device_get(last)
                 bar.advance(bar.task_ids[0])
@@ -218,13 +214,13 @@ class HeldoutLoss:
     Args:
       mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train
         splits.
-      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. A left-to-right
-        model scores whole streams that hold so many.
-      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see
-        `SinglePass`.
+      blocks: number of blocks to score of each corpus, evenly spread; 0 = all. For a left-to-right
+        model, as many whole streams as hold this number of blocks.
+      streams: number of streams into which the split of each corpus is cut, for a left-to-right
+        model; 0 = see `SinglePass`.
 
     Attributes:
-      scope: for the log, such as `512 of 1,024 blocks, evenly spread, in 32 batches`.
+      scope: the part that is scored, such as `512 of 1,024 blocks, evenly spread, in 32 batches`.
     """
 
     def __init__(
@@ -242,13 +238,14 @@ class HeldoutLoss:
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
         self._rows = len(reading.rows_S3)
         if config.objective.causal:
-            # No more rows than there are streams.
+            # At most as many rows as streams.
             ways = meshes.row_devices(mesh)
             batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
             scope = f"{quantity(total, 'segment')} in {quantity(self._rows, 'stream')}"
         else:
-            scored, total = self._rows, len(whole.rows_S3)
+            scored = self._rows
+            total = len(whole.rows_S3)
             scope = quantity(total, "block")
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
@@ -256,7 +253,9 @@ class HeldoutLoss:
         self.scope = f"{part}{scope}{spread} in {quantity(len(self._dispatches), 'batch')}"
         self._share = scored / total
         self._batch_size = batch_size
-        self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
+        self._config = config
+        self._mesh = mesh
+        self._train_counts_V = train_counts_V
 
         def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
             with meshes.RULES.applied():
@@ -272,8 +271,8 @@ class HeldoutLoss:
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`; a
-        model without memory has no `loss_without_memory`.
+        """Scores the split; see `scores`. Losses after the first are `heldout_loss_NAME`; a model
+        without memory has no `loss_without_memory`.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
@@ -314,7 +313,7 @@ class HeldoutLoss:
         return scored
 
     def described(self, scores: Json) -> str:
-        """The losses, and what was scored."""
+        """The losses, and the part of the split that was scored."""
         known = {
             "loss_without_memory": "%s without memory",
             "unigram_cross_entropy": "unigram cross-entropy %s",
@@ -326,12 +325,12 @@ class HeldoutLoss:
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
-    """For W stacked windows per row: the memory after them, and
+    """Scores W stacked windows of each row. Returns the memory after them, and
 
-    float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32
-    [2, B]: sums and weights; float32 [V]: how often each piece is a target, of `mdm` by its weight.
+    float32 [3, B]: summed loss with memory, summed loss without memory, number of targets;
+    float32 [2, B] for every other loss: its sums and weights;
+    float32 [V]: how often each piece is a target; in `mdm` the sum of its weights.
     """
-
     bare = empty_memory(
         recipe.config.model, batches.direction.shape[1], hooks.empty_slots(recipe.config.compat)
     )
@@ -356,8 +355,9 @@ def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[A
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
-    Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation
-    after the last step, which is on by default, a warning is enough, as for splits of few tokens.
+    Raises BadInput if `evaluation.every` needs them and they are missing. If only the evaluation
+    after the last step needs them, which is on by default, warns and leaves it out. Warns of splits
+    with few tokens.
     """
     if not (config.evaluation.every or config.evaluation.final):
         return None
@@ -378,29 +378,30 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
 
 
 def blocks_of(config: Config) -> int:
-    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has
-    `FINAL_BLOCKS`.
+    """Blocks to score of each corpus during training; 0 = all. If only the last step is evaluated,
+    the default is `FINAL_BLOCKS`.
     """
     return config.evaluation.blocks or (0 if config.evaluation.every else FINAL_BLOCKS)
 
 
 def due(config: Config, step: int) -> bool:
-    """Whether this step is followed by an evaluation."""
-    every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
+    """Whether an evaluation follows this step."""
+    every = config.evaluation.every
+    last = config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
 
 
 def best(lines: list[Json]) -> Json | None:
-    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None
-    without lines.
+    """The line of `evaluations.jsonl` with the highest score, the earliest of equal ones; None if
+    no line has a score.
     """
     lines = [line for line in lines if line.get("score") is not None]
     return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)
 
 
 def ends(config: Config, lines: list[Json]) -> bool:
-    """Whether a task ends early: its last `finetune.patience` lines have all been no better than
-    the best before.
+    """Whether a task ends early: none of its last `finetune.patience` evaluations was better than
+    the best before them.
     """
     top = best(lines)
     return top is not None and 0 < config.finetune.patience <= sum(

@@ -18,38 +18,39 @@ from xlnet_jax.train.recipe import Recipe
 
 
 def _mean_loss(receivers: Any, params: Any, specs: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
-    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those
-    that are rounded.
+    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of
+    rounded parameters.
 
-    `specs` are the PartitionSpecs of the parameters; a split one is of a stack, whose first axis a
-    layer does not see.
+    `specs` are the PartitionSpecs of the parameters. A split parameter is a stack, and its layers
+    do not see the first axis.
     """
 
-    def joined(receiver: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array | PrecastKernel:
+    def with_receiver(
+        receiver: jax.Array, x: jax.Array, spec: PartitionSpec
+    ) -> jax.Array | PrecastKernel:
         if meshes.row_split(spec):
             return PrecastKernel(x, receiver, PartitionSpec(*spec[1:]))
         return receiver if x.dtype == receiver.dtype else PrecastKernel(x, receiver)
 
-    return mean_loss(jax.tree.map(joined, receivers, params, specs), *args)
+    return mean_loss(jax.tree.map(with_receiver, receivers, params, specs), *args)
 
-
-GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
 
 BY_HAND = ("slices", "data", "fsdp")
-"""Mesh axes that `reduce` sums over, once. The compiler handles the other, `tensor`."""
+"""Mesh axes that `reduce` sums over. The compiler handles the remaining axis, `tensor`."""
 
 
 def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
     """PartitionSpecs of the parameters on a mesh of these sizes: whole on all devices that split
-    rows; as the state has them; and as the layers get them.
+    rows; as in the state; and as the layers get them.
 
-    A layer of a stack gathers its matrices, and sums their gradients, unless it would do so more
-    than once in a step.
+    A layer of a stack gathers its own matrices and sums their gradients, but not with several
+    micro-batches, where it would do so several times in a step.
     """
     boxed = recipe.abstract_params
     split = meshes.split_of(recipe.config, boxed, sizes)
     boxed = meshes.pack(boxed, sizes, split)
-    whole, specs = meshes.specs(boxed, sizes), meshes.specs(boxed, sizes, split)
+    whole = meshes.specs(boxed, sizes)
+    specs = meshes.specs(boxed, sizes, split)
     if recipe.config.train.gradient_accumulation_steps > 1:
         return whole, specs, whole
 
@@ -62,49 +63,51 @@ def layouts(recipe: Recipe, sizes: Mapping[str, int]) -> tuple[Any, Any, Any]:
 
 def gather(params: Any, boxed: Any, specs: Any, entry: Any, dtype: jnp.dtype) -> Any:
     """The parameters as the layers get them: gathered, or parts that a layer gathers; matrices in
-    `dtype` if that is smaller.
+    `dtype` if it is smaller.
 
-    Products round them anyway, so the model computes the same. `boxed` are the boxes of the
-    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` those of the result.
+    Products round matrices anyway, so the model computes the same. `boxed` are the boxes of the
+    parameters (`layers.Declared`), `specs` their PartitionSpecs, and `entry` the PartitionSpecs of
+    the result.
     """
 
-    def one(x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec) -> jax.Array:
+    def gathered(
+        x: jax.Array, box: Declared, spec: PartitionSpec, entry: PartitionSpec
+    ) -> jax.Array:
         split = meshes.row_split(spec)
-        rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize and split is not None
+        if split is None:
+            return x
+        rounds = box.kind == "matrix" and dtype.itemsize < x.dtype.itemsize
         x = x.astype(dtype) if rounds else x
-        return (
-            x
-            if split is None or spec == entry
-            else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
-        )
+        return x if spec == entry else jax.lax.all_gather(x, split[1], axis=split[0], tiled=True)
 
     return jax.shard_map(
-        lambda params: jax.tree.map(one, params, boxed, specs, entry),
+        lambda params: jax.tree.map(gathered, params, boxed, specs, entry),
         in_specs=(specs,),
         out_specs=entry,
         check_vma=False,
     )(params)
 
 
-def _of_rows(spec: PartitionSpec) -> PartitionSpec:
+def _row_axes_of(spec: PartitionSpec) -> PartitionSpec:
+    """The part of a spec that splits over axes of rows."""
     axis, names = meshes.row_split(spec) or (0, None)
     return PartitionSpec(*[None] * axis, names)
 
 
 def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
-    """Sums gradients over the devices that split rows only: each element crosses each axis of
-    `BY_HAND` once.
+    """Sums gradients over the devices that split rows: each element crosses each axis of `BY_HAND`
+    once.
 
-    Arrays of less than a hundredth of all elements travel as one: a message between slices costs
-    more than its bytes. The compiler sums within a slice before it sums across slices, where each
-    device sends its share of the sum.
+    Arrays of less than a hundredth of all elements travel as one array: a message between slices
+    costs more than its bytes. The compiler sums within a slice before it sums across slices, where
+    each device sends its share of the sum.
 
     Args:
-      grads: of each device, along a new first axis that is split over `BY_HAND`.
-      specs: PartitionSpecs of the result. Of what is split over axes of rows a device gets its part
-        of the sum.
-      entry: as for `gather`: what layers gathered they have summed over these axes.
-      whole: those of the parameters if none is split over axes of rows.
+      grads: the gradients of each device, along a new first axis that is split over `BY_HAND`.
+      specs: PartitionSpecs of the result. A device gets its part of a sum that is split over axes
+        of rows.
+      entry: as in `gather`. Layers have already summed the gradients of what they gathered.
+      whole: PartitionSpecs of the parameters if no axis of rows splits them.
     """
 
     def local(grads: Any) -> Any:
@@ -119,14 +122,14 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
         ]
         of = {
             kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind]
-            for kind in kinds
+            for kind in ("part", "small", "large")
         }
         # XLA refuses a sum over axes of one device.
         present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
         packed, unpack = ravel_pytree(of["small"])
-        *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
-        # Rings of collective-permute hide no more on v5e: libtpu 0.0.51 keeps a permutation around
-        # a side synchronous.
+        *large, packed = jax.lax.psum([*of["large"], packed], present)
+        # Rings of collective-permute overlap with no more computation on v5e: libtpu 0.0.51 runs a
+        # permutation around a side of the torus synchronously.
         parts = [
             x if done else jax.lax.psum_scatter(x, split[1], scatter_dimension=split[0], tiled=True)
             for x, split, done in zip(leaves, splits, by_layers, strict=True)
@@ -148,24 +151,17 @@ def reduce(grads: Any, specs: Any, entry: Any, whole: Any) -> Any:
 def of_step(
     recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array
 ) -> tuple[tuple, Any]:
-    """((mean loss, its rows and the next memory), gradient like the parameters, in float32) of B
+    """((mean loss, row losses and next memory), gradient like the parameters, in float32) of B
     rows.
 
-    Requires a mesh (`jax.set_mesh`).
-
-    Every device sums the gradients of its own rows over `train.gradient_accumulation_steps`
-    micro-batches, each with its share of the memory, and only the sum crosses the network. The
-    compiler would reduce in each layer and each micro-batch, and in bfloat16 where it can: hence
-    `shard_map`, over the axes that split rows alone.
+    Requires a mesh (`jax.set_mesh`). Every device sums the gradients of its own rows, and only the
+    sum crosses the network. The compiler would reduce in each layer and each micro-batch, and in
+    bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
     """
     rows = batch, memory, jnp.arange(len(jax.tree.leaves(batch)[0]))
     if clipped := hooks.by_cores(recipe, mean_loss, params, rows, dropout_key):
         return clipped
-    parts, dtype = (
-        recipe.config.train.gradient_accumulation_steps,
-        jnp.dtype(recipe.config.model.compute_dtype),
-    )
-    high = accumulator(dtype)
+    dtype = jnp.dtype(recipe.config.model.compute_dtype)
     whole, specs, entry = layouts(recipe, jax.sharding.get_abstract_mesh().shape)
     entered = (
         params if specs == whole else gather(params, recipe.abstract_params, specs, entry, dtype)
@@ -179,42 +175,20 @@ def of_step(
             entered,
             params,
         )
-
-        def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
-            batch, memory, rows_B = inputs
-            (share, rows), grads = GRADIENT(
-                receivers,
-                entered,
-                entry,
-                recipe.model,
-                batch,
-                memory,
-                dropout_key,
-                rows_B,
-                divisors,
-            )
-            return jax.tree.map(jnp.add, summed, (share, grads)), rows
-
-        total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
-        if parts == 1:
-            # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the
-            # empty loop as well.
-            total, losses = micro(total, rows)
-        else:
-            # Every parts-th row goes together: the rows of a device stay there, however many
-            # devices share the axis.
-            total, losses_A = jax.lax.scan(micro, total, recipe.apart(rows, parts, 1))
-            losses = recipe.joined(losses_A, 1)
+        losses, total = _sum_micro_batches(
+            recipe, (receivers, entered, entry), rows, divisors, dropout_key
+        )
         return losses, jax.tree.map(lambda x: x[None], total)
 
-    by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
+    by_row = PartitionSpec(BY_HAND)
+    everywhere = PartitionSpec()
     carried = jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, BY_HAND), recipe.row_axes)
     with meshes.RULES.without(BY_HAND).applied():
         row_losses, total = jax.shard_map(
             local,
-            # Of mesh axes that are the compiler's a shard_map says nothing.
+            # A shard_map has no specs for the mesh axes that the compiler handles.
             in_specs=(
-                jax.tree.map(_of_rows, entry),
+                jax.tree.map(_row_axes_of, entry),
                 (by_row, carried, by_row),
                 everywhere,
                 everywhere,
@@ -227,3 +201,33 @@ def of_step(
         )(entered, rows, recipe.model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, entry), (everywhere, whole))
     return (loss, row_losses), grads
+
+
+def _sum_micro_batches(
+    recipe: Recipe, parameters: tuple, rows: tuple, divisors: Any, dropout_key: jax.Array
+) -> tuple[RowLosses, Any]:
+    """On one device, the losses of its rows, and the summed (share of the loss, gradient) of its
+    `train.gradient_accumulation_steps` micro-batches, each with its share of the memory.
+    `parameters` are the first arguments of `_mean_loss`.
+    """
+    parts = recipe.config.train.gradient_accumulation_steps
+    gradient = jax.value_and_grad(_mean_loss, has_aux=True)
+
+    def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
+        batch, memory, rows_B = inputs
+        (share, losses), grads = gradient(
+            *parameters, recipe.model, batch, memory, dropout_key, rows_B, divisors
+        )
+        return jax.tree.map(jnp.add, summed, (share, grads)), losses
+
+    high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
+    total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, parameters[0]))
+    if parts == 1:
+        # Not as a scan: the TPU compiler would take the single turn out of the loop, and keep the
+        # empty loop as well.
+        total, losses = micro(total, rows)
+        return losses, total
+    # Every parts-th row goes together: the rows of a device stay there, however many devices share
+    # the axis.
+    total, losses_A = jax.lax.scan(micro, total, recipe.split_rows(rows, parts, 1))
+    return recipe.join_rows(losses_A, 1), total

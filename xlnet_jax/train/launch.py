@@ -1,8 +1,8 @@
-"""A start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the
+"""The start of a run, of pretraining or of a task: mesh, step, work directory, state, and then the
 loop.
 
-The state is fresh, from the newest good checkpoint, has the parameters of another run, or is that
-of another run.
+The state is fresh, fresh with the parameters of another run, restored from the newest good
+checkpoint, or the state of another run.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -65,116 +64,117 @@ log = logging.getLogger("xlnet_jax")
 
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[Json, bool]:
     """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the
-    run call it.
+    run call this function.
 
     Returns the result (`goodput.result`), and whether there was anything to do.
     """
-    workdir = job.workdir
-    config, phases = job.config, build(job.config, job.make_recipe, processes)
-    mesh = phases[0].mesh
-    with jax.set_mesh(mesh):
+    workdir, config = job.workdir, job.config
+    phases = build(config, job.make_recipe, processes)
+    with jax.set_mesh(phases[0].mesh), contextlib.ExitStack() as stack:
         use_compilation_cache(config, workdir)
-        check = None
-        with contextlib.ExitStack() as stack:
-            if jax.process_index() == 0:
-                with files.translate_errors(workdir):
-                    files.make_folder(workdir)
-                check = stack.enter_context(lock.held(workdir))
-            with files.translate_errors(workdir):
-                workdirs.check_shared(workdir, processes)
-            losses = functools.partial(workdirs.losses, workdir)
-            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
-                state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
-            now = config.phase_before(start)
-            evaluators = [
-                job.make_evaluator(each.recipe, mesh) if job.make_evaluator else None
-                for each in phases
-            ]
-            unscored, ended = _evaluated(config, workdir, evaluators[now], start, processes)
-            if ended or (start >= job.stop and not unscored):
+        check = _hold_workdir(workdir, processes, stack)
+        losses = functools.partial(workdirs.losses, workdir)
+        checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
+        with goodput.measure("restore" if checkpoints.steps() or job.origin else "start"):
+            state, plan, start, origin = restore_or_init(job, phases, checkpoints, processes)
+        now = config.phase_before(start)
+        make_evaluator = job.make_evaluator or (lambda *_: None)
+        evaluators = [make_evaluator(each.recipe, each.mesh) for each in phases]
+        unscored, ended = _missing_evaluation(config, workdir, evaluators[now], start, processes)
+        if ended or (start >= job.stop and not unscored):
+            return _nothing_to_train(workdir, start, start if ended else job.stop), False
+        origin |= {"attention": phases[now].recipe.config.model.attention}
+        workdirs.write_start(workdir, config, job.data, start, origin)
+        wandb = open_wandb(config.log.wandb, workdir, flat(config))
+        writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
+        stack.enter_context(contextlib.closing(writer))
+        unsaved = "branch" in origin
+        goodput.resume_from(read_jsonl(workdir, "time.jsonl"))
+        executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
+        watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
+        stack.callback(watchdog.cancel)
+        for number, built in enumerate(phases[now:], now):
+            if number > now:
+                plan = _enter_phase(job.data, config, number, plan, start)
+                state = enter(state, built)
                 log.info(
-                    "%s is already at step %d and was to stop at step %d: nothing to train",
-                    workdir,
+                    "phase %d of %d from step %d on, with batches of %d",
+                    number + 1,
+                    len(phases),
                     start,
-                    start if ended else job.stop,
+                    plan[-1].batch_size,
                 )
-                last = workdirs.line_of(workdir, "metrics", start)
-                times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
-                return goodputs.result(workdir, start, last, times), False
-            origin |= {"attention": phases[now].recipe.config.model.attention}
-            workdirs.write_start(workdir, config, job.data, start, origin)
-            wandb = open_wandb(config.log.wandb, workdir, flat(config))
-            writer = MetricsWriter(workdir, start, config.log.tensorboard, check, wandb)
-            stack.enter_context(contextlib.closing(writer))
-            unsaved = "branch" in origin
-            goodput.resume_from(read_jsonl(workdir, "time.jsonl"))
-            executables = compile_later(phases[now + 1 :], now + 1, goodput, processes)
-            watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
-            stack.callback(watchdog.cancel)
-            for number, built in enumerate(phases[now:], now):
-                part = built.recipe.config
-                if number > now:
-                    plan = enter_phase(
-                        plan,
-                        start,
-                        part.train.batch_size,
-                        *(
-                            job.data.stream(each.recipe.config)
-                            for each in phases[number - 1 : number + 1]
-                        ),
-                    )
-                    state = enter(state, built)
-                    log.info(
-                        "phase %d of %d from step %d on, with batches of %d",
-                        number + 1,
-                        len(phases),
-                        start,
-                        part.train.batch_size,
-                    )
-                identity = workdirs.identity(
-                    part, job.data.sha256, job.data.tokenizer.sha256, config.phases
-                )
-                loop = Run(
-                    job,
-                    built,
-                    checkpoints,
-                    writer,
-                    plan,
-                    {"rebuilt": origin["rebuilt"], **identity},
-                    processes,
-                    request,
-                    goodput,
-                    watchdog,
-                    evaluators[number],
-                    executables[number],
-                )
-                stop = min(job.stop, config.ends[number])
-                state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
-                unscored = unsaved = False
-                if ended or start >= job.stop:
-                    return loop.finish(start), True
-            raise AssertionError("a run stops in one of its phases")
+            identity = workdirs.identity(
+                built.recipe.config, job.data.sha256, job.data.tokenizer.sha256, config.phases
+            )
+            loop = Run(
+                job,
+                built,
+                checkpoints,
+                writer,
+                plan,
+                {"rebuilt": origin["rebuilt"], **identity},
+                processes,
+                request,
+                goodput,
+                watchdog,
+                evaluators[number],
+                executables[number],
+            )
+            stop = min(job.stop, config.ends[number])
+            state, start, ended = loop.loop(state, start, stop, unscored, unsaved)
+            unscored = unsaved = False
+            if ended or start >= job.stop:
+                return loop.finish(start), True
+        raise AssertionError("a run stops in one of its phases")
+
+
+def _hold_workdir(
+    workdir: str, processes: Session, stack: contextlib.ExitStack
+) -> Callable[[], None] | None:
+    """Makes the work directory, whose lock process 0 holds until `stack` closes. Returns a function
+    that checks that the lock is still held; None in other processes.
+    """
+    check = None
+    if jax.process_index() == 0:
+        with files.translate_errors(workdir):
+            files.make_folder(workdir)
+        check = stack.enter_context(lock.held(workdir))
+    with files.translate_errors(workdir):
+        workdirs.check_shared(workdir, processes)
+    return check
+
+
+def _nothing_to_train(workdir: str, step: int, stop: int) -> Json:
+    """The result of a run that has already ended, with a line in the log."""
+    log.info(
+        "%s is already at step %d and was to stop at step %d: nothing to train", workdir, step, stop
+    )
+    last = workdirs.line_of(workdir, "metrics", step)
+    times = goodputs.last_complete(read_jsonl(workdir, "time.jsonl"))
+    return goodputs.result(workdir, step, last, times)
 
 
 def dry_run(job: Job, processes: Session) -> Json:
-    """Builds the first batch, traces the step, and looks at the checkpoint that the run starts
-    from, without its arrays; neither compiles nor writes.
+    """Builds the first batch, traces the step, and checks the checkpoint that the run starts from,
+    without reading its arrays; neither compiles nor writes.
     """
     config = job.config
     phases = build(config, job.make_recipe, processes)
     built = phases[0]
-    recipe, mesh = built.recipe, built.mesh
+    recipe = built.recipe
+    mesh = built.mesh
     with jax.set_mesh(mesh):
-        rows, plan = meshes.rows_here(built.rows, mesh), plan_until(job.data, config, 0)
+        rows = meshes.rows_here(built.rows, mesh)
+        plan = plan_until(job.data, config, 0)
         batch = loader.TrainDispatches(job.data, recipe.config, plan, rows, 0, config.ends[0])(0)
-        out = [
+        _, metrics = [
             jax.eval_shape(each.jitted, each.abstract_state, each.abstract_batch) for each in phases
         ][0]
         with Checkpoints(job.workdir, config.checkpoint) as checkpoints:
-            found, _ = _found(job, phases, checkpoints, processes, arrays=False)
+            found, _ = _checkpoint_of_start(job, phases, checkpoints, processes, arrays=False)
         if found is None:
-            _initial(built, processes, arrays=False)
+            _initial_parameters(built, processes, arrays=False)
         else:
             log.info("dry run: it would start at step %d", found.step)
     parameters = sum(x.size for x in jax.tree.leaves(built.logical.params))
@@ -192,7 +192,7 @@ def dry_run(job: Job, processes: Session) -> Json:
         quantity(parameters, "parameter"),
         dict(mesh.shape),
         quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"),
-        quantity(len(out[1]), "metric"),
+        quantity(len(metrics), "metric"),
     )
     return {
         "step": found.step if found else 0,
@@ -204,19 +204,23 @@ def dry_run(job: Job, processes: Session) -> Json:
 
 
 def plan_until(data: TrainingData, config: Config, step: int) -> Plan:
-    """The plan at a step of a run that never changed its batch size by hand."""
-    parts = config.parts[: config.phase_before(step + 1) + 1]
-    plan = extend_plan((), 0, parts[0].train.batch_size, parts[0].data.windows_per_block)
-    for start, (before, after) in zip(config.ends, itertools.pairwise(parts), strict=False):
-        plan = enter_phase(
-            plan, start, after.train.batch_size, data.stream(before), data.stream(after)
-        )
+    """The data plan at a step of a run whose batch size changes only between phases."""
+    first = config.parts[0]
+    plan = extend_plan((), 0, first.train.batch_size, first.data.windows_per_block)
+    for number in range(1, config.phase_before(step + 1) + 1):
+        plan = _enter_phase(data, config, number, plan, config.ends[number - 1])
     return plan
 
 
+def _enter_phase(data: TrainingData, config: Config, number: int, plan: Plan, step: int) -> Plan:
+    """The data plan with the phase of this number, which begins at `step`."""
+    before, after = config.parts[number - 1 : number + 1]
+    return enter_phase(plan, step, after.train.batch_size, data.stream(before), data.stream(after))
+
+
 def batches(config: Config, start: int = 0) -> Iterator[Batch]:
-    """What the steps of a run from `start` on train on, one after the other, until its last: arrays
-    of numpy.
+    """Yields the batches of the steps of a run in order, from step `start` to its last: numpy
+    arrays.
 
     Raises BadInput for a corpus that does not fit.
     """
@@ -226,7 +230,8 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
         mixture.check(part)
         mixture.stream(part).check(part.train.batch_size, mixture.described())
         if start < end:
-            rows, plan = np.arange(part.train.batch_size), plan_until(mixture, config, start)
+            rows = np.arange(part.train.batch_size)
+            plan = plan_until(mixture, config, start)
             yield from map(
                 loader.TrainDispatches(mixture, part, plan, rows, start, end).batch,
                 range(start, end),
@@ -234,14 +239,14 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
         start = max(start, end)
 
 
-def _evaluated(
+def _missing_evaluation(
     config: Config, workdir: str, evaluator: Evaluator | None, start: int, processes: Session
 ) -> tuple[bool, bool]:
     """Whether the evaluation of the step `start` is missing, and whether the evaluations so far end
     the run.
 
-    The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another
-    process may see the file a little later than the one that writes it.
+    The run may have stopped between its checkpoint and the end of the evaluation. Process 0, which
+    writes the file, decides: other processes may see it a little later.
     """
     if evaluator is None:
         return False, False
@@ -252,15 +257,20 @@ def _evaluated(
     return unscored, ended
 
 
-def _wanted(job: Job, phases: Sequence[BuiltStep], where: str, step: int, record: Json) -> Trees:
-    """The trees to read of a checkpoint (`restore.TreesOf`); BadInput if it does not fit."""
+def _trees_to_read(
+    job: Job, phases: Sequence[BuiltStep], where: str, step: int, record: Json
+) -> Trees:
+    """The trees to read from a checkpoint (`restore.TreesOf`). Raises BadInput if it does not fit
+    the run.
+    """
     config = job.config
     built = phases[config.phase_before(step)]
-    check_past(config, record.get("phases", ()), step, where)
-    if config.phases != (*record.get("phases", ()),):
+    phases_there = (*record.get("phases", ()),)
+    check_past(config, phases_there, step, where)
+    if config.phases != phases_there:
         check_parameters(built, record, where)
     workdirs.check_resume(record, built.recipe.config, job.data, where, told=True)
-    # With another batch size the rows are other rows: the saved memory is useless.
+    # Another batch size changes which text a row reads: the saved memory is useless.
     same_rows = from_json(record["plan"])[-1].batch_size == built.recipe.config.train.batch_size
     usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
     return {
@@ -268,26 +278,27 @@ def _wanted(job: Job, phases: Sequence[BuiltStep], where: str, step: int, record
     }
 
 
-def _found(
+def _checkpoint_of_start(
     job: Job,
     phases: Sequence[BuiltStep],
     checkpoints: Checkpoints,
     processes: Session,
     arrays: bool = True,
 ) -> tuple[Restored | None, branch.Origin | None]:
-    """The checkpoint that a run starts from, if there is one, and where it begins as a branch, if
-    it does; without the `arrays` of the checkpoint it fits as far as its record says.
+    """The checkpoint that a run starts from, or None; and its origin if this is the start of a
+    branch, or None. Without `arrays` only the record of the checkpoint is checked.
     """
-    wanted, config = functools.partial(_wanted, job, phases), job.config
+    wanted = functools.partial(_trees_to_read, job, phases)
+    config = job.config
     found = restore.resume(checkpoints, wanted, processes, arrays)
     if found is not None:
         branch.warn_of_rise(
             found, config.parts[config.phase_before(found.step)], checkpoints.workdir
         )
         return found, None
-    return branch.restored(
-        job.origin, config, wanted, processes, arrays
-    ) if job.origin else None, job.origin
+    if job.origin is None:
+        return None, None
+    return branch.restore_origin(job.origin, config, wanted, processes, arrays), job.origin
 
 
 def restore_or_init(
@@ -296,24 +307,27 @@ def restore_or_init(
     """The state to start from, fresh or restored, its data plan and step, and its origin for
     `runs.jsonl`.
 
-    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, of a fresh state
-    `init_from`, and at the first step of a branch `branch`.
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory; a fresh state with
+    other parameters also has `init_from`, and the first start of a branch `branch`.
     """
-    restored, begins = _found(job, phases, checkpoints, processes)
+    restored, begins = _checkpoint_of_start(job, phases, checkpoints, processes)
     if restored is None:
         if read_jsonl(checkpoints.workdir, "metrics.jsonl"):
             log.warning(
                 "%s has metrics and no checkpoint: metrics dropped, starting at step 0",
                 checkpoints.workdir,
             )
-        state, drawn = _fresh(phases[0], job.data.tokenizer, processes)
-        return state, plan_until(job.data, job.config, 0), 0, drawn
+        state, origin = _fresh_state(phases[0], job.data.tokenizer, processes)
+        return state, plan_until(job.data, job.config, 0), 0, origin
     number = job.config.phase_before(restored.step)
     built = phases[number]
-    config, batch_size = built.recipe.config, built.recipe.config.train.batch_size
-    old, stored = from_json(restored.record["plan"]), built.abstract_state.split()
+    config = built.recipe.config
+    batch_size = config.train.batch_size
+    old = from_json(restored.record["plan"])
+    stored = built.abstract_state.split()
     trees = {name: meshes.like(tree, stored[name]) for name, tree in restored.trees.items()}
-    W, stream = config.data.windows_per_block, job.data.stream(config)
+    W = config.data.windows_per_block
+    stream = job.data.stream(config)
     plan = extend_plan(old, restored.step, batch_size, W, stream.rows_per_block)
     rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
@@ -345,12 +359,12 @@ def restore_or_init(
 
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
-    """The first step whose segment has an effect on the memory before `step`; `step` itself if none
-    has.
+    """The first step whose segment affects the memory before `step`; `step` itself if no segment
+    does.
 
-    A row sees nothing from before its block, and all rows start their blocks at the same steps. The
-    inputs of layer l, counted from 0, depend on l + 1 times as many earlier segments as fill the
-    memory.
+    A row sees nothing from before its block, and all rows start their blocks at the same steps. If
+    n segments fill the memory, the inputs of layer l, counted from 0, depend on (l + 1) n earlier
+    segments.
     """
     in_block = (step - plan[-1].step) % config.data.windows_per_block
     in_reach = config.model.layers * -(-config.model.memory_len // config.data.reuse_len)
@@ -360,10 +374,12 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
 def _rebuild(
     data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
 ) -> Any:
-    """An empty memory after the segments of `steps`, forward only, with constant parameters. All
-    processes call it.
+    """The memory after the segments of `steps`: empty before them, filled by forward passes with
+    constant parameters. All processes call this function.
     """
-    recipe, mesh, began = built.recipe, built.mesh, time.perf_counter()
+    recipe = built.recipe
+    mesh = built.mesh
+    began = time.perf_counter()
     memory = empty_memory(built)
     if not steps:
         return memory
@@ -396,9 +412,12 @@ def _rebuild(
     return memory
 
 
-def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer) -> Trees:
-    """Of a run with another vocabulary the parameters with a row for each piece: the rows found
-    there, and for pieces that it does not have those `drawn`, which may be packed.
+def _rows_by_piece(
+    path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: Tokenizer
+) -> Trees:
+    """The parameters with a row for each piece (`restore.OF_VOCABULARY`), from a run with another
+    vocabulary: a row `found` for a piece that it has, and a row `drawn` for any other piece. Drawn
+    parameters may be packed.
     """
     place = {
         piece: row for row, piece in enumerate(workdirs.tokenizer(restore.run_of(path)[0]).pieces)
@@ -413,7 +432,7 @@ def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: To
     )
     merged: Trees = {}
     for name in found.keys() & {name.removeprefix("params/") for name in restore.OF_VOCABULARY}:
-        # Of the rows there, and below them the drawn ones.
+        # `row_V` counts the drawn rows after all rows of the other run.
         form = forms[name]
         row_V = len(found[name]) + np.arange(form.shape[0])
         row_V[both] = [place[tokenizer.pieces[row]] for row in both]
@@ -424,9 +443,11 @@ def _by_piece(path: str, found: Trees, drawn: Trees, forms: Trees, tokenizer: To
     return merged
 
 
-def _fresh(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[State, Json]:
-    """The state of step 0, with the parameters of another run if so configured."""
-    params, origin = _initial(built, processes)
+def _fresh_state(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[State, Json]:
+    """The state of step 0 and its origin. Takes the parameters of another run if
+    `checkpoint.init_from` is set.
+    """
+    params, origin = _initial_parameters(built, processes)
     state = create_state(built)
     if not params:
         return state, {"rebuilt": []}
@@ -437,7 +458,7 @@ def _fresh(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[
     merged = drawn | found
     other_rows = any(array.shape != forms[name].shape for name, array in found.items())
     if other_rows or origin["tokenizer_sha256"] != tokenizer.sha256:
-        merged |= _by_piece(
+        merged |= _rows_by_piece(
             built.recipe.config.checkpoint.init_from, found, drawn, forms, tokenizer
         )
     nested = traverse_util.unflatten_dict(merged, sep="/")
@@ -445,18 +466,20 @@ def _fresh(built: BuiltStep, tokenizer: Tokenizer, processes: Session) -> tuple[
     return state, {"init_from": origin, "rebuilt": []}
 
 
-def _initial(built: BuiltStep, processes: Session, arrays: bool = True) -> tuple[Trees, Json]:
-    """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`),
-    with what the log has to say of them; both empty if there is none.
+def _initial_parameters(
+    built: BuiltStep, processes: Session, arrays: bool = True
+) -> tuple[Trees, Json]:
+    """The parameters of `checkpoint.init_from` and their origin (`restore.foreign_parameters`);
+    both empty if the key is. Logs which parameters are new, and which are not used.
     """
     config = built.recipe.config
     path = config.checkpoint.init_from
     if not path:
         return {}, {}
-    # The head of another task predicts something else, even where the shapes agree.
+    # The head of another task predicts something else, even if its shapes agree.
     fresh = built.logical.params
     wanted = {name: tree for name, tree in fresh.items() if name != "head"}
-    # But the first layer of a classifier may be pretrained, as the pooler of a loss of sentences.
+    # But the first layer of a classifier may be pretrained: as the pooler of a sentence loss.
     if summary := fresh.get("head", {}).get("summary"):
         wanted["pooler"] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes, arrays)
@@ -475,7 +498,7 @@ def _initial(built: BuiltStep, processes: Session, arrays: bool = True) -> tuple
             path,
             "; ".join(other),
         )
-    # A new head is meant; other new parameters may be a mistake in the configuration.
+    # A new head is intended; other new parameters may be a mistake in the configuration.
     say = log.warning if origin["fresh"] else log.info
     head = ["params/head/logits" if "head" in params else "params/head"] if "head" in fresh else []
     lists = (("new", origin["fresh"] + head), ("not used", origin["left_over"]))

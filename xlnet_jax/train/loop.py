@@ -1,8 +1,8 @@
-"""The training loop: data in, dispatches out; between two dispatches it saves, evaluates, profiles
-and handles signals.
+"""The training loop: sends batches to the devices in dispatches; between two dispatches it saves,
+evaluates, profiles and handles signals.
 
-The device never waits for the host: the next dispatch is sent before the metrics of the last are
-read, Grain builds batches ahead, and Orbax writes checkpoints in the background.
+The device never waits for the host: the next dispatch is sent before the metrics of the previous
+dispatch are read, Grain builds batches ahead, and Orbax writes checkpoints in the background.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     with refusals(built.recipe.config.train.compiler_options):
         executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
-    spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
+    spent = time.perf_counter() - began
+    steps = jax.tree.leaves(batch)[0].shape[0]
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
     cache = (
         "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
@@ -73,10 +74,15 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     return executable
 
 
+def shapes(tree: Any) -> list[tuple[int, ...]]:
+    """The shapes of all arrays of a tree."""
+    return [x.shape for x in jax.tree.leaves(tree)]
+
+
 @contextlib.contextmanager
 def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
-    """Captures whole dispatches that contain the configured steps; yields whether this one is
-    captured.
+    """Profiles the dispatch of `steps` if it contains one of the configured steps; yields whether
+    it does.
     """
     first = config.log.profile_start
     last = first + config.log.profile_steps - 1
@@ -93,27 +99,27 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is trained, where, and how far. Its inputs have been checked."""
+    """Model, data, work directory and last step of a training run, all checked."""
 
     config: Config
     workdir: str
     data: TrainingData
     make_recipe: Callable[[Config], Recipe]
-    """Called with the configuration that this machine has decided (`choice.resolve_attention`)."""
+    """Called with a configuration without `auto` (`choice.resolve_attention`)."""
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
     """None = nothing is evaluated."""
     stop: int
-    """Save and stop at this step."""
+    """The step at which the run saves and stops."""
     origin: branch.Origin | None = None
-    """The checkpoint of another run where this one starts; see `branch`."""
+    """The checkpoint of another run where this run starts; see `branch`."""
     sample: Callable[[Recipe, Any], list[Json]] | None = None
-    """Fills held-out texts with parameters, for `samples.jsonl`; in all processes."""
+    """Fills held-out texts, for `samples.jsonl`. All processes call it, with the parameters."""
 
 
 @dataclasses.dataclass
 class Run:
-    """The loop and everything that it uses between dispatches; it passes the State on and never
-    keeps it.
+    """The training loop, and everything that it uses between dispatches. It never
+    keeps the State, whose buffers are donated.
     """
 
     job: Job
@@ -122,8 +128,8 @@ class Run:
     writer: MetricsWriter
     plan: Plan
     record: Json
-    """What each checkpoint says beside the plan: `workdir.identity`, and `rebuilt`, at which steps
-    this run has rebuilt its memory.
+    """The record of each checkpoint without the plan: `workdir.identity`, and `rebuilt`, the steps
+    at which this run has rebuilt its memory.
     """
     processes: Session
     request: StopRequest
@@ -137,7 +143,7 @@ class Run:
     saved: int = -1
     """The step of the last save."""
     warned: bool = False
-    """Whether the log has the warning of `_check_grace`."""
+    """Whether `_check_grace` has warned."""
 
     @property
     def alone(self) -> bool:
@@ -147,8 +153,8 @@ class Run:
     def loop(
         self, state: State, start: int, stop: int, unscored: bool, unsaved: bool
     ) -> tuple[State, int, bool]:
-        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and
-        comes first; `unsaved`: its checkpoint, which comes before that.
+        """Trains from step `start` to `stop`. Before that it writes the checkpoint of `start` if
+        `unsaved`, and then evaluates `start` if `unscored`.
 
         Returns the state, its step, and whether the evaluations so far end the run.
         """
@@ -170,17 +176,17 @@ class Run:
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
-                # Steps, and the lengths of a task.
-                shape = max((x.shape for x in jax.tree.leaves(batch)), key=len)
+                # The number of steps, and in a task the length of its examples.
+                shape = max(shapes(batch), key=len)
                 if shape not in self.executables:
-                    # Else the dispatch in flight runs beside the compiler, and seems to take no
-                    # time.
+                    # Otherwise the dispatch in flight would run during the compilation, and seem
+                    # to take no time.
                     self._report()
                     self.executables[shape] = self._compile(state, batch)
                 if not self.report.clock:
                     goodput.work()
-                    # Later rates leave compilation out by themselves: the clock does not count it
-                    # as training.
+                    # The clock does not count later compilations as training, so rates need no
+                    # correction.
                     self.report.clock = goodput.training()
                     # From here on a hard stop would lose work.
                     self.request.working()
@@ -190,14 +196,14 @@ class Run:
                 ):
                     state, metrics = meshes.settled(self.executables[shape](state, batch))
                     if capturing:
-                        # The capture must hold the device's work, not only its dispatch.
+                        # The profile must contain the work of the device, not only its dispatch.
                         jax.block_until_ready(metrics)
-                # Read the metrics of the last dispatch while this one runs.
+                # Read the metrics of the previous dispatch while this one runs.
                 self._report()
                 self.sent = (steps, metrics)
                 at = steps[-1] + 1
                 times.at(at)
-                # A signal that came to one process stops all of them, at the same step.
+                # A signal to one process stops all of them, at the same step.
                 stopping = self.processes.stop(self.request.name)
                 if at % config.checkpoint.every == 0 or at == stop or stopping:
                     self._save(at, state, wait=at == stop or bool(stopping))
@@ -216,7 +222,7 @@ class Run:
             self.checkpoints.wait()
         self._check_grace()
         line = self._write_time(step, ended=True)
-        # If only an evaluation was missing, this process made no step.
+        # If only an evaluation was missing, this process trained no step.
         last = self.report.last or workdirs.line_of(self.job.workdir, "metrics", step)
         if self.report.rates:
             last = last | {"tokens_per_second": statistics.median(self.report.rates)}
@@ -229,14 +235,14 @@ class Run:
         return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
-        """The next dispatch's batches. A single process ends the run here if a signal comes while
-        data does not.
+        """The batches of the next dispatch. If a signal comes while it waits for them, a single
+        process ends the run here.
         """
         try:
             with self.goodput.measure("data"):
                 batch = self.request.take(batches, self.alone)
         except Stopped as stopped:
-            self._stopped(f"{stopped} while waiting for data", at, state, stopped)
+            self._stopped(f"{stopped} while waiting for data", at, state)
         return meshes.place(batch, self.built.mesh, self.built.rows)
 
     def _compile(self, state: State, batch: Any) -> Any:
@@ -248,26 +254,23 @@ class Run:
             executable = compile_step(self.built, state, batch)
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
-            # Compiles them, so that the first save does not wait.
+            # Compiles the checksums, so that the first save does not wait for them.
             sums_of(self._trees(state), {"plan": self.plan})
         return executable
 
-    def _stopped(
-        self, why: str, at: int, state: State, cause: BaseException | None = None
-    ) -> NoReturn:
+    def _stopped(self, why: str, at: int, state: State) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
         self._write_time(at, stopped=True)
         self._all_saved()
         what = "saved" if at else "nothing to save yet"
-        raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
+        raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume")
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts a save; with `wait`, finishes it. If the disk refused this one or the last one, it
-        retries and waits.
-
-        A save that has only started does not show that the disk accepts one again.
+        """Starts a save; with `wait`, finishes it. If the disk refuses this save or has refused
+        the previous one, it retries until a save is complete: only then the disk is known to accept
+        writes again.
         """
 
         def flush() -> None:
@@ -275,14 +278,13 @@ class Run:
             try:
                 self.writer.flush()
             except XLNetError:
-                # The save in flight may have filled the disk: if it failed, what it has written is
-                # removed.
+                # The save in flight may have filled the disk: if it failed, its files are removed.
                 wait = (self.alone and not self._complete()) or wait
                 raise
 
         def write() -> None:
             nonlocal wait
-            complete, wait = wait, True  # every further attempt
+            complete, wait = wait, True  # a further attempt waits
             record = {"plan": to_json(self.plan), **self.record}
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
@@ -297,7 +299,7 @@ class Run:
         with self.goodput.measure("save"):
             self.writer.write("time", self.goodput.line(step))
             self._persist(flush, f"the metrics up to step {step}")
-            # With several processes all take part in a save: one alone cannot retry.
+            # All processes take part in a save: one alone cannot retry.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
         self.watchdog.progress(step)
@@ -309,8 +311,8 @@ class Run:
         )
 
     def _complete(self) -> bool:
-        """Waits for the save in flight. False if the disk or bucket refused it: it may accept
-        another one.
+        """Waits for the save in flight. Returns False if the disk or bucket refused it, which may
+        accept a later one.
         """
         try:
             self.checkpoints.wait()
@@ -326,23 +328,23 @@ class Run:
         until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
-        """Called before an error that all processes reach: the first that ends would soon end those
-        that still save.
+        """Waits until all processes have saved. Called before an error that all of them raise: the
+        first process that ends would end those that still save.
         """
         with self.goodput.measure("save"):
             self.checkpoints.wait()
             self.processes.barrier("saving")
 
     def _evaluate(self, step: int, state: State) -> bool:
-        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run
-        instead.
+        """Scores the state and adds a line to `evaluations.jsonl`; a signal ends the run instead.
 
-        Returns whether the evaluations so far end the run. Process 0 decides: it writes the file
-        they are read from.
+        Returns whether the evaluations so far end the run. Process 0, which writes the file,
+        decides.
         """
         assert self.evaluator is not None
         self._report()
-        recipe, began = self.built.recipe, time.perf_counter()
+        recipe = self.built.recipe
+        began = time.perf_counter()
 
         def between() -> None:
             self.watchdog.progress()
@@ -363,7 +365,7 @@ class Run:
                         self.writer.write_samples(step, self.job.sample(recipe, params))
         except Stopped as stopped:
             self._stopped(
-                f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped
+                f"{stopped} in the evaluation, which the next start repeats,", step, state
             )
         self.writer.write(
             "evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began}
@@ -374,7 +376,7 @@ class Run:
         return self.processes.broadcast(str(ends), "evaluating") == "True"
 
     def _report(self) -> None:
-        """Waits for the metrics of the dispatch in flight, and reports them."""
+        """Waits for the metrics of the dispatch in flight and reports them."""
         if self.sent is None:
             return
         (steps, metrics), self.sent = self.sent, None
@@ -394,10 +396,12 @@ class Run:
     def _check_grace(self) -> None:
         """Warns, once, if two dispatches and a save take longer than a machine waits after SIGTERM.
 
-        The signal may come when one dispatch runs and the next is about to be sent; the save starts
-        after both.
+        When the signal comes, one dispatch may be running and the next about to be sent; the save
+        starts after both.
         """
-        config, save, rates = self.built.recipe.config, self.checkpoints.seconds, self.report.rates
+        config = self.built.recipe.config
+        save = self.checkpoints.seconds
+        rates = self.report.rates
         grace = config.checkpoint.grace_seconds
         if self.warned or not (grace and save and rates) or jax.process_index():
             return

@@ -1,4 +1,4 @@
-"""The loss of a segment: which vector predicts each target, and how the likelihoods add up.
+"""The loss of a segment: which vector predicts each target, and how the losses are summed.
 
     plm  max E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ], over the last targets of the factorisation
          order z (XLNet, eq. 5):
@@ -8,19 +8,18 @@
     mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there
          (BERT)
     mdm  max T / n sum_m log p(x_m | x without its n masked tokens), n uniform from 1 to T, the
-         number of those that may
-         be masked: in the mean a lower bound on log p(x) (LLaDA, arXiv 2502.09992)
+         number of maskable tokens: its mean is a lower bound on log p(x) (LLaDA, arXiv 2502.09992)
 
-In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`),
-and `mlm` one of sentences: whether B follows A (BERT's next sentence), or both are in order
+In training, `clm` may also have auxiliary losses, weighted by the batch (`batch.Auxiliary`), and
+`mlm` a sentence loss: whether B follows A (BERT's next sentence), or whether both are in order
 (ALBERT).
 
-Losses of tokens may be smoothed in training (`train.label_smoothing`); auxiliary ones and that of
-sentences are not.
+The loss of tokens may be smoothed in training (`train.label_smoothing`); auxiliary losses and the
+sentence loss are not smoothed.
 
-Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row
-with fewer real targets weighs less, as it should, on any number of devices (the 2019 code averages
-the means of the cores). A row of `mdm` weighs T, however many of its tokens are masked.
+Losses are summed by name and divided once, usually by the summed weights. So a row with fewer real
+targets weighs less, on any number of devices (the 2019 code averages the means of the cores). A row
+of `mdm` weighs T, however many of its tokens are masked.
 """
 
 from __future__ import annotations
@@ -43,43 +42,43 @@ from xlnet_jax.model.vanilla import AuxiliaryHeads
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowLosses:
-    """The sums of one segment, row by row."""
+    """The losses of a segment, row by row."""
 
     sums: dict[str, tuple[jax.Array, jax.Array]]
-    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and what they are
-    divided by.
+    """By name of a loss (sum_B, weight_B): summed weighted negative log-likelihoods in nats, and
+    the weights that divide them.
     """
     memory: Any
-    """For the next segment; see `LanguageModel.carried`."""
+    """The memory for the next segment; see `LanguageModel.carried`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
     """A transformer and the head that predicts tokens: the model of pretraining.
 
-    The step, the gradient, evaluations and checkpoints use its public functions of one tree of
-    parameters alone; the model of a task (`finetune.recipe.TaskModel`) has the same ones with its
+    The step, the gradient, evaluations and checkpoints call only its public methods, with one tree
+    of parameters. The model of a task (`finetune.recipe.TaskModel`) has the same methods and its
     own losses.
 
-    The tree of parameters is that of the transformer, with the head's own parameters under
-    `lm_head` and those of auxiliary losses, if there are any, under `auxiliary_heads`.
+    The tree has the parameters of the transformer, the parameters of the head under `lm_head`, and
+    the parameters of auxiliary losses under `auxiliary_heads`.
     """
 
     transformer: XLNet
     auxiliary: AuxiliaryHeads | None = None
     sentences: bool = False
-    """Whether there is a loss of sentences."""
+    """Whether training has a sentence loss."""
     label_smoothing: float = 0.0
-    """Of the loss of tokens in training."""
+    """Label smoothing of the loss of tokens in training."""
 
     @property
     def head(self) -> heads.LMHead:
-        """Its parameters are under `lm_head`."""
+        """The head of the loss of tokens; its parameters are under `lm_head`."""
         return heads.LMHead(self.transformer.config, self.transformer.parts)
 
     @property
     def sentence_head(self) -> heads.SentenceHead:
-        """Its parameters are under `pooler` and `sentence_head`."""
+        """The head of the sentence loss; its parameters are under `pooler` and `sentence_head`."""
         return heads.SentenceHead(self.transformer.config, self.transformer.parts)
 
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
@@ -90,7 +89,7 @@ class LanguageModel:
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
         embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
-        # Another key: with the same one, equal names would draw equal numbers.
+        # Another key: with the same key, parameters of equal names would draw equal numbers.
         lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)
         params = {**params, "lm_head": lm_head.get("params", {})}
         h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
@@ -108,18 +107,18 @@ class LanguageModel:
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """By loss its coefficient in what training minimises; the first loss is the one that is
-        evaluated.
+        """The coefficient of each loss in the total that training minimises; evaluations score the
+        first loss.
         """
         further = ["auxiliary"] * (self.auxiliary is not None) + ["sentences"] * self.sentences
         return dict.fromkeys(["tokens", *further], 1.0)
 
     def weights(self, batch: Batch, dtype: Any = None) -> tuple[jax.Array, jax.Array]:
-        """Of every target in the loss of tokens, [..., B, P], and how many tokens that of a row
-        stands for, [..., B].
+        """The weight of every target in the loss of tokens, [..., B, P], and the number of tokens
+        that the loss of a row counts for, [..., B].
 
-        They are its targets; in a bound all P tokens that may be masked, and a masked one of n has
-        the weight P / n.
+        This number is the number of targets. In a bound it is P, the number of maskable tokens, and
+        each of n masked tokens has the weight P / n.
         """
         weight_BP = batch.target_weights.astype(dtype or batch.target_weights.dtype)
         targets_B = weight_BP.sum(axis=-1)
@@ -129,15 +128,17 @@ class LanguageModel:
         return weight_BP * (tokens_B / jnp.maximum(targets_B, 1))[..., None], tokens_B
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
-        """By loss the divisor of its sum over a batch (arrays with rows first): the tokens of
-        `weights`, or the summed weights of the labels.
+        """The divisor of each loss summed over a batch (arrays with rows first): the number of
+        tokens by `weights`, or the summed weights of the sentence labels.
         """
-        targets, labels = self.weights(batch)[1].sum(), batch.label_weight.sum()
+        targets = self.weights(batch)[1].sum()
+        labels = batch.label_weight.sum()
         return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
-        """What a step hands to the next one, before the first: the empty memory. A model may have
-        any pytree in Flax's boxes, whose axis `batch` has the rows; () = nothing.
+        """The state that a step hands to the next step, as it is before the first step: the empty
+        memory. A model may have any pytree in Flax's boxes, whose axis `batch` has the rows; () =
+        no state.
         """
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
@@ -146,7 +147,7 @@ class LanguageModel:
         )
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """[B, P, V]; with clusters log-probabilities; see `LMHead`."""
+        """Logits [B, P, V], with clusters log-probabilities; see `LMHead`."""
         return self._head(params, vectors_BPD)
 
     def nll(
@@ -173,9 +174,9 @@ class LanguageModel:
         rows_B: jax.Array | None = None,
         **more: Any,
     ) -> Any:
-        """The `Output` of the transformer on a segment, or on some rows of it; without a `memory`
-        it has no slots, and without a `dropout_key` dropout is off. `more` are arguments of `XLNet`
-        and of Flax's `apply`.
+        """The `Output` of the transformer on a segment, or on rows `rows_B` of it. Without `memory`
+        the memory has no slots, without `dropout_key` dropout is off. `more` are arguments of
+        `XLNet` and of Flax's `apply`.
         """
         if memory is None:
             memory = empty_memory(self.transformer.config, len(batch.tokens), 0)
@@ -192,12 +193,10 @@ class LanguageModel:
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a segment, or of some rows of it; arguments as of `run`."""
+        """The losses of a segment; arguments as in `run`."""
         run = functools.partial(self.run, params, batch, memory, dropout_key, rows_B)
         auxiliary = None if batch.auxiliary is None else self.auxiliary
         out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
-        assert out.target_vectors_BPD is not None, "a batch for training has target slots"
-        assert isinstance(out.memory, Memory)
         smoothing = 0.0 if dropout_key is None else self.label_smoothing
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens, smoothing)
         weight_BP, weight_B = self.weights(batch, nll_BP.dtype)
@@ -218,10 +217,8 @@ class LanguageModel:
             head: Any = functools.partial(
                 self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs
             )
-            nll_B, label_B = (
-                head(out.hidden_BTD, batch, rows_B),
-                batch.label_weight.astype(weight_B.dtype),
-            )
+            nll_B = head(out.hidden_BTD, batch, rows_B)
+            label_B = batch.label_weight.astype(weight_B.dtype)
             sums["sentences"] = heads.weighed(nll_B, label_B), label_B
         return RowLosses(sums, out.memory)
 
@@ -235,11 +232,11 @@ def mean_loss(
     rows_B: jax.Array | None = None,
     divisors: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, RowLosses]:
-    """What training minimises, for the text nats per token: the losses of the batch, each divided
-    and times its coefficient, added; and its rows.
+    """The loss that training minimises, and its rows: the sum over all losses of coefficient times
+    mean, in nats per token for text.
 
-    For a part of the batch, with its `rows_B` and the `divisors` of all of it, the result is that
-    part's share.
+    With a part of a batch, its `rows_B` and the `divisors` of the whole batch, the result is the
+    share of this part.
     """
     rows: RowLosses = model.row_losses(params, batch, memory, dropout_key, rows_B)
     divisor: Mapping[str, jax.Array] = model.divisors(batch) if divisors is None else divisors

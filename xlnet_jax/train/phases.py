@@ -1,5 +1,5 @@
-"""The phases of a run on its devices: their steps are built and compiled ahead, and the state
-crosses their borders.
+"""The phases of a run on its devices: builds their steps, compiles them ahead, and takes the state
+from one phase to the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.model import choice
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.storage.files import Json
-from xlnet_jax.train.loop import compile_step
+from xlnet_jax.train.loop import compile_step, shapes
 from xlnet_jax.train.recipe import Recipe, recipes
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, build_step
@@ -33,8 +33,8 @@ log = logging.getLogger("xlnet_jax")
 def build(
     config: Config, make_recipe: Callable[[Config], Recipe], processes: Session
 ) -> list[BuiltStep]:
-    """The step of each phase, on one mesh; a run without phases is one. Raises BadInput if a batch
-    or the model does not divide over it.
+    """The step of each phase, on one mesh; a run without phases is a single phase. Raises BadInput
+    if a batch or the model does not divide over the mesh.
     """
     mesh = meshes.make_mesh(config.mesh)
     for part in config.parts:
@@ -71,13 +71,13 @@ def _check_rows(config: Config, mesh: Mesh) -> None:
 
 
 def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
-    """Raises BadInput unless the checkpoint has the parameters of the phases as they are now."""
+    """Raises BadInput unless the checkpoint has exactly the parameters that the phases need now."""
     ours = checksums.by_path({"params": built.abstract_state.params}).keys()
     if other := sorted(ours ^ {name for name in record["checksums"] if name.startswith("params/")}):
         what = (
-            "is not there, and phases need it now"
+            "is not in the checkpoint, but phases need it now"
             if other[0] in ours
-            else "is there, and no phase needs it now"
+            else "is in the checkpoint, but no phase needs it now"
         )
         raise BadInput(
             f"{where}: {other[0]} {what}; a run has the parameters of all its phases from its "
@@ -88,13 +88,13 @@ def check_parameters(built: BuiltStep, record: Json, where: str) -> None:
 def compile_later(
     later: Sequence[BuiltStep], first: int, goodput: Goodput, processes: Session
 ) -> dict[int, dict[tuple[int, ...], Any]]:
-    """The compiled steps of the phases to come, by their numbers: what does not fit the devices
-    ends the run now.
+    """The compiled steps of later phases, by number of phase and shape of batch. They are compiled
+    at the start so that a phase that does not fit the devices ends the run at once.
     """
     executables: dict[int, dict[tuple[int, ...], Any]] = collections.defaultdict(dict)
     for number, built in enumerate(later, first):
         with goodput.measure("compile"):
-            shape = max(_shapes(built.abstract_batch), key=len)
+            shape = max(shapes(built.abstract_batch), key=len)
             executables[number][shape] = compile_step(
                 built, built.abstract_state, built.abstract_batch
             )
@@ -103,27 +103,23 @@ def compile_later(
 
 
 def enter(state: State, built: BuiltStep) -> State:
-    """The state at the border of a phase: its memory is empty if the one before had another
-    shape.
+    """The state at the start of a phase: its memory is emptied if the memory of the previous phase
+    has another shape.
     """
-    if _shapes(state.memory) == _shapes(built.abstract_state.memory):
+    if shapes(state.memory) == shapes(built.abstract_state.memory):
         return state
     return dataclasses.replace(state, memory=empty_memory(built))
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
-    return [x.shape for x in jax.tree.leaves(tree)]
-
-
 def memory_since(config: Config, phases: Sequence[BuiltStep], number: int) -> int:
-    """The step at which `enter` has emptied the memory of a phase; 0 if it never did."""
-    shapes = [_shapes(built.abstract_state.memory) for built in phases]
-    while number and shapes[number - 1] == shapes[number]:
+    """The step at which `enter` last emptied the memory, up to this phase; 0 if it never did."""
+    memories = [shapes(built.abstract_state.memory) for built in phases]
+    while number and memories[number - 1] == memories[number]:
         number -= 1
     return [0, *config.ends][number]
 
 
 def empty_memory(built: BuiltStep) -> Any:
-    """The memory of all rows before any text, on the devices."""
+    """The empty memory of all rows, on the devices."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
     return jax.jit(lambda: built.recipe.empty_memory(built.rows), out_shardings=out_shardings)()

@@ -1,8 +1,8 @@
-"""From a configuration to everything that computes with it, built once and passed on.
+"""The recipe of a configuration: model, losses, optimizer and example batch, built once and passed
+on.
 
 Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe.
-To use another model, head, loss or optimizer, change this file; the step and the loop do not
-change.
+To use another model, head, loss or optimizer, change this file; the step and the loop stay.
 """
 
 from __future__ import annotations
@@ -32,32 +32,42 @@ from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The functions of one configuration. Holds no array, and does not depend on a mesh."""
+    """Model, optimizer and learning rate of a configuration. Holds no array and knows no mesh."""
 
     config: Config
     model: Any
-    """The module with its head, and the losses of a segment, which `mean_loss` divides: here a
-    `LanguageModel`; a task has its own (`finetune.recipe`).
+    """The network with its head and the losses of a segment: a `LanguageModel`, or the `TaskModel`
+    of a task (`finetune.recipe`).
     """
-    learning_rate: optax.Schedule
-    """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
-    """FLOPs of one optimizer step of the whole batch."""
+    """FLOPs of an optimizer step of the whole batch."""
     example_batch: Callable[[int], Any]
-    """A batch of zeros with this many rows, for tracing."""
+    """Returns a batch of zeros with this number of rows, for tracing."""
     others: tuple[Recipe, ...] = ()
-    """Of the other phases: the state has their parameters too, which a step of this one leaves as
-    they are.
+    """The recipes of the other phases: the state has their parameters too, which a step of this
+    phase does not change.
     """
+
+    def __post_init__(self) -> None:
+        """Raises BadInput if JAX would compute in another precision."""
+        if self.config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            raise BadInput(
+                "model.compute_dtype=float64 needs 64-bit JAX; "
+                "set the environment variable JAX_ENABLE_X64=1"
+            )
+
+    @functools.cached_property
+    def learning_rate(self) -> optax.Schedule:
+        """The learning rate by the number of earlier good steps, as in the optimizer."""
+        return schedule(self.config.optimizer, self.config.train.steps)
 
     def own_params(self) -> Any:
         """Fresh parameters of this model in their boxes."""
         return self.model.init(jax.random.key(self.config.seeds.init), self.example_batch(1))
 
     def init_params(self) -> Any:
-        """Fresh parameters in their boxes (`layers.Declared`). Independent of the batch and of the
-        mesh.
-        Of several phases those of all; what two have is as in this one.
+        """Fresh parameters of all phases in their boxes (`layers.Declared`). Independent of the
+        batch and of the mesh. Parameters that several phases share are drawn as in this phase.
         """
         flat = {}
         for each in (*self.others, self):
@@ -66,7 +76,9 @@ class Recipe:
 
     @functools.cached_property
     def abstract_params(self) -> Any:
-        """The same without numbers. Raises TypeError if a parameter does not say what it is."""
+        """The shapes and dtypes of `init_params`, in boxes. Raises TypeError if a parameter is not
+        declared.
+        """
         boxed = jax.eval_shape(self.init_params)
         for path, box in jax.tree_util.tree_leaves_with_path(
             boxed, is_leaf=nn.meta.is_axis_metadata
@@ -79,8 +91,12 @@ class Recipe:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """It leaves alone what only other phases use, with its moments."""
-        config, params, unused = self.config, self.abstract_params, set()
+        """The optimizer; it changes neither parameters that only other phases use, nor their
+        moments.
+        """
+        config = self.config
+        params = self.abstract_params
+        unused = set()
         if self.others:
             every, own = (
                 set(traverse_util.flatten_dict(x))
@@ -91,28 +107,28 @@ class Recipe:
 
     @property
     def first_loss(self) -> str:
-        """The name of the loss that is evaluated, and whose targets are counted."""
+        """The name of the loss that evaluations score and whose targets are counted."""
         return next(iter(self.model.coefficients))
 
     def empty_memory(self, rows: int) -> Any:
-        """What a step hands to the next one, before the first: a `Memory`, or () in a task."""
+        """The memory before the first step: a `Memory`, or () in a task."""
         return jax.tree.map(
             lambda box: box.value, self.model.carried(rows), is_leaf=nn.meta.is_axis_metadata
         )
 
     @functools.cached_property
     def row_axes(self) -> Any:
-        """The axis of each array of it that has the rows."""
+        """The axis of the rows in each array of the memory."""
         boxed = jax.eval_shape(lambda: self.model.carried(1))
         return jax.tree.map(
             lambda box: box.names.index("batch"), boxed, is_leaf=nn.meta.is_axis_metadata
         )
 
-    def apart(
+    def split_rows(
         self, rows: tuple[Any, Any, jax.Array], parts: int, which: int
     ) -> tuple[Any, Any, jax.Array]:
-        """A batch, its memory and the numbers of its rows in `parts`, along a new first axis:
-        consecutive rows together (`which` 0), or every parts-th row (1).
+        """Splits a batch, its memory and the numbers of its rows into `parts`, along a new first
+        axis. A part has consecutive rows (`which` 0) or every parts-th row (1).
         """
 
         def split(x: jax.Array, axis: int = 0) -> jax.Array:
@@ -124,8 +140,8 @@ class Recipe:
         batch, memory, rows_B = rows
         return jax.tree.map(split, batch), jax.tree.map(split, memory, self.row_axes), split(rows_B)
 
-    def joined(self, losses: RowLosses, which: int) -> RowLosses:
-        """The inverse of `apart`, for what all parts have found."""
+    def join_rows(self, losses: RowLosses, which: int) -> RowLosses:
+        """Joins the losses and memories of parts that `split_rows` has made."""
         axes = RowLosses(jax.tree.map(lambda _: 0, losses.sums), self.row_axes)
         return jax.tree.map(
             lambda x, axis: jax.lax.collapse(jnp.moveaxis(x, 0, axis + which), axis, axis + 2),
@@ -135,29 +151,24 @@ class Recipe:
 
 
 def make_recipe(config: Config) -> Recipe:
-    """The recipe of pretraining; touches no device.
+    """The recipe of pretraining; uses no device.
 
-    Raises BadInput if JAX would compute in another precision, or if the configuration is that of a
-    task.
+    Raises BadInput if JAX would compute in another precision, or for the configuration of a task.
     """
     if not config.pretrains:
         raise BadInput(
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and "
             "`predict`; here it must be none"
         )
-    return assemble(
-        config,
-        language_model(config),
-        functools.partial(example_batch, config),
-        flops.step_flops(config),
-    )
+    example = functools.partial(example_batch, config)
+    return Recipe(config, language_model(config), flops.step_flops(config), example)
 
 
 def recipes(
     configs: Sequence[Config], make: Callable[[Config], Recipe] = make_recipe
 ) -> list[Recipe]:
-    """The recipes of the phases of a run, whose states have the same parameters and moments: those
-    of all.
+    """The recipes of the phases of a run. Their states all have the parameters and moments of every
+    phase.
     """
     made = [make(config) for config in configs]
     return [
@@ -167,7 +178,7 @@ def recipes(
 
 
 def language_model(config: Config) -> LanguageModel:
-    """The transformer of the objective, with its head."""
+    """The model of pretraining."""
     return LanguageModel(
         XLNet(config.model, config.data.reuse_len, config.compat, config.objective),
         auxiliary_heads(config),
@@ -176,23 +187,10 @@ def language_model(config: Config) -> LanguageModel:
     )
 
 
-def assemble(
-    config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int
-) -> Recipe:
-    """Adds what all recipes share, the schedule of the configuration, and checks the precision."""
-    if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise BadInput(
-            "model.compute_dtype=float64 needs 64-bit JAX; "
-            "set the environment variable JAX_ENABLE_X64=1"
-        )
-    return Recipe(
-        config, model, schedule(config.optimizer, config.train.steps), flops_per_step, example_batch
-    )
-
-
 def example_batch(config: Config, batch_size: int) -> Batch:
     """A Batch of zeros with the shapes of the configuration."""
-    P, B = config.data.num_predict, batch_size
+    P = config.data.num_predict
+    B = batch_size
     none_BT = np.zeros((B, config.data.segment_len), np.int32)
     batch = forward_text(none_BT, none_BT, none_BT, np.zeros((B, P), np.int32))
     if not auxiliary_heads(config):
@@ -205,6 +203,6 @@ def example_batch(config: Config, batch_size: int) -> Batch:
 
 
 def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:
-    """The heads of losses that only training has."""
+    """The heads of auxiliary losses, or None."""
     further = config.data.multi_token_prediction - 1
     return AuxiliaryHeads(config.model, further) if further or config.model.layer_losses else None

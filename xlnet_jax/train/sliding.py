@@ -1,12 +1,12 @@
-"""Losses of single tokens, each predicted from the last position of a window of its own.
+"""Losses of single tokens, each predicted from the last position of a separate window.
 
-Evaluation by sliding one token at a time, as models without memory need it (Al-Rfou et al. 2018,
-arXiv 1808.04444): inside a segment the first positions have hardly any context. So the window of a
-token holds exactly the `context` tokens before it, and is computed from nothing. What only other
-positions would use is left out: the last layer and the softmax have one row per window.
+Evaluation by sliding one token at a time, for models without memory (Al-Rfou et al. 2018, arXiv
+1808.04444): the first positions of a segment have hardly any context. So each token has a window
+with exactly the `context` tokens before it. The last layer and the softmax compute one position per
+window.
 
-How far back left-to-right models look, by windows of growing length: the relative effective context
-length (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
+How much context left-to-right models use, by windows of growing length: the relative effective
+context length (Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
 
     l_i(c, t)
         loss of model i on token t, given exactly the c tokens before
@@ -50,12 +50,12 @@ log = logging.getLogger("xlnet_jax")
 
 
 def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
-    """A function of parameters and windows: -log p in nats of the last token of each, given all
-    before it.
+    """A function of parameters and windows that returns -log p of the last token of each window
+    given the tokens before it, in nats.
 
-    It takes parameters placed on the mesh, int32 [N, X], equal in all processes, and the numbers or
-    slice of the windows to score; it returns float32 of these, and compiles for every X. Requires
-    the mesh in use (`jax.set_mesh`), over whose rows each batch of windows is split.
+    It takes parameters placed on the mesh, windows int32 [N, X], equal in all processes, and the
+    numbers or slice of the windows to score. It returns float32 for these windows, and compiles for
+    every X. Requires the mesh in use (`jax.set_mesh`); its devices share the windows.
     """
     size = rows_at_once(recipe.config, mesh)
     local = meshes.rows_here(size, mesh)
@@ -67,10 +67,12 @@ def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
 
     def nll(params: Any, windows_NX: np.ndarray, which_N: Any = slice(None)) -> np.ndarray:
         which_N = np.arange(len(windows_NX))[which_N]
-        count, parts, logged = len(which_N), [], time.monotonic()
+        count = len(which_N)
+        parts = []
+        logged = time.monotonic()
         with progress_bar("tokens", count) as bar:
             for first in range(0, count, size):
-                # Past the end the last window is computed again, and cut off below.
+                # The last batch is filled up with its last window, which is cut off below.
                 number_B = which_N[np.minimum(first + local, count - 1)]
                 parts.append(
                     meshes.settled(
@@ -88,10 +90,11 @@ def scorer(recipe: Recipe, mesh: Mesh) -> Callable[..., np.ndarray]:
 
 
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
-    """-log p of the last tokens of each window given all before them, at least float32 [B,
-    slots].
+    """-log p of each of the last tokens of a window given all tokens before it, at least float32
+    [B, slots].
     """
-    B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
+    B = windows_BN.shape[0]
+    T = windows_BN.shape[1] - 1
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     batch = forward_text(
         windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:]
@@ -104,8 +107,8 @@ class SlidingLoss:
     """The held-out loss of a model with positions learned at every layer, with all the context that
     it can use.
 
-    Every token but the first is scored once; those of the first segment have less context than the
-    others. Arguments and attributes are those of `evaluation.HeldoutLoss`.
+    Every token but the first is scored once; tokens of the first segment have less context than
+    others. Arguments and attributes are as in `evaluation.HeldoutLoss`.
     """
 
     def __init__(
@@ -116,7 +119,8 @@ class SlidingLoss:
         train_counts_V: np.ndarray,
         blocks: int = 0,
     ) -> None:
-        config, model = recipe.config, recipe.model
+        config = recipe.config
+        model = recipe.model
         if config.model.member.parts.positions != "per_layer":
             raise BadInput(
                 f"model.architecture={config.model.architecture}: only models with positions "
@@ -124,14 +128,13 @@ class SlidingLoss:
             )
         mixture.check(config)
         self._context = context = config.data.segment_len
-        self._mixture, self._train_counts_V = mixture, train_counts_V
-        W, predicted = (
-            config.data.windows_per_block,
-            [corpus.tokens - 1 for corpus in mixture.corpora],
-        )
+        self._mixture = mixture
+        self._train_counts_V = train_counts_V
+        W = config.data.windows_per_block
+        predicted = [corpus.tokens - 1 for corpus in mixture.corpora]
         rows_S3 = SinglePass.of_blocks(tuple(predicted), context, W, blocks * W).rows_S3
         rows = (rows_S3 * (1, context, context)).tolist()
-        # Of every split the numbers of the scored tokens, without its first token.
+        # The numbers of the scored tokens of every split, without its first token.
         self._scored_CN = [
             np.concatenate(
                 [
@@ -142,7 +145,8 @@ class SlidingLoss:
             )
             for corpus, n in enumerate(predicted)
         ]
-        scored, total = sum(map(len, self._scored_CN)), sum(predicted)
+        scored = sum(map(len, self._scored_CN))
+        total = sum(predicted)
         self._share = scored / total
         self.scope = f"{scored:,} of {quantity(total, 'window')} of {quantity(context, 'token')}"
         self._last = scorer(recipe, mesh)
@@ -155,13 +159,13 @@ class SlidingLoss:
         self._first = run_first
 
     def __call__(self, params: Any) -> Json:
-        """See `evaluation.scores`; `context`, the tokens before each; there is no loss without
-        memory.
+        """`evaluation.scores` and `bits_of_text` without `loss_without_memory`, and `context`, the
+        number of tokens before each scored token.
         """
         totals_C3 = np.zeros((len(self._scored_CN), 3))
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
-        for number, (corpus, scored_N) in enumerate(
-            zip(self._mixture.corpora, self._scored_CN, strict=True)
+        for corpus, scored_N, totals_3 in zip(
+            self._mixture.corpora, self._scored_CN, totals_C3, strict=True
         ):
             tokens_N = corpus.read(np.zeros(1, np.int64), corpus.tokens)[0][0]
             windows_NX = np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1)
@@ -169,11 +173,8 @@ class SlidingLoss:
             losses = [jax.device_get(self._first(params, windows_NX[0]))[of_first_X]]
             if len(others_N):
                 losses.append(self._last(params, windows_NX, others_N - self._context + 1))
-            totals_C3[number] = (
-                np.concatenate(losses).astype(np.float64).sum(),
-                np.nan,
-                len(scored_N),
-            )
+            summed = np.concatenate(losses).astype(np.float64).sum()
+            totals_3[:] = summed, np.nan, len(scored_N)
             counts_V += np.bincount(tokens_N[1:][scored_N], minlength=len(counts_V))
         scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, self._share)
         del scored["loss_without_memory"]
@@ -182,10 +183,10 @@ class SlidingLoss:
 
 
 SHARES = (0.1, 0.5, 1.0)
-"""The r of the paper's table: the hardest tokens, and all."""
+"""The shares r of hardest tokens in the table of the paper; 1 = all tokens."""
 
 LEAST_GAIN = 0.01
-"""The paper's threshold."""
+"""The gain below which the paper calls a longer context useless."""
 
 
 def doubling(longest: int) -> list[int]:
@@ -194,8 +195,8 @@ def doubling(longest: int) -> list[int]:
 
 
 def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
-    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at
-    multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
+    """Up to `most` windows (0 = all) of each split, evenly spaced over the windows that start
+    at multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
     """
     windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
@@ -222,9 +223,7 @@ def losses(
 
 
 def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
-    """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1,
-    2].
-    """
+    """f_i(c, c) and f_i(c, c') of each model, for all neighbouring lengths: [I, C - 1, 2]."""
     pairs = []
     for short_IN, long_IN in itertools.pairwise(loss_ICN.swapaxes(0, 1)):
         baseline_N = short_IN.min(axis=0)
@@ -237,16 +236,16 @@ def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
 
 
 def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
-    """The first length whose gain is below `LEAST_GAIN`; the last one if there is none: it is a
-    lower bound then.
+    """The first length whose gain is below `LEAST_GAIN`; without such a length the last, which is a
+    lower bound.
     """
     small = np.flatnonzero(gain_C < LEAST_GAIN)
     return lengths[small[0]] if small.size else lengths[-1]
 
 
-def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
-    """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and
-    f_i(c, c') as `hardest_loss` and the `gain`, and the `effective_context`.
+def effective_contexts(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[Json]:
+    """For each model the mean `loss` by length; and by share r the `effective_context`, and for
+    every doubling the `gain`, with f_i(c, c) and f_i(c, c') as `hardest_loss`.
     """
     models: list[Json] = [
         {"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN

@@ -1,7 +1,8 @@
-"""The training state: everything that an exact resume needs in a checkpoint, except the data plan.
+"""The training state: everything that an exact resume needs from a checkpoint, except the data
+plan.
 
-A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under
-`counters`.
+A checkpoint holds the state as named trees: `params`, `optimizer`, `memory`, and every other member
+under `counters`.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from xlnet_jax.train.recipe import Recipe
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A pytree; the step functions return a new one."""
+    """The training state, a pytree; a step returns a new State."""
 
     params: Any
-    """float32."""
+    """Parameters, float32."""
     opt_state: optax.OptState
-    """float32; its schedule count leaves out skipped steps."""
+    """State of the optimizer, float32; its count of the schedule leaves out skipped steps."""
     memory: Any
-    """What a step hands to the next one: a `Memory`, another pytree, or ()."""
+    """The memory that a step hands to the next step: a `Memory`, another pytree, or ()."""
     step: jax.Array
-    """int32: segments consumed; every step adds 1, and the data is a function of it."""
+    """int32: segments consumed. Every step adds 1, and the data is a function of this number."""
     skipped: jax.Array
-    """int32: bad steps so far: non-finite ones and spikes."""
+    """int32: bad steps so far, non-finite or spikes."""
     consecutive_bad: jax.Array
-    """int32: bad steps since the last good one."""
+    """int32: bad steps since the last good step."""
     loss_mean: jax.Array
-    """float32: running mean of the good steps' losses, over `train.spike_window` of them."""
+    """float32: running mean of the losses of the last `train.spike_window` good steps."""
     loss_variance: jax.Array
     """float32: running variance of the same losses."""
 
     def split(self, memory: bool = True) -> dict[str, Any]:
-        """The named trees of a checkpoint (arrays or abstract), without the memory if so asked or
-        if it is empty.
+        """The named trees of a checkpoint (arrays or abstract). An empty memory is left out, any
+        memory if `memory` is false.
         """
         counters = dict(vars(self))
         trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
@@ -54,15 +55,15 @@ class State:
         return trees | {"counters": counters}
 
     def evaluated(self, averaged: bool) -> Any:
-        """The parameters, or their average, which is the last state of the optimizer
-        (`optimizer.average`).
+        """The parameters to evaluate: if `averaged`, their average, which is the last state of the
+        optimizer (`optimizer.average`).
         """
         states: Any = self.opt_state
         return states[-1].average if averaged else self.params
 
     @staticmethod
     def join(trees: dict[str, Any]) -> State:
-        """The inverse of `split`; `memory` must be among the trees, as it was or as stored."""
+        """The inverse of `split`; `memory` is needed, as a `Memory` or as in a checkpoint."""
         memory = trees["memory"]
         if isinstance(memory, dict) and memory.keys() == {"hidden", "valid"}:
             memory = Memory(memory["hidden"], memory["valid"])
@@ -70,15 +71,15 @@ class State:
 
 
 MUST_BE_FINITE = ("params", "optimizer")
-"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses
-recovers.
+"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean loss that
+is not finite recovers.
 """
 
 
 def init_state(recipe: Recipe, params: Any, rows: int | None = None) -> State:
-    """The state before the first step, of fresh parameters. Boxed; `flax.linen.meta.unbox` gives
-    the arrays.
-    The memory has `rows`, those of weight 0 included; None = `train.batch_size`.
+    """The state before the first step, with parameters and memory in Flax's boxes.
+
+    `rows` is the number of rows of the memory, with rows of weight 0; None = `train.batch_size`.
     """
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)
     # One array each: donated buffers must not be shared.

@@ -1,4 +1,4 @@
-"""One segment is one optimizer step; one dispatch is K of them on the device.
+"""A step trains on one segment; a dispatch runs K steps on the devices.
 
 `build_step` has the only `jax.jit` of training: every run uses its program.
 """
@@ -26,7 +26,9 @@ from xlnet_jax.train.state import State
 
 
 class BuiltStep(NamedTuple):
-    """The compiled form of training for one recipe and mesh."""
+    """The jitted training step of a recipe on a mesh, with the shapes and shardings of its
+    arguments.
+    """
 
     recipe: Recipe
     mesh: Mesh
@@ -35,19 +37,19 @@ class BuiltStep(NamedTuple):
     donated.
     """
     abstract_state: State
-    """Shapes, dtypes and shardings."""
+    """Shapes, dtypes and shardings of the State."""
     logical: State
-    """The same as in a checkpoint: nothing is packed (`mesh.pack`)."""
+    """The abstract state as in a checkpoint: nothing is packed (`mesh.pack`)."""
     abstract_batch: Any
-    """The same for a batch with K stacked steps."""
+    """Shapes, dtypes and shardings of K stacked batches."""
     rows: int
-    """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of
-    weight 0.
+    """Number of rows of a batch on the devices: `train.batch_size`, and with `train.elastic` rows
+    of weight 0.
     """
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except
+    """Forward, backward and update on a segment of the global batch. Metrics are scalars, except
     `rows_B`.
     """
     config = recipe.config
@@ -67,7 +69,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         state.step + 1,
         state.skipped,
         jnp.zeros_like(state.skipped),
-        *_running(config, state, loss),
+        *_running_moments(config, state, loss),
     )
     bad = dataclasses.replace(
         state,
@@ -91,7 +93,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         means = {
             name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in sums.items()
         }
-        # `loss` is everywhere the one that is evaluated.
+        # `loss` is everywhere the loss that evaluations score.
         metrics |= {"total_loss": loss, "loss": means.pop(recipe.first_loss)}
         metrics |= {f"loss_{name}": mean for name, mean in means.items()}
     if len(config.data.folders()) > 1:
@@ -101,9 +103,7 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
 
 
 def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
-    """The memory after a step: of a step with these parameters, all that it carries on but for its
-    update.
-    """
+    """The memory after a step with these parameters, without its update."""
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
@@ -113,8 +113,8 @@ def _good_steps(state: State) -> jax.Array:
 
 
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
-    """Whether a loss is `train.spike_zscore` deviations above the mean; never before a window of
-    good steps.
+    """Whether a loss is `train.spike_zscore` standard deviations above the mean; False before
+    `train.spike_window` good steps.
     """
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
@@ -123,12 +123,11 @@ def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
     return known & (above > config.train.spike_zscore * jnp.sqrt(state.loss_variance))
 
 
-def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance with one more good loss: of all so far, then exponentially over
-    `train.spike_window`.
+def _running_moments(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance with one more good loss: over all losses so far, later exponentially
+    weighted over `train.spike_window`.
 
-    They are kept even while spikes are not checked, so that the check can be switched on at any
-    start.
+    They are kept even if spikes are not checked, so that any later start can switch the check on.
     """
     share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
@@ -136,14 +135,13 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
 
 
 def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Array]:
-    """The memory that a step reads, and its dropout key."""
+    """The memory that a step reads, and the dropout key of the step."""
     memory = hooks.before_step(config.compat, memory, step)
     return memory, jax.random.fold_in(jax.random.key(config.seeds.dropout), step)
 
 
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
-    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes
-    nothing yet.
+    """Jits a scan of K steps for a mesh, with fixed shardings of State and Batch. Compiles nothing.
 
     Raises BadInput if the compiler does not know an option.
     """
@@ -157,10 +155,8 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     state_shardings = dataclasses.replace(
         meshes.shardings(boxed, mesh), **meshes.shardings(packed, mesh, split)
     )
-    batch_sharding, everywhere = (
-        meshes.batch_sharding(mesh, leading=1),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+    batch_sharding = meshes.batch_sharding(mesh, leading=1)
+    everywhere = NamedSharding(mesh, PartitionSpec())
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
         with meshes.RULES.applied():
@@ -188,7 +184,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     def unpacked(x: Any, stored: Any) -> Any:
         if x.shape == stored.shape:
             return stored
-        # Split like the chunks of a checkpoint, but a stack of layers has each of them everywhere.
+        # Split like the chunks of a checkpoint; each device gets a part of every layer of a stack.
         chunk = [size if axis < stored.ndim - 1 else 1 for axis, size in enumerate(x.shape)]
         return x.update(sharding=meshes.spread(everywhere, x.shape, chunk))
 
@@ -197,7 +193,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
 
 
 def create_state(built: BuiltStep) -> State:
-    """The state before the first step; every device makes its own part."""
+    """The state before the first step; every device computes its own part."""
     recipe = built.recipe
     out_shardings = jax.tree.map(lambda x: x.sharding, built.logical)
     drawn = jax.jit(
