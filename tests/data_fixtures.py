@@ -17,6 +17,7 @@ import numpy as np
 import sentencepiece
 
 from xlnet_jax.data import vocabulary
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.prepare.sources import Part, find_sources
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -100,7 +101,7 @@ def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) ->
     return prepare(
         inputs or [text_folder()],
         str(output),
-        **{"tokenizer": tokenizer_path(), **settings, **changes},
+        PrepareOptions(**{"tokenizer": tokenizer_path(), **settings, **changes}),
     )
 
 

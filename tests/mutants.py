@@ -2367,8 +2367,8 @@ MUTANTS = (
     Mutant(
         "fewest_pieces_first",
         "xlnet_jax/data/prepare/pipeline.py",
-        "*larger, least = _PIECES if",
-        "least, *larger = _PIECES[::-1] if",
+        "sizes = _PIECES if",
+        "sizes = _PIECES[::-1] if",
         one(
             "data/prepare/prepare_resume",
             "test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives",

@@ -289,7 +289,7 @@ def test_the_page_names_everything_that_is_public():
         if line.startswith("| `")
         for name in line.split(" | ")[0].split("`")
     }
-    assert set(xj.__all__) <= named and len(xj.__all__) == 13
+    assert set(xj.__all__) <= named and len(xj.__all__) == 14
     calls = [
         ast.parse(call, mode="eval").body for call in re.findall(r"`(xj\.\w+\([^`]*\))`", page)
     ]

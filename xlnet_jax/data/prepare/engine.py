@@ -24,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from xlnet_jax.data.prepare import work_unit
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -49,14 +50,12 @@ def run(
     units: Sequence[tuple[Part, ...]],
     tokenizer: Tokenizer | None,
     request: Request,
-    workers: int | None,
-    beam_options: Sequence[str] | None,
+    options: PrepareOptions,
 ) -> None:
     """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts
     them.
 
-    `workers` are processes of the local engine; None = one per core. With `beam_options` it runs a
-    pipeline, which reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
+    A pipeline of Beam reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
     the pipeline cannot run. RestartMe: a process was killed, or the pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
@@ -70,8 +69,8 @@ def run(
     ]
     if done := len(units) - len(missing):
         _log.info("%s: going on after %d of %s", output, done, quantity(len(units), "unit"))
-    if missing and beam_options is not None:
-        pipeline = make_pipeline(beam_options, output)
+    if missing and options.engine == "beam":
+        pipeline = make_pipeline(options.beam_options, output)
         add_units(pipeline, output, missing, make)
         _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
@@ -81,7 +80,7 @@ def run(
             )
     elif missing:
         with _progress(len(units), done) as add:
-            _run_local(output, missing, make, workers, add)
+            _run_local(output, missing, make, options.workers, add)
 
 
 def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit) -> int:
