@@ -17,9 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBTPU = ("attention", "kernel_schedule", "loss", "topologies")
