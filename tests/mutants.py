@@ -1552,8 +1552,8 @@ MUTANTS = (
     Mutant(
         "random_b_overlaps",
         SEGMENTS,
-        "distance = tot + (draws_B4",
-        "distance = 0 * tot + (draws_B4",
+        "distance_R = tot + (draws_R",
+        "distance_R = 0 * tot + (draws_R",
         one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row"),
     ),
     Mutant(

@@ -138,7 +138,13 @@ def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80
         text, where.cursor_B, where.direction_B, 8 + tot + tot // 2
     )
     pairs = sentence_pairs.choose_pairs(
-        text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5
+        text,
+        where,
+        tokens[:, 8:],
+        begins[:, 8:],
+        PAIR_SHAPE,
+        np.array([[*draws, 0]]),
+        DataConfig(),
     )
     a_len = int(pairs.a_len_B[0])
     return (
@@ -291,7 +297,7 @@ def our_pairs():
         text, cursor, direction, 256 + BUDGET + BUDGET // 2
     )
     pairs = sentence_pairs.choose_pairs(
-        text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5
+        text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), DataConfig()
     )
     ends = np.take_along_axis(pairs.tokens_BY, pairs.a_len_B[:, None] + np.array([-1, 0]), axis=1)
     gap = (direction * (ends[:, 1] - ends[:, 0]) - 1) % text.tokens

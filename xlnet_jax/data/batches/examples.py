@@ -188,8 +188,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         starts_BX[:, R:],
         shape,
         pair_draws,
-        data.positive_pair_rate,
-        data.pairs,
+        data,
     )
     joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
     cls_B1 = np.full((len(rows), 1), builder.tokenizer.special.cls)
@@ -253,16 +252,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     )
     # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
-    pairs = choose_pairs(
-        builder.text,
-        where,
-        text_BX,
-        starts_BX,
-        shape,
-        pair_draws,
-        data.positive_pair_rate,
-        data.pairs,
-    )
+    pairs = choose_pairs(builder.text, where, text_BX, starts_BX, shape, pair_draws, data)
     joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
     tokens_BT = np.concatenate([np.full((B, 1), builder.tokenizer.special.cls), joined_BY], axis=1)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)

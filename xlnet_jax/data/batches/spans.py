@@ -58,8 +58,7 @@ def sample(
     unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
-    done_B1 = np.zeros((B, 1), int)
-    cursor_B1 = np.zeros((B, 1), int)
+    done_B1 = cursor_B1 = np.zeros((B, 1), int)
     going_B1 = np.full((B, 1), kind != "random")
     for s in range(spans):
         going_B1 &= (done_B1 < goal) & (cursor_B1 < N)
@@ -78,9 +77,7 @@ def sample(
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
             fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
             words_B1 = fits_BS.sum(axis=1, keepdims=True)
-            end_B1 = np.where(
-                words_B1 > 0, at(ends_BS, np.maximum(words_B1 - 1, 0)), ends_BS[:, :1]
-            )
+            end_B1 = at(ends_BS, np.maximum(words_B1 - 1, 0))
         else:
             words_B1 = n_B1
             end_B1 = begin_B1 + n_B1
@@ -154,9 +151,17 @@ def before(flags_BN: np.ndarray) -> np.ndarray:
     return np.pad(np.cumsum(flags_BN, axis=1), ((0, 0), (1, 0)))
 
 
-def first_true(flags_BN: np.ndarray, none: int) -> np.ndarray:
+def first_true(flags_BN: np.ndarray, none: int | np.ndarray) -> np.ndarray:
     """The first position of each row whose flag is set, int64 [B]; `none` where there is none."""
     return np.where(flags_BN.any(axis=1), flags_BN.argmax(axis=1), none)
+
+
+def drawn_true(flags_BN: np.ndarray, draws_B: np.ndarray, none_B: np.ndarray) -> np.ndarray:
+    """A position of each row whose flag is set, by draws uniform in [0, 1), int64 [B]; `none_B`
+    where there is none.
+    """
+    nth_B1 = 1 + (draws_B * flags_BN.sum(axis=1)).astype(int)[:, None]
+    return first_true(flags_BN & (np.cumsum(flags_BN, axis=1) == nth_B1), none_B)
 
 
 def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:

@@ -63,10 +63,7 @@ def choose(
         (flags_BX & SENTENCE_START > 0) & (columns > first_B[:, None]) & (columns < end_B[:, None])
     )
     cuts_B = cuts_BX.sum(axis=1)
-    nth_B = 1 + (cut_B * cuts_B).astype(int)
-    middle_B = np.where(
-        cuts_B > 0, (cuts_BX & (np.cumsum(cuts_BX, axis=1) == nth_B[:, None])).argmax(axis=1), end_B
-    )
+    middle_B = spans.drawn_true(cuts_BX, cut_B, end_B)
 
     follows_B, labelled_B = choice_B < data.positive_pair_rate, np.ones(len(cuts_B), bool)
     begin_2B, end_2B = np.stack([first_B, middle_B]), np.stack([middle_B, end_B])
