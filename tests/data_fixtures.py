@@ -85,7 +85,7 @@ def tokenizer_of(level: str) -> Tokenizer:
     if level == "sentencepiece":
         return tokenizer()
     path = os.path.join(session_folder(), f"{level}.json")
-    vocabulary.write(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
+    vocabulary.write_counted(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
     return vocabulary.open_tokenizer(path)
 
 

@@ -1805,8 +1805,8 @@ MUTANTS = (
     Mutant(
         "second_target_is_the_first",
         EXAMPLES,
-        "tokens_BN[:, k : k + T]",
-        "tokens_BN[:, k - 1 : k - 1 + T]",
+        "np.arange(2, ahead + 1)",
+        "np.arange(1, ahead)",
         one("train/vanilla", "test_the_second_target_is_the_token_two_ahead"),
     ),
     Mutant(
@@ -2293,7 +2293,7 @@ MUTANTS = (
     Mutant(
         "rows_that_fill_up_the_batch_count",
         STREAM,
-        "exists_B=rows < current(plan, step).batch_size",
+        "exists_B=rows < entry.batch_size",
         "exists_B=rows >= 0",
         one(
             "data/batches/loader",

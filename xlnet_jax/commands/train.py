@@ -87,7 +87,7 @@ def train(
         if saved is not None:
             workdirs.check_resume(saved, config, mixture, known)
         for part in config.parts:
-            mixture.stream(part).check(part.train.batch_size, mixture.described())
+            mixture.stream(part).check(part.train.batch_size, mixture.split_names())
             mixture.check(part)
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
@@ -127,7 +127,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
         heldout.tokenizer,
         any(part.objective.likelihood == "pseudo" for part in parts),
     )
-    special = tokenizer.special.there()
+    special = tokenizer.special.ids()
     texts = [
         tokens_T[~np.isin(tokens_T, special)].tolist()
         for tokens_T in windows_NT[:: len(heldout.corpora)]

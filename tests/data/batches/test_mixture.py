@@ -128,7 +128,7 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
     with pytest.raises(
         BadInput, match=r"the train split of .*corpus has .* too few for train.batch_size=512"
     ):
-        mixture.stream(config).check(512, mixture.described())
+        mixture.stream(config).check(512, mixture.split_names())
 
 
 @pytest.mark.slow

@@ -24,23 +24,24 @@ from xlnet_jax.data.corpus.corpus import Corpus
 
 
 class SegmentLayout(NamedTuple):
-    """Lengths that follow from the configuration."""
+    """Lengths of an example."""
 
     segment_len: int
     reuse_len: int
     memory_len: int
     first_goal: int
-    """Targets in the reuse window: 43 of 85 in the published layout."""
+    """Number of targets in the reuse window: 43 of 85 in the published layout."""
     second_goal: int
+    """Number of targets behind it."""
 
     @property
     def budget(self) -> int:
-        """Tokens of A and B together."""
+        """The number of tokens of A and B together."""
         return self.segment_len - self.reuse_len - 3
 
     @property
     def own(self) -> int:
-        """Number of tokens around the row that a random B must not overlap: memory, window,
+        """The number of the row's own tokens, which a random B must not overlap: memory, window,
         look-ahead.
         """
         return self.memory_len + self.reuse_len + self.budget
@@ -51,20 +52,20 @@ class Pairs(NamedTuple):
 
     a_len_B: np.ndarray
     tokens_BY: np.ndarray
-    """The tokens of A, then those of B."""
+    """The tokens of A and then of B."""
     follows_B: np.ndarray
-    """bool: B is the text after A."""
+    """bool: whether B is the text after A."""
     labelled_B: np.ndarray
-    """bool: whether there was a choice, so that the label means something."""
+    """bool: whether B was chosen; otherwise the label means nothing."""
 
 
 def read_in_order(
     text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int
 ) -> tuple:
-    """Text from each cursor on in reading order, and the sentence starts in that order.
+    """Reads text from each cursor on in reading order: the tokens, and bool, whether a sentence
+    starts there.
 
-    In reversed text a sentence starts with its last token, the one before the start of the next
-    sentence.
+    Reversed, a sentence starts with its last token, which stands before the next sentence.
     """
     reversed_B1 = direction_B[:, None] < 0
     tokens_BN, starts_BN = text.read(
@@ -143,11 +144,8 @@ def _elsewhere(
     tokens, starts = read_in_order(
         text, where.cursor_B + where.direction_B * ahead_R, where.direction_B, 3 * tot
     )
-    columns = np.arange(3 * tot)
-    # Move left to the start of the sentence, but not into the row's own text and not further
-    # than the budget.
-    lowest_R1 = np.maximum(0, 2 * tot - distance_R)[:, None]
-    begins = (starts | (columns == lowest_R1)) & (columns >= lowest_R1)
-    wanted_R1 = np.maximum(1, wanted_R)[:, None]
-    ends = (starts & (columns >= tot + wanted_R1)) | (columns == 3 * tot - 1)
-    return tokens, tot - begins[:, tot::-1].argmax(axis=1), ends.argmax(axis=1)
+    # Back to the start of the sentence, but neither into the row's own text nor further than a
+    # budget.
+    begin_R = spans.start_before(starts, tot, distance_R - tot)
+    is_end = starts & (np.arange(3 * tot) >= tot + np.maximum(1, wanted_R)[:, None])
+    return tokens, begin_R, spans.first_true(is_end, 3 * tot - 1)

@@ -28,7 +28,7 @@ from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.datasets import Dataset
 from xlnet_jax.data.prepare.options import DEFAULTS, PrepareOptions
-from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
+from xlnet_jax.data.prepare.sources import Source, Unit, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader, wrapped
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, TooLittleText, train_tokenizer
@@ -65,18 +65,54 @@ class _Corpus(NamedTuple):
     training: Normalization
     """Steps for the text on which a tokenizer is trained."""
     request: Request
-    record: Json
-    """The options that `prepare.json` holds and every later call must repeat."""
 
-    def units(self, for_counts: bool = False) -> list[tuple[Part, ...]]:
+    @property
+    def shard_bytes(self) -> int:
+        """Source text of a unit: 10 TB are 10,000 shards and not 156,250."""
+        is_small = sum(source.bytes for source in self.sources) < 10**12
+        return self.options.shard_bytes or (64_000_000 if is_small else 10**9)
+
+    def record(self) -> Json:
+        """The options that `prepare.json` holds and every later call must repeat. A difference is
+        reported in their order.
+        """
+        options, level, given = self.options, self.request.vocabulary, self.tokenizer
+        record: Json = {
+            "format_version": manifests.FORMAT_VERSION,
+            "tokenizer": given and given.sha256,
+        }
+        if level != "sentencepiece":
+            record["vocabulary"] = level
+        if options.family:
+            record["family"] = options.family
+        if not given:
+            record["vocab_size"] = options.vocab_size
+            if level in _TRAINED:
+                record |= {
+                    "vocab_size": options.vocab_size or _PIECES[0],
+                    "sample_bytes": options.sample_bytes,
+                    "seed": options.seed,
+                }
+            if level in subwords.LEVELS:  # the steps become a part of the tokenizer
+                record |= {
+                    "uncased": self.training.lower,
+                    "keep_accents": self.training.keep_accents,
+                }
+        record |= {
+            name: value
+            for name, value in dataclasses.asdict(self.request).items()
+            if value != _BEFORE.get(name)
+        }
+        return record | {"shard_bytes": self.shard_bytes}
+
+    def units(self, for_counts: bool = False) -> list[Unit]:
         """The work units. For counts they cover all splits of a published data set, so that the
         vocabulary does not depend on the split that is held out.
         """
-        size = self.record["shard_bytes"]
         if self.published:
             splits = datasets.SPLITS if for_counts else ("train", self.published.heldout)
-            return self.published.plan(self.sources, size, splits)
-        return plan(self.sources, size, self.request.document)
+            return self.published.plan(self.sources, self.shard_bytes, splits)
+        return plan(self.sources, self.shard_bytes, self.request.document)
 
 
 def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAULTS) -> Json:
@@ -104,7 +140,7 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
         corpus = _resolve(output, options, sources, published)
         files.make_folder(output)
         with files.locked(output, "another `prepare` writes here"):
-            resume.claim(output, corpus.record, sources)
+            resume.claim(output, corpus.record(), sources)
             units = os.path.join(output, work_unit.FOLDER)
             for folder in (output, units):
                 files.sweep(folder)
@@ -160,15 +196,13 @@ def _resolve(
         if given.path.endswith(".txt") and options.uncased:  # uncased BERT drops accents
             steps["keep_accents"] = False
         given = open_tokenizer(given.path, dataclasses.replace(given.normalization, **steps))
-    begun, rules = resume.begun(output), dict[str, bool]()
+    begun = resume.begun(output)
     training = Normalization(**{"keep_accents": begun.get("keep_accents", True)} | steps)
     normalization = given.normalization if given else training
     if published:
         normalization = Normalization(keep_accents=True, remove_space=False)
     elif level in subwords.LEVELS:
-        # The tokenizer normalises itself, and training one makes a part of it of these.
-        normalization = subwords.AS_IS
-        rules = {} if given else {"uncased": training.lower, "keep_accents": training.keep_accents}
+        normalization = subwords.AS_IS  # the tokenizer normalises
     request = Request(
         options.document,
         options.sentences,
@@ -181,30 +215,7 @@ def _resolve(
         options.dataset or "",
         options.unwrap,
     )
-    trained = {
-        "vocab_size": options.vocab_size or _PIECES[0],
-        "sample_bytes": options.sample_bytes,
-        "seed": options.seed,
-    }
-    record = {
-        "format_version": manifests.FORMAT_VERSION,
-        "tokenizer": given and given.sha256,
-        # Here, because an option that differs is named in this order.
-        **({} if level == "sentencepiece" else {"vocabulary": level}),
-        **({"family": options.family} if options.family else {}),
-        # Only a trained tokenizer depends on these.
-        **({} if given else trained if level in _TRAINED else {"vocab_size": options.vocab_size}),
-        **rules,
-        **{
-            name: value
-            for name, value in dataclasses.asdict(request).items()
-            if value != _BEFORE.get(name)
-        },
-        # So 10 TB are 10,000 shards and not 156,250.
-        "shard_bytes": options.shard_bytes
-        or (64_000_000 if sum(source.bytes for source in sources) < 10**12 else 10**9),
-    }
-    return _Corpus(output, options, sources, published, given, training, request, record)
+    return _Corpus(output, options, sources, published, given, training, request)
 
 
 def _make(corpus: _Corpus) -> Json:
@@ -212,10 +223,18 @@ def _make(corpus: _Corpus) -> Json:
     output, options = corpus.output, corpus.options
     units = corpus.units()
     tokenizer = _write_tokenizer(corpus)
-    _say_families(tokenizer, options.family)
-    engines.run(output, units, tokenizer, corpus.request, options)
+    refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
+    # Nobody expects an export of counted vocabularies, which no member has.
+    if options.family in refused or 0 < len(refused) < len(MEMBERS):
+        _log.log(
+            logging.WARNING if options.family in refused else logging.INFO,
+            "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
+            "--family=NAME makes one for them",
+            ", ".join(refused),
+        )
+    engines.run_units(output, units, tokenizer, corpus.request, options)
     try:
-        return _assemble(output, units, tokenizer, corpus.record)
+        return _assemble(output, units, tokenizer, corpus.record())
     except FileNotFoundError:
         # A bucket has no lock: another process may have done the same and finished first.
         if manifests.MANIFEST not in files.listing(output):
@@ -224,7 +243,10 @@ def _make(corpus: _Corpus) -> Json:
 
 
 def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
-    """Copies, trains or counts the tokenizer of a folder that has none yet, and opens it."""
+    """Copies, trains or counts the tokenizer of a folder that has none yet, and opens it. Raises
+    BadInput: no text, too small a bound, a published data set with other counts than the published
+    ones, or another tokenizer in the folder.
+    """
     output, request, given = corpus.output, corpus.request, corpus.tokenizer
     name = class_of(request.vocabulary).file_name
     path = os.path.join(output, name)
@@ -236,8 +258,21 @@ def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
         else:
             _log.info("counting %s", request.vocabulary)
             units = corpus.units(for_counts=True)
-            engines.run(output, units, None, request, corpus.options)
-            _write_vocabulary(path, corpus, units)
+            engines.run_units(output, units, None, request, corpus.options)
+            counts, of_file = Counter[str](), Counter[str]()
+            notes = work_unit.file_names(output, units, work_unit.COUNTS)
+            for note in in_threads(files.read_json, notes):
+                counts.update(note["counts"])
+                of_file[note["sources"][0]["path"]] += note["tokens"]
+            if not counts:
+                raise BadInput(
+                    "no text to count: the inputs hold none, "
+                    "or all of it is held out; use a smaller --heldout"
+                )
+            if corpus.published:
+                corpus.published.check_words(of_file)
+            bound, verbatim = corpus.options.vocab_size, corpus.published is not None
+            vocabularies.write_counted(path, request.vocabulary, counts, bound, verbatim)
     tokenizer = open_tokenizer(path, request.normalization)
     if given and tokenizer.sha256 != given.sha256:
         raise BadInput(
@@ -248,7 +283,7 @@ def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
 
 
 def _train(path: str, corpus: _Corpus) -> None:
-    """Trains the tokenizer on parts of the text in random order, until there is enough."""
+    """Trains the tokenizer on parts of the text in random order, as many as the sample needs."""
     request, options, sources = corpus.request, corpus.options, corpus.sources
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
@@ -268,7 +303,7 @@ def _train(path: str, corpus: _Corpus) -> None:
         if size >= options.sample_bytes:
             break
     _check_any(len(sample), held_out)
-    # After a minute already: the corpus may take a day.
+    # Warnings come after a minute here; the corpus may take a day.
     marks.say(reader.dropped)
     if request.sentences == "punctuation" and not request.unwrap and (warning := wrapped(sample)):
         _log.warning("%s", warning)
@@ -287,33 +322,8 @@ def _train(path: str, corpus: _Corpus) -> None:
             _log.info("this text does not give %d pieces", pieces)
 
 
-def _write_vocabulary(path: str, corpus: _Corpus, units: Sequence[tuple[Part, ...]]) -> None:
-    """Adds up the units' counts and writes the vocabulary to `path`. Raises BadInput: no text, too
-    small a bound, or a published data set with other counts than the published ones.
-    """
-    counts, of_file = Counter[str](), Counter[str]()
-    for note in in_threads(
-        files.read_json, work_unit.file_names(corpus.output, units, work_unit.COUNTS)
-    ):
-        counts.update(note["counts"])
-        of_file[note["sources"][0]["path"]] += note["tokens"]
-    if not counts:
-        raise BadInput(
-            "no text to count: the inputs hold none, "
-            "or all of it is held out; use a smaller --heldout"
-        )
-    if corpus.published:
-        corpus.published.check_words(of_file)
-    vocabularies.write(
-        path,
-        corpus.request.vocabulary,
-        counts,
-        corpus.options.vocab_size,
-        verbatim=corpus.published is not None,
-    )
-
-
 def _check_any(train: int, held_out: int) -> None:
+    """Raises BadInput if there is no text for training."""
     if not train and held_out:
         what = f"all of the text ({quantity(held_out, 'document')}) fell to the held-out split"
         raise BadInput(f"{what}; choose another folder and a smaller --heldout")
@@ -321,11 +331,9 @@ def _check_any(train: int, held_out: int) -> None:
         raise BadInput("the inputs hold no text")
 
 
-def _assemble(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: Json
-) -> Json:
-    """Gives the shards their final names and writes the other files of the corpus; the manifest
-    last.
+def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options: Json) -> Json:
+    """Gives the shards their final names and writes the other files of the corpus, last the
+    manifest, which it returns.
     """
     notes = list(in_threads(resume.read_note, work_unit.file_names(output, units, "json")))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
@@ -368,8 +376,8 @@ def _assemble(
         **counts,
         "dropped": dropped,
         "unknown": {
-            "pieces": sum(note.get("unknown", 0) for note in notes),
-            "example": max(note.get("example", "") for note in notes) or None,
+            "pieces": sum(note["unknown"] for note in notes),
+            "example": max(note["example"] for note in notes) or None,
         },
         "sources": [part for note in notes for part in note["sources"]],
     }
@@ -385,24 +393,9 @@ def _assemble(
     return manifest
 
 
-def _say_families(tokenizer: Tokenizer, family: str | None) -> None:
-    """Logs which models cannot be exported with this vocabulary; a warning if it is the one that
-    was asked for.
-    """
-    refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
-    if family in refused or 0 < len(refused) < len(MEMBERS):  # of counted ones nobody expects it
-        level = logging.WARNING if family in refused else logging.INFO
-        _log.log(
-            level,
-            "models of %s train with this vocabulary, but cannot be exported to Hugging Face; "
-            "--family=NAME makes one for them",
-            ", ".join(refused),
-        )
-
-
 def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size: int) -> Json:
-    """Renames the shards of a split and adds up the counts in `entries`, which the units' notes
-    have, by unit.
+    """Renames the shards of a split, adds up their counts, and returns the split's entry in the
+    manifest. `entries` are those of the units' notes, by unit.
     """
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
 
@@ -416,8 +409,8 @@ def _finish_split(output: str, split: str, entries: dict[int, Json], vocab_size:
             raise BadInput(
                 f"{counts} is damaged ({error}); remove {note} and rerun the same command"
             ) from error
-        # An earlier attempt may have been killed after some of the renames, or another process
-        # renames just now.
+        # An earlier attempt may have renamed it before it was killed, or another process renames it
+        # just now.
         with contextlib.suppress(FileNotFoundError):
             files.rename(shard, os.path.join(output, name))
         return counts_V
