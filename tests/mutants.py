@@ -2666,8 +2666,8 @@ MUTANTS = (
     Mutant(
         "a_made_vocabulary_loses_its_accents",
         "xlnet_jax/data/prepare/pipeline.py",
-        'begun.get("keep_accents", True)',
-        'begun.get("keep_accents", False)',
+        'begun(output).get("keep_accents", True)',
+        'begun(output).get("keep_accents", False)',
         one("data/prepare/marks", "test_a_vocabulary_that_is_made_here_keeps_accents"),
     ),
     Mutant(

@@ -168,9 +168,7 @@ def test_other_programs_files_give_the_same_ids(tmp_path):
             merges = ["#version: 0.2", *map(" ".join, document["model"]["merges"])]
             (folder / "merges.txt").write_text("\n".join(merges) + "\n")
             same = [open_tokenizer(str(folder)), open_tokenizer(str(folder / "vocab.json"))]
-            with pytest.raises(
-                BadInput, match="what becomes of a text is fixed; leave out --uncased"
-            ):
+            with pytest.raises(BadInput, match="its normalisation is fixed; leave out --uncased"):
                 open_tokenizer(str(folder / "vocab.json"), LOWER)
         (folder / "tokenizer_config.json").unlink(missing_ok=True)
         frame = {"type": "BertProcessing", "sep": ["a", 3], "cls": ["b", 2]}

@@ -103,8 +103,7 @@ class Subwords(Tokenizer):
         self._given, self.folder = normalization, folder
         try:
             settings = Settings(folder) if folder else None
-            document = _read(self.path, normalization, settings)
-            self.content = files.to_json(document, None)
+            self.content = files.to_json(_read(self.path, normalization, settings), None)
             self.backend: Any = tokenizers.Tokenizer.from_buffer(self.content)
             self._find()
             if settings:
@@ -112,8 +111,10 @@ class Subwords(Tokenizer):
         except BadInput:
             raise
         except Exception as error:  # the library has no class for its errors
-            advice = f"name a {', '.join(FILES)} of WordPiece or byte-level BPE"
-            raise BadInput(f"tokenizer {path}: {summary(error)}; {advice}") from error
+            raise BadInput(
+                f"tokenizer {path}: {summary(error)}; name a {', '.join(FILES)} of "
+                "WordPiece or byte-level BPE"
+            ) from error
         self.backend.encode_special_tokens = True
         self.sha256 = hashlib.sha256(self.content).hexdigest()
 
@@ -238,7 +239,7 @@ def _check_unnormalized(path: str, normalization: Normalization) -> None:
     """Raises BadInput for steps of normalisation, which the file fixes itself."""
     if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
-            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, "
+            f"tokenizer {path}: its normalisation is fixed; leave out --uncased, "
             "--strip_accents and --nfkc"
         )
 

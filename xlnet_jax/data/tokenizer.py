@@ -163,7 +163,7 @@ class Tokenizer:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
         except (OSError, RuntimeError) as error:
             why = summary(error) if isinstance(error, OSError) else "not a SentencePiece model"
-            raise BadInput(f"tokenizer {path}: {why}; name the file of one") from error
+            raise BadInput(f"tokenizer {path}: {why}; name the file of a tokenizer") from error
         self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
@@ -172,11 +172,10 @@ class Tokenizer:
             itertools.zip_longest(self.pieces[: len(names)], names)
         ):
             if piece != expected:
-                wrong = (
-                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
-                )
                 raise BadInput(
-                    f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet"
+                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs "
+                    f"{expected!r} there; train one with `xlnet-jax prepare`, or "
+                    "use that of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         self.word_start[self.special.ids()] = True

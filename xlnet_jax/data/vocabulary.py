@@ -101,8 +101,10 @@ class Vocabulary(Tokenizer):
             self.counts = np.array(content["counts"], np.int64)
             self._check()
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
-            raise BadInput(f"vocabulary {path}: {summary(error)}; {advice}") from error
+            raise BadInput(
+                f"vocabulary {path}: {summary(error)}; name a vocabulary.json that "
+                "`xlnet-jax prepare --vocabulary=...` wrote"
+            ) from error
         self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size = len(self.pieces)
         plain = self.pieces[_FIRST:]

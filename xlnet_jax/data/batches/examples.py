@@ -58,7 +58,7 @@ def check_length(text: Corpus, config: Config, name: str) -> None:
     if pairs == "next" and text.documents < 2:
         raise BadInput(
             f"{name} is one document, but data.pairs=next needs another "
-            "one for B; use order or none"
+            "document for B; use order or none"
         )
     need, what = config.objective.shortest(config)
     if text.tokens < need:
@@ -178,8 +178,9 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     pair_draws, first_draws, second_draws, order_draws = builder.draws(
         where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
     )
-    look_ahead = shape.budget // 2
-    pairs, tokens_BT, segments_BT = _two_segments(builder, where, shape, look_ahead, pair_draws)
+    pairs, tokens_BT, segments_BT = _two_segments(
+        builder, where, shape, shape.budget // 2, pair_draws
+    )
     at_end = ((0, 0), (0, 1))
     tokens_BT = np.pad(tokens_BT, at_end, constant_values=builder.tokenizer.special.cls)
     segments_BT = np.pad(segments_BT, at_end, constant_values=2)
@@ -190,8 +191,16 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         ],
         axis=1,
     )
-    rank_BT = ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special)
-    return _batch(where, tokens_BT, segments_BT, rank_BT, target_BT, data.num_predict, T - 1, pairs)
+    return _batch(
+        where,
+        tokens_BT,
+        segments_BT,
+        ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special),
+        target_BT,
+        data.num_predict,
+        T - 1,
+        pairs,
+    )
 
 
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -280,8 +289,11 @@ def _two_segments(
     text_BY = spans.at(pairs.tokens_BY, np.clip(column - of_b_BY, 0, budget - 1))
     is_sep_BY = (column == first_sep_B1) | (column == budget + 1)
     joined_BY = np.where(is_sep_BY, builder.tokenizer.special.sep, text_BY)
-    tokens = np.concatenate([tokens_BX[:, :R], joined_BY], axis=1)
-    return pairs, tokens, np.pad(of_b_BY.astype(int), ((0, 0), (R, 0)))
+    return (
+        pairs,
+        np.concatenate([tokens_BX[:, :R], joined_BY], axis=1),
+        np.pad(of_b_BY.astype(int), ((0, 0), (R, 0))),
+    )
 
 
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -314,8 +326,16 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     if data.spans == "random":
         starts_BT[:], max_span = True, 1
     target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, max_span)
-    rank_BT = np.where(used_BT, 0, NEVER)
-    batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
+    batch = _batch(
+        where,
+        tokens_BT,
+        of_b_BT,
+        np.where(used_BT, 0, NEVER),
+        target_BT,
+        data.num_predict,
+        0,
+        pairs,
+    )
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 

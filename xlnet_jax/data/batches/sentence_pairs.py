@@ -146,6 +146,9 @@ def _elsewhere(
     )
     # Back to the start of the sentence, but neither into the row's own text nor further than a
     # budget.
-    begin_R = spans.start_before(starts, tot, distance_R - tot)
     is_end = starts & (np.arange(3 * tot) >= tot + np.maximum(1, wanted_R)[:, None])
-    return tokens, begin_R, spans.first_true(is_end, 3 * tot - 1)
+    return (
+        tokens,
+        spans.start_before(starts, tot, distance_R - tot),
+        spans.first_true(is_end, 3 * tot - 1),
+    )

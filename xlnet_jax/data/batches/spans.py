@@ -151,7 +151,7 @@ def before(flags_BN: np.ndarray) -> np.ndarray:
 
 
 def first_true(flags_BN: np.ndarray, none: int | np.ndarray) -> np.ndarray:
-    """The first position of each row whose flag is set, int64 [B]; `none` in a row without flags."""
+    """The first position in each row whose flag is set, int64 [B], or `none`."""
     return np.where(flags_BN.any(axis=1), flags_BN.argmax(axis=1), none)
 
 

@@ -166,17 +166,17 @@ def open_folder(path: str) -> tuple[Json, dict[str, int]]:
         if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
-            advice = (
-                "if it has moved, name its folder (key data.corpus); "
-                "otherwise make a corpus with `xlnet-jax prepare`"
+            raise BadInput(
+                f"{path}: no such folder, or nothing in it; if it has moved, name "
+                "its folder (key data.corpus); otherwise make a corpus with "
+                "`xlnet-jax prepare`"
             )
-            raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
-                advice = (
-                    "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                raise BadInput(
+                    f"the corpus in {path} is not finished; rerun its `xlnet-jax "
+                    "prepare` command, which resumes or says what to change"
                 )
-                raise BadInput(f"the corpus in {path} is not finished; {advice}")
             raise BadInput(
                 f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`"
             )
@@ -196,15 +196,20 @@ def parse(data: bytes, name: str) -> Json:
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version != FORMAT_VERSION:
-            advice = "run `xlnet-jax prepare` again, or use the version that wrote it"
             raise BadInput(
-                f"{name} has format {version!r:.60}, this version reads {FORMAT_VERSION}; {advice}"
+                f"{name} has format {version!r:.60}, this version reads "
+                f"{FORMAT_VERSION}; run `xlnet-jax prepare` again, or use the "
+                "version that wrote it"
             )
         _check_value(manifest, "", _MANIFEST)
         file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
         _check(file in TOKENIZERS, "tokenizer.file", file, " or ".join(TOKENIZERS))
-        same = manifest["options"].get("normalization") == normalization
-        _check(same, "normalization", normalization, "that of the options")
+        _check(
+            (manifest["options"].get("normalization") == normalization),
+            "normalization",
+            normalization,
+            "that of the options",
+        )
         for part, split in manifest["splits"].items():
             _check_split(split, part, manifest["page_tokens"])
         try:
@@ -266,8 +271,12 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
     for index, shard in enumerate(shards):
         file, pages = shard_name(name, index, len(shards)), -(-shard["tokens"] // page_tokens)
         _check(shard["file"] == file, f"{where}.shards[{index}].file", shard["file"], file)
-        reason = f"{pages}, which follows from its tokens and {page_tokens=}"
-        _check(shard["pages"] == pages, f"{where}.shards[{index}].pages", shard["pages"], reason)
+        _check(
+            shard["pages"] == pages,
+            f"{where}.shards[{index}].pages",
+            shard["pages"],
+            f"{pages}, which follows from its tokens and page_tokens={page_tokens!r}",
+        )
     tokens, documents = sum(shard["tokens"] for shard in shards), split["documents"]
     _check(
         split["tokens"] == tokens,

@@ -115,8 +115,10 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
             threads.shutdown(cancel_futures=True)
     for name in manifest["splits"]:
         problems += _check_totals(path, manifest, name, totals.get(name))
-    sums = {name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")}
-    return {"shards": len(shards), **sums}, problems
+    return {
+        "shards": len(shards),
+        **{name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")},
+    }, problems
 
 
 def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:

@@ -61,8 +61,10 @@ class Dataset(NamedTuple):
                 f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input"
             )
         if is_one and (size := found[0].bytes) != (published := sum(self.sizes)):
-            why = f"{found[0].path} has {size:,} bytes, {self.name} has {published:,}"
-            raise BadInput(f"{why}; unpack it, or fetch it again")
+            raise BadInput(
+                f"{found[0].path} has {size:,} bytes, {self.name} has "
+                f"{published:,}; unpack it, or fetch it again"
+            )
         return found
 
     def split_of(self, part: Part) -> str:

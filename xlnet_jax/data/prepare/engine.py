@@ -139,12 +139,10 @@ def _run_local(
             worker.kill()  # a unit that is cut off is made again
         raise
     except BrokenProcessPool as error:
-        advice = (
-            "rerun the same command to resume, "
-            f"with fewer than --workers={workers} if memory is short"
-        )
         raise RestartMe(
-            f"{output}: a worker process was killed (out of memory?); {advice}"
+            f"{output}: a worker process was killed (out of memory?); rerun the "
+            f"same command to resume, with fewer than --workers={workers} if memory "
+            "is short"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -215,8 +213,10 @@ def _read_units(path: str) -> list[Numbered]:
     """Reads the units of a pipeline; none where a worker does not see the folder, which `run_units`
     reports.
     """
-    units = json.loads(files.read_if_there(path) or "[]")
-    return [(index, tuple(Part(*part) for part in parts)) for index, parts in units]
+    return [
+        (index, tuple(Part(*part) for part in parts))
+        for index, parts in json.loads(files.read_if_there(path) or "[]")
+    ]
 
 
 def _run_beam(folder: str, pipeline: Any) -> None:

@@ -129,7 +129,7 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
     """
     if "," in output:
         raise BadInput(
-            f"--output={output}: commas separate the folders of data.corpus; choose a name without"
+            f"--output={output}: commas separate the folders of data.corpus; choose a name without commas"
         )
     published = datasets.parse(options.dataset) if options.dataset else None
     _check_options(options, published)
@@ -170,8 +170,8 @@ def _check_options(options: PrepareOptions, published: Dataset | None) -> None:
         )
     if options.unwrap and options.document == "line":
         raise BadInput(
-            "--unwrap joins lines, and --document=line makes a document of "
-            "each; leave one of both out"
+            "--unwrap joins lines, and --document=line makes a document of each line; leave out "
+            "one of the two"
         )
 
 
@@ -186,18 +186,21 @@ def _resolve(
     if given and given.level != level:
         raise BadInput(
             f"--tokenizer={options.tokenizer} is one of {given.level}, "
-            f"not of {level}; leave one of both out"
+            f"not of {level}; leave out one of the two options"
         )
     steps = options.steps()
     if steps and (level == "bytebpe" or (isinstance(given, subwords.Subwords) and given.folder)):
-        what = f"tokenizer {options.tokenizer or level}: it says itself what becomes of a text"
-        raise BadInput(f"{what}; leave out --uncased, --strip_accents and --nfkc")
+        raise BadInput(
+            f"tokenizer {options.tokenizer or level}: its normalisation is fixed; leave out "
+            "--uncased, --strip_accents and --nfkc"
+        )
     if given and steps:
         if given.path.endswith(".txt") and options.uncased:  # uncased BERT drops accents
             steps["keep_accents"] = False
         given = open_tokenizer(given.path, dataclasses.replace(given.normalization, **steps))
-    begun = resume.begun(output)
-    training = Normalization(**{"keep_accents": begun.get("keep_accents", True)} | steps)
+    training = Normalization(
+        **{"keep_accents": resume.begun(output).get("keep_accents", True)} | steps
+    )
     normalization = given.normalization if given else training
     if published:
         normalization = Normalization(keep_accents=True, remove_space=False)
@@ -260,8 +263,9 @@ def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
             units = corpus.units(for_counts=True)
             engines.run_units(output, units, None, request, corpus.options)
             counts, of_file = Counter[str](), Counter[str]()
-            notes = work_unit.file_names(output, units, work_unit.COUNTS)
-            for note in in_threads(files.read_json, notes):
+            for note in in_threads(
+                files.read_json, work_unit.file_names(output, units, work_unit.COUNTS)
+            ):
                 counts.update(note["counts"])
                 of_file[note["sources"][0]["path"]] += note["tokens"]
             if not counts:
@@ -325,8 +329,10 @@ def _train(path: str, corpus: _Corpus) -> None:
 def _check_any(train: int, held_out: int) -> None:
     """Raises BadInput if there is no text for training."""
     if not train and held_out:
-        what = f"all of the text ({quantity(held_out, 'document')}) fell to the held-out split"
-        raise BadInput(f"{what}; choose another folder and a smaller --heldout")
+        raise BadInput(
+            f"all of the text ({quantity(held_out, 'document')}) fell to the "
+            "held-out split; choose another folder and a smaller --heldout"
+        )
     if not train:
         raise BadInput("the inputs hold no text")
 
@@ -339,11 +345,10 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
         read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
         if note["tokenizer"] != tokenizer.sha256 or read != list(parts):
-            made = (
-                f"unit {index} was made with another tokenizer or from other "
-                "text than the folder now says"
+            raise BadInput(
+                f"{output}: unit {index} was made with another tokenizer or from other text than "
+                "the rest of the folder; remove the folder and prepare again"
             )
-            raise BadInput(f"{output}: {made}; remove the folder and prepare again")
     splits = {}
     for split in work_unit.SPLITS:
         entries = {
@@ -356,7 +361,7 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
     counts = {name: sum(note[name] for note in notes) for name in ("replaced", "empty")}
     if counts["replaced"]:
-        _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
+        _log.warning("replaced by U+FFFD, not UTF-8: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}

@@ -74,9 +74,8 @@ def find_tfds(source: str, data_dir: str | None) -> File:
             )
         folder = f"{folder}/{version or versions[-1]}"
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    size = int(tfds_split(path).num_bytes)
     (info,), _ = files.find(f"{folder}/dataset_info.json", ())
-    return File(path, size, info.mtime_ns)
+    return File(path, int(tfds_split(path).num_bytes), info.mtime_ns)
 
 
 def _versions(folder: str) -> list[str]:
@@ -149,9 +148,9 @@ def _dataset(path: str) -> tuple[Any, str]:
             f"{folder}: no data set that TFDS can read ({summary(error)}); build it again"
         ) from error
     if "array_record" not in available:
-        command = "tfds build --file_format=array_record"
         raise BadInput(
-            f"{folder} is written as {', '.join(available)}; build it again with `{command}`"
+            f"{folder} is written as {', '.join(available)}; build it again with "
+            "`tfds build --file_format=array_record`"
         )
     if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(
@@ -177,8 +176,7 @@ def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[in
         _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards
     )
     for number, record in enumerate(itertools.chain.from_iterable(found), start):
-        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
-        fields = example.features.feature
+        fields = tf_example_pb2.Example.FromString(record).features.feature  # pyright: ignore[reportAttributeAccessIssue]
         if field not in fields:
             raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
         value = fields[field]
@@ -206,8 +204,9 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
         where = f"{file}, record {first} or after it"
         # A phrase of Google's client, which retries transient errors itself.
         if "Retry policy exhausted" in str(error):
-            why = f"the bucket does not answer ({summary(error)})"
-            raise RestartMe(f"{where}: {why}; rerun the same command") from error
+            raise RestartMe(
+                f"{where}: the bucket does not answer ({summary(error)}); rerun the same command"
+            ) from error
         raise BadInput(f"{where}: damaged or missing ({summary(error)}); build it again") from error
 
 
@@ -248,8 +247,9 @@ def parquet_texts(
                 values = batch.column(0).cast(pyarrow.large_binary())
             except pyarrow.ArrowNotImplementedError as error:
                 kind = batch.column(0).type
-                message = f"field {field!r} is {kind}, not a string; choose another with --field"
-                raise BadInput(f"{path}: {message}") from error
+                raise BadInput(
+                    f"{path}: field {field!r} is {kind}, not a string; choose another with --field"
+                ) from error
             for value in values:
                 yield row, value.as_py()
                 row += 1

@@ -69,8 +69,11 @@ def _compare(output: str, now: Json, finished: bool) -> None:
         # change.
         if was.get(name) != is_now.get(name) and (name, was.get(name)) != ("errors", "strict"):
             size = " bytes" if name in sources | now["sources"] else ""
-            begun = f"{output} was begun with {name}={was.get(name)}{size}, not {is_now.get(name)}"
-            raise BadInput(f"{begun}; use the same options and text, or another folder")
+            raise BadInput(
+                f"{output} was begun with {name}={was.get(name)}{size}, not "
+                f"{is_now.get(name)}; use the same options and text, or another "
+                "folder"
+            )
     if options != now["options"] and not finished:
         # From `strict` to `replace`, which cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))

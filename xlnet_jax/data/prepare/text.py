@@ -115,10 +115,10 @@ class TextReader:
 
     rules: Request
     cleaned: Callable[[str], str] | None = None
-    replaced: int = dataclasses.field(default=0, init=False)
-    empty: int = dataclasses.field(default=0, init=False)
-    dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
-    hashes: list[str] = dataclasses.field(default_factory=list, init=False)
+    replaced: int = 0
+    empty: int = 0
+    dropped: Counter[str] = dataclasses.field(default_factory=Counter)
+    hashes: list[str] = dataclasses.field(default_factory=list)
 
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
@@ -232,10 +232,11 @@ class TextReader:
                     read.append(line)
                     size += len(line)
                     if size > LONGEST_DOCUMENT:
-                        message = f"a document of more than {LONGEST_DOCUMENT} characters"
                         raise part.bad(
                             place,
-                            f"{message}; use --document=line, or put blank lines between documents",
+                            f"a document of more than {LONGEST_DOCUMENT} "
+                            "characters; use --document=line, or put blank lines "
+                            "between documents",
                         )
                 cut = [unwrapped(read)] if self.rules.unwrap else read
                 if self.rules.sentences == "punctuation":
@@ -262,8 +263,11 @@ class TextReader:
             raise part.bad(offset, records.no_field(self.rules.field, value))
         text = value[self.rules.field]
         if not isinstance(text, str | None):
-            wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"
-            raise part.bad(offset, f"{wrong}; choose another with --field")
+            raise part.bad(
+                offset,
+                f"field {self.rules.field!r} is {type(text).__name__}, not a "
+                "string; choose another with --field",
+            )
         return text or ""  # null is no text, as in Parquet
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
@@ -300,8 +304,10 @@ class TextReader:
             if self.rules.errors == "strict":
                 # The codec may have removed the byte order mark.
                 mark = len(raw) - len(error.object)
-                message = "not UTF-8; convert the file, or continue with --errors=replace"
-                raise part.bad(offset + mark + error.start, message) from error
+                raise part.bad(
+                    offset + mark + error.start,
+                    "not UTF-8; convert the file, or continue with --errors=replace",
+                ) from error
         return self._replace(raw, encoding)
 
     def _replace(self, raw: bytes, encoding: str) -> str:

@@ -176,7 +176,9 @@ def prepare_unit(
             shards = {split: writer.close() for split, writer in writers.items()}
         except vocabulary.Unseen as error:
             where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
-            raise BadInput(f"{where}: {error}; prepare with one of all the text") from error
+            raise BadInput(
+                f"{where}: {error}; prepare with a vocabulary of all the text"
+            ) from error
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
