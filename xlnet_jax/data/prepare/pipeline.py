@@ -129,7 +129,8 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
     """
     if "," in output:
         raise BadInput(
-            f"--output={output}: commas separate the folders of data.corpus; choose a name without commas"
+            f"--output={output}: commas separate the folders of data.corpus; "
+            "choose a name without commas"
         )
     published = datasets.parse(options.dataset) if options.dataset else None
     _check_options(options, published)
