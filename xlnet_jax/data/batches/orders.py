@@ -35,7 +35,7 @@ or positions.
 
 
 class OrderDistribution(NamedTuple):
-    """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its
+    """A value of `data.factorization_order`; `config.data` has the rules for the lengths of its
     examples.
 
     Attributes:

@@ -32,7 +32,7 @@ class SegmentLayout(NamedTuple):
     first_goal: int
     """Number of targets in the reuse window: 43 of 85 in the published layout."""
     second_goal: int
-    """Number of targets behind it."""
+    """Number of targets behind the reuse window."""
 
     @property
     def budget(self) -> int:

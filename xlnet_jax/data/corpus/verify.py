@@ -187,8 +187,8 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
 
 
 def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
-    """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter
-    split.
+    """Returns `samples`: random excerpts of a split as text, of `length` tokens each, or all of a
+    shorter split.
 
     An excerpt has its first token and its text, with § before a document, ¶ before a paragraph, |
     before a sentence, and … if it starts within a sentence. Equal arguments give equal excerpts.

@@ -29,7 +29,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.local import File as Source
 
 LONGEST_LINE = 64_000_000
-"""Bytes. A line is held in memory several times."""
+"""Largest number of bytes of a line, which is held in memory several times."""
 
 _log = logging.getLogger("xlnet_jax")
 _BLOCK = 1 << 20  # bytes read at once
@@ -63,12 +63,12 @@ Unit = tuple[Part, ...]
 
 
 class Kind(NamedTuple):
-    """How to read a source."""
+    """The format and the compression of a source."""
 
     format: str
-    """`text`, `json`, `parquet` or `tfds`."""
+    """Format: `text`, `json`, `parquet` or `tfds`."""
     compression: str | None
-    """`gzip`, `zstd` or None; of text and json only."""
+    """Compression of text or json: `gzip`, `zstd` or None."""
     suffix: str
     """Ending of the name before the one of the compression: `.jsonl`."""
 
