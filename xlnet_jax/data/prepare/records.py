@@ -74,8 +74,9 @@ def find_tfds(source: str, data_dir: str | None) -> File:
             )
         folder = f"{folder}/{version or versions[-1]}"
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
+    size = int(tfds_split(path).num_bytes)  # first: its errors name what is missing
     (info,), _ = files.find(f"{folder}/dataset_info.json", ())
-    return File(path, int(tfds_split(path).num_bytes), info.mtime_ns)
+    return File(path, size, info.mtime_ns)
 
 
 def _versions(folder: str) -> list[str]:
