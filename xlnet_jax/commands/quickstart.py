@@ -70,12 +70,10 @@ def quickstart(config: Config, workdir: str) -> Json:
             heldout=HELDOUT,
             sample_bytes=TOKENIZER_SAMPLE_BYTES,
         )
-    manifest = prepare([speeches()], corpus, options)
-    sizes = [
-        f"--config.data.corpus={corpus}",
-        f"--config.model.vocab_size={manifest['tokenizer']['vocab_size']}",
-    ]
-    config = override(config, [*sizes, "--config.evaluation.final=true"])
+    tokenizer = prepare([speeches()], corpus, options)["tokenizer"]
+    size = f"--config.model.vocab_size={tokenizer['vocab_size']}"
+    words = [f"--config.data.corpus={corpus}", size, "--config.evaluation.final=true"]
+    config = override(config, words)
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
     log.info(
