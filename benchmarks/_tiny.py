@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBTPU = ("attention", "kernel_schedule", "loss", "topologies")
@@ -56,13 +57,18 @@ def text(folder: str, files: int = 3) -> str:
     return few
 
 
-def corpus(folder: str, **options: object) -> str:
+def corpus(folder: str, **options: Any) -> str:
     """A corpus of it, with `options` of `prepare`."""
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
     made = os.path.join(folder, "corpus")
     options = {"vocab_size": VOCABULARY, "heldout": 0.3} | options
-    prepare([text(folder)], made, document="file", sentences="punctuation", workers=1, **options)  # type: ignore[arg-type]
+    prepare(
+        [text(folder)],
+        made,
+        PrepareOptions(document="file", sentences="punctuation", workers=1, **options),
+    )
     return made
 
 

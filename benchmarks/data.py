@@ -64,9 +64,14 @@ def pin() -> None:
 
 
 def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
-    return prepare([text], output, tokenizer=tokenizer, workers=1, **{"heldout": 0.01} | options)
+    return prepare(
+        [text],
+        output,
+        PrepareOptions(tokenizer=tokenizer, workers=1, **{"heldout": 0.01} | options),
+    )
 
 
 def pair(text: str, warm: str, folder: str, tokenizer: str) -> tuple[float, float]:

@@ -189,6 +189,7 @@ def pretrained(
     """The work directory of the pretrained model, and the seconds that this start took."""
     from xlnet_jax import config as configs
     from xlnet_jax.commands.train import train
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
     corpus, text = (os.path.join(args.folder, name) for name in ("corpus", "text"))
@@ -200,9 +201,9 @@ def pretrained(
         prepare(
             [text],
             corpus,
-            vocab_size=MODEL["vocab_size"],
-            sentences="punctuation",
-            sample_bytes=10_000_000,
+            PrepareOptions(
+                vocab_size=MODEL["vocab_size"], sentences="punctuation", sample_bytes=10_000_000
+            ),
         )
     config = configs.default()
     config.model.update(MODEL)

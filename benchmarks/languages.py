@@ -24,6 +24,7 @@ import tempfile
 
 import _texts
 
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
@@ -70,7 +71,7 @@ def trained(folder: str, name: str, texts: list[list[str]]) -> Tokenizer:
     source, corpus = os.path.join(folder, f"{name}.txt"), os.path.join(folder, name)
     with open(source, "w", encoding="utf-8") as file:
         file.write("\n\n".join("\n".join(text) for text in texts))
-    prepare([source], corpus, vocab_size=SIZES[name], heldout=0.0, nfkc=True)
+    prepare([source], corpus, PrepareOptions(vocab_size=SIZES[name], heldout=0.0, nfkc=True))
     return open_tokenizer(os.path.join(corpus, "spiece.model"), RULES)
 
 

@@ -33,6 +33,7 @@ import _tiny
 from xlnet_jax import config as configs
 from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speeches
 from xlnet_jax.commands.train import train
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.run import workdir as workdirs
 
@@ -78,11 +79,13 @@ def corpus_of(folder: str, vocab_size: int) -> str:
     prepare(
         [speeches()],
         corpus,
-        document="file",
-        sentences="punctuation",
-        heldout=HELDOUT,
-        vocab_size=vocab_size,
-        sample_bytes=TOKENIZER_SAMPLE_BYTES,
+        PrepareOptions(
+            document="file",
+            sentences="punctuation",
+            heldout=HELDOUT,
+            vocab_size=vocab_size,
+            sample_bytes=TOKENIZER_SAMPLE_BYTES,
+        ),
     )
     return corpus
 

@@ -164,6 +164,7 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
     from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speeches
     from xlnet_jax.commands.train import train
     from xlnet_jax.data.corpus.corpus import Corpus
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
     from xlnet_jax.model.flops import step_flops
 
@@ -175,11 +176,13 @@ def run(folder: str, steps: int, seeds: int, count: int, orders: int, tiny: bool
         prepare(
             [speeches()],
             corpus,
-            vocab_size=2000,
-            document="file",
-            sentences="punctuation",
-            heldout=HELDOUT,
-            sample_bytes=TOKENIZER_SAMPLE_BYTES,
+            PrepareOptions(
+                vocab_size=2000,
+                document="file",
+                sentences="punctuation",
+                heldout=HELDOUT,
+                sample_bytes=TOKENIZER_SAMPLE_BYTES,
+            ),
         )
     heldout = Corpus(corpus, "heldout")
     starts = np.linspace(0, heldout.tokens - WINDOW, count).astype(int)

@@ -113,6 +113,7 @@ def characters(folder: str, tiny: bool) -> tuple[str, int]:
     """The corpus of characters, and the size of its vocabulary."""
     from xlnet_jax.commands.quickstart import speeches
     from xlnet_jax.data.corpus.corpus import Corpus
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
     corpus = os.path.join(folder, "corpus")
@@ -122,10 +123,9 @@ def characters(folder: str, tiny: bool) -> tuple[str, int]:
         prepare(
             [speeches()],
             corpus,
-            vocabulary="characters",
-            document="file",
-            sentences="punctuation",
-            heldout=HELDOUT,
+            PrepareOptions(
+                vocabulary="characters", document="file", sentences="punctuation", heldout=HELDOUT
+            ),
         )
     return corpus, Corpus(corpus, "heldout").tokenizer.vocab_size
 

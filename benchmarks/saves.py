@@ -32,17 +32,20 @@ def corpus_of(folder: str, vocab_size: int, tiny: bool = False) -> str:
     if tiny:
         return _tiny.corpus(folder)
     from xlnet_jax.commands import quickstart
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
     corpus = os.path.join(folder, "corpus")
     prepare(
         [quickstart.speeches()],
         corpus,
-        vocab_size=vocab_size,
-        document="file",
-        sentences="punctuation",
-        heldout=quickstart.HELDOUT,
-        sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+        PrepareOptions(
+            vocab_size=vocab_size,
+            document="file",
+            sentences="punctuation",
+            heldout=quickstart.HELDOUT,
+            sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+        ),
     )
     return corpus
 

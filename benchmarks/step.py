@@ -193,11 +193,14 @@ def take_turn(task: Task) -> Turn:
 
 def write_corpus(folder: str, pieces: int) -> str:
     """A corpus of speeches with a tokenizer of that many pieces; its folder."""
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
 
     text, corpus = os.path.join(folder, "text"), os.path.join(folder, "corpus")
     _texts.write(_texts.speeches(), text, 400 * max(pieces, 10_000))
-    prepare([text], corpus, tokenizer=None, vocab_size=pieces, heldout=0.01, workers=1)
+    prepare(
+        [text], corpus, PrepareOptions(tokenizer=None, vocab_size=pieces, heldout=0.01, workers=1)
+    )
     return corpus
 
 

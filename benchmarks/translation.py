@@ -41,6 +41,7 @@ from scipy import sparse
 from xlnet_jax import config as configs
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 
 CONFIG = pathlib.Path(__file__).resolve().parents[1] / "configs" / "transformer" / "messages.py"
@@ -216,11 +217,13 @@ def measured(
         prepare(
             [str(folder / "text.txt")],
             str(folder / "corpus"),
-            vocabulary="bytebpe",
-            vocab_size=_tiny.VOCABULARY if asked.tiny else VOCABULARY,
-            document="line",
-            heldout=0.01,
-            workers=1,
+            PrepareOptions(
+                vocabulary="bytebpe",
+                vocab_size=_tiny.VOCABULARY if asked.tiny else VOCABULARY,
+                document="line",
+                heldout=0.01,
+                workers=1,
+            ),
         )
     keys = {"train": "train.jsonl", "dev": "dev.jsonl", "tokenizer": "corpus/tokenizer.json"}
     config = configs.load(str(CONFIG)).changed(

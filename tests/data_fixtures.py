@@ -17,6 +17,7 @@ import numpy as np
 import sentencepiece
 
 from xlnet_jax.data import vocabulary
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.prepare.sources import Part, find_sources
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -84,7 +85,7 @@ def tokenizer_of(level: str) -> Tokenizer:
     if level == "sentencepiece":
         return tokenizer()
     path = os.path.join(session_folder(), f"{level}.json")
-    vocabulary.write(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
+    vocabulary.write_counted(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
     return vocabulary.open_tokenizer(path)
 
 
@@ -100,7 +101,7 @@ def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) ->
     return prepare(
         inputs or [text_folder()],
         str(output),
-        **{"tokenizer": tokenizer_path(), **settings, **changes},
+        PrepareOptions(**{"tokenizer": tokenizer_path(), **settings, **changes}),
     )
 
 

@@ -1552,8 +1552,8 @@ MUTANTS = (
     Mutant(
         "random_b_overlaps",
         SEGMENTS,
-        "distance = tot + (draws_B4",
-        "distance = 0 * tot + (draws_B4",
+        "distance_R = tot + (draws_R",
+        "distance_R = 0 * tot + (draws_R",
         one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row"),
     ),
     Mutant(
@@ -1805,8 +1805,8 @@ MUTANTS = (
     Mutant(
         "second_target_is_the_first",
         EXAMPLES,
-        "tokens_BN[:, k : k + T]",
-        "tokens_BN[:, k - 1 : k - 1 + T]",
+        "np.arange(2, ahead + 1)",
+        "np.arange(1, ahead)",
         one("train/vanilla", "test_the_second_target_is_the_token_two_ahead"),
     ),
     Mutant(
@@ -2293,7 +2293,7 @@ MUTANTS = (
     Mutant(
         "rows_that_fill_up_the_batch_count",
         STREAM,
-        "exists_B=rows < current(plan, step).batch_size",
+        "exists_B=rows < entry.batch_size",
         "exists_B=rows >= 0",
         one(
             "data/batches/loader",
@@ -2367,8 +2367,8 @@ MUTANTS = (
     Mutant(
         "fewest_pieces_first",
         "xlnet_jax/data/prepare/pipeline.py",
-        "*larger, least = _PIECES if",
-        "least, *larger = _PIECES[::-1] if",
+        "sizes = _PIECES if",
+        "sizes = _PIECES[::-1] if",
         one(
             "data/prepare/prepare_resume",
             "test_by_default_a_tokenizer_has_the_most_pieces_that_the_text_gives",
@@ -2666,8 +2666,8 @@ MUTANTS = (
     Mutant(
         "a_made_vocabulary_loses_its_accents",
         "xlnet_jax/data/prepare/pipeline.py",
-        'begun.get("keep_accents", True)',
-        'begun.get("keep_accents", False)',
+        'begun(output).get("keep_accents", True)',
+        'begun(output).get("keep_accents", False)',
         one("data/prepare/marks", "test_a_vocabulary_that_is_made_here_keeps_accents"),
     ),
     Mutant(

@@ -220,7 +220,7 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
 
 def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
     text, path = b"B\xffa".decode(errors="surrogateescape"), str(tmp_path / "vocabulary.json")
-    vocabulary.write(path, "bytes", vocabulary.count([text], "bytes"), None, True)
+    vocabulary.write_counted(path, "bytes", vocabulary.count([text], "bytes"), None, True)
     of_bytes = dataclasses.replace(model, tokenizer=vocabulary.open_tokenizer(path))
     assert of_bytes.score([text])[0].log_prob_KU.shape == (1, 3)
     with pytest.raises(BadInput, match="text 2: a lone surrogate"):

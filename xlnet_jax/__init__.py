@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
     from xlnet_jax.commands.train import train as pretrain
     from xlnet_jax.config import Config
     from xlnet_jax.config import load as load_config
+    from xlnet_jax.data.prepare.options import PrepareOptions
     from xlnet_jax.data.prepare.pipeline import prepare
     from xlnet_jax.errors import BadInput
     from xlnet_jax.library import Model, Passage, load
@@ -27,6 +28,7 @@ __all__ = [
     "Config",
     "Model",
     "Passage",
+    "PrepareOptions",
     "batches",
     "evaluate",
     "export",
@@ -43,6 +45,7 @@ _PLACES = {
     "Config": "config:Config",
     "Model": "library:Model",
     "Passage": "library:Passage",
+    "PrepareOptions": "data.prepare.options:PrepareOptions",
     "batches": "train.launch:batches",
     "evaluate": "commands.evaluate:evaluate",
     "export": "commands.export:export",

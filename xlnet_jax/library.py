@@ -166,7 +166,7 @@ class Model:
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
         """A text with the special pieces of its member."""
         layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
-        return layouts.joined(layout, np.array(ids, np.int32)).tokens.tolist()
+        return layouts.framed(layout, np.array(ids, np.int32)).tokens.tolist()
 
     @property
     def longest(self) -> int:

@@ -10,6 +10,7 @@ from _svg import DARK, LIGHT, cell, picture, upright, word
 from xlnet_jax.batch import MEMORY_RANK
 from xlnet_jax.commands.inspect import example, visible
 from xlnet_jax.config import Config
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.members import MEMBERS
 
@@ -83,9 +84,7 @@ def draw() -> str:
             prepare(
                 [text],
                 os.path.join(folder, vocabulary),
-                vocabulary=vocabulary,
-                vocab_size=size,
-                heldout=0.0,
+                PrepareOptions(vocabulary=vocabulary, vocab_size=size, heldout=0.0),
             )
         parts = []
         for number, (title, vocabulary, *others) in enumerate(PANELS):

@@ -40,7 +40,7 @@ def test_the_longer_text_loses_its_end_piece_by_piece():
                 left -= 1
             else:
                 right -= 1
-        expected = layouts.joined(LAYOUT, _text(100, left), _text(200, right))
+        expected = layouts.framed(LAYOUT, _text(100, left), _text(200, right))
         cut = layouts.sentences(LAYOUT, length, _text(100, a), _text(200, b))
         assert cut.tokens.tolist() == expected.tokens.tolist()
 

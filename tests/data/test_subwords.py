@@ -134,7 +134,7 @@ def test_special_pieces_word_starts_and_lengths():
     assert bytebpe.special == SpecialIds(3, 0, 2, 0, 2, 1, SIZE - 1, 2, None)
     for tokenizer, mark in ((wordpiece, "[MASK]"), (bytebpe, "<mask>")):
         assert tokenizer.special.mask not in tokenizer.encode(f"a {mark} b")  # a text's own letters
-        assert len(tokenizer.text_ids) == SIZE - len(tokenizer.special.there())
+        assert len(tokenizer.text_ids) == SIZE - len(tokenizer.special.ids())
         assert pickle.loads(pickle.dumps(tokenizer)).sha256 == tokenizer.sha256
     text = "Bado kilu, menora."
     assert wordpiece.decode([2, *wordpiece.encode(text), 3, 0]) == text.lower()
@@ -168,9 +168,7 @@ def test_other_programs_files_give_the_same_ids(tmp_path):
             merges = ["#version: 0.2", *map(" ".join, document["model"]["merges"])]
             (folder / "merges.txt").write_text("\n".join(merges) + "\n")
             same = [open_tokenizer(str(folder)), open_tokenizer(str(folder / "vocab.json"))]
-            with pytest.raises(
-                BadInput, match="what becomes of a text is fixed; leave out --uncased"
-            ):
+            with pytest.raises(BadInput, match="its normalisation is fixed; leave out --uncased"):
                 open_tokenizer(str(folder / "vocab.json"), LOWER)
         (folder / "tokenizer_config.json").unlink(missing_ok=True)
         frame = {"type": "BertProcessing", "sep": ["a", 3], "cls": ["b", 2]}
@@ -245,7 +243,7 @@ def test_a_corpus_of_wordpiece_has_no_end_of_document(tmp_path):
         starts = np.flatnonzero(flags[0] & pages.DOCUMENT_START)
         assert (
             len(starts) == corpus.documents
-            and corpus.token_counts[corpus.tokenizer.special.there()].sum() == 0
+            and corpus.token_counts[corpus.tokenizer.special.ids()].sum() == 0
         )
         texts += [each.tolist() for each in np.split(tokens[0], starts[1:])]
     tokenizer = corpora[0].tokenizer
@@ -403,7 +401,7 @@ def of_scripts(tmp_path_factory):
         "sentencepiece": Tokenizer(f"{folder}/spiece.model", AS_IS),
     }
     for level in ("words", "characters", "bytes"):
-        vocabulary.write(
+        vocabulary.write_counted(
             f"{folder}/{level}.json", level, vocabulary.count(texts, level), None, True
         )
         made[level] = vocabulary.Vocabulary(f"{folder}/{level}.json")

@@ -25,7 +25,7 @@ STRANGE = "a  b\t\x01\x7f\x85\u2028▁ <unk><0x41><eos>\né€😀\n\n z"
 def made(tmp_path, level, texts, bound=None, verbatim=True):
     tmp_path.mkdir(exist_ok=True)
     path = str(tmp_path / "vocabulary.json")
-    vocabulary.write(path, level, vocabulary.count(texts, level), bound, verbatim)
+    vocabulary.write_counted(path, level, vocabulary.count(texts, level), bound, verbatim)
     opened = open_tokenizer(path)
     assert isinstance(opened, Vocabulary) and tuple(opened.pieces[:9]) == SPECIAL_PIECES
     return opened
@@ -93,7 +93,7 @@ def test_what_a_vocabulary_lacks_is_refused(tmp_path):
     with pytest.raises(Unseen, match="byte 0xC3 is not"):
         made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
     with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):
-        vocabulary.write(
+        vocabulary.write_counted(
             str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False
         )
 

@@ -352,7 +352,9 @@ def digits(tmp_path):
             lines = (json.dumps(row) + "\n" for row in _digits(rule, rows, seed))
             (tmp_path / f"{name}.jsonl").write_text("".join(lines))
         path = str(tmp_path / "words.json")
-        vocabulary.write(path, "words", collections.Counter("0123456789"), None, verbatim=False)
+        vocabulary.write_counted(
+            path, "words", collections.Counter("0123456789"), None, verbatim=False
+        )
         files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
         return {"task": "text_to_text", "tokenizer": path, "max_answer": 10, "beam": 1, **files}
 

@@ -138,7 +138,7 @@ def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):
 
 def test_a_counted_vocabulary_comes_back(tmp_path):
     path = str(tmp_path / "vocabulary.json")
-    vocabulary.write(path, "characters", {"a": 2, "b": 1}, None, verbatim=False)
+    vocabulary.write_counted(path, "characters", {"a": 2, "b": 1}, None, verbatim=False)
     counted = vocabulary.open_tokenizer(path, Normalization(lower=True))
     workdir = workdir_of(tmp_path / "run", sha256=counted.sha256)
     workdirs.write_tokenizer(workdir, counted)

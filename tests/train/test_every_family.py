@@ -31,6 +31,7 @@ from xlnet_jax.commands import quickstart
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.data import subwords
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.data.vocabulary import open_tokenizer
@@ -383,13 +384,15 @@ def test_every_family_learns_from_the_text_of_the_quick_start(family, name, rate
     prepare(
         [quickstart.speeches()],
         str(tmp_path / "corpus"),
-        vocabulary=kind,
-        vocab_size=2000,
-        document="file",
-        sentences="punctuation",
-        heldout=quickstart.HELDOUT,
-        workers=2,
-        sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+        PrepareOptions(
+            vocabulary=kind,
+            vocab_size=2000,
+            document="file",
+            sentences="punctuation",
+            heldout=quickstart.HELDOUT,
+            workers=2,
+            sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+        ),
     )
     if family != "xlnet":
         config = config.changed(**MEMBERS[family].usual(32)).changed(

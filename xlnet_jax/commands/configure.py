@@ -170,7 +170,7 @@ def _fitting_sizes(base: Config, mixture: Mixture) -> list[Config]:
         config = _laid_out(base, size, rows, windows)
         try:
             configs.check(config)
-            mixture.stream(config).check(config.train.batch_size, mixture.described())
+            mixture.stream(config).check(config.train.batch_size, mixture.split_names())
             mixture.check(config)
         except BadInput:
             if not found:

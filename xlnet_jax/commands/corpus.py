@@ -8,6 +8,7 @@ from typing import Any
 
 from xlnet_jax.data.corpus import verify as verifying
 from xlnet_jax.data.prepare import pipeline
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import printable
 from xlnet_jax.storage.files import Json
@@ -27,7 +28,7 @@ def prepare(
     if not inputs:
         raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
     beam = [option for option in beam_options.split(",") if option]
-    manifest = pipeline.prepare(inputs, output, beam_options=beam, **options)
+    manifest = pipeline.prepare(inputs, output, PrepareOptions(beam_options=beam, **options))
     return {
         "output": output,
         **{f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()},

@@ -171,7 +171,9 @@ def by_context(
             )
             for name, config in asked.items()
         ]
-        described = contexts.effective_contexts(lengths, np.stack([losses_CN for _, losses_CN in scored]))
+        described = contexts.effective_contexts(
+            lengths, np.stack([losses_CN for _, losses_CN in scored])
+        )
         models = {
             name: {"step": at, **each}
             for name, (at, _), each in zip(asked, scored, described, strict=True)

@@ -98,7 +98,7 @@ def example(config: Config, step: int, row: int) -> Json:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
     mixture = open_mixture(config)
     mixture.check(config)
-    mixture.stream(config).check(config.train.batch_size, mixture.described())
+    mixture.stream(config).check(config.train.batch_size, mixture.split_names())
     plan = plan_until(mixture, whole, step)
     batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(
         step

@@ -18,6 +18,7 @@ from xlnet_jax.commands.export import export
 from xlnet_jax.commands.texts import chance, fill, generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import MARK
@@ -60,20 +61,19 @@ def quickstart(config: Config, workdir: str) -> Json:
     began = time.perf_counter()
     corpus, run = os.path.join(workdir, CORPUS), os.path.join(workdir, RUN)
     by_characters = config.objective.causal
-    options: Json = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
+    options = PrepareOptions(document="file", vocabulary="characters", heldout=HELDOUT_CHARACTERS)
     if not by_characters:
-        options = {
-            "vocab_size": config.model.vocab_size,
-            "sentences": "punctuation",
-            "heldout": HELDOUT,
-            "sample_bytes": TOKENIZER_SAMPLE_BYTES,
-        }
-    manifest = prepare([speeches()], corpus, document="file", **options)
-    sizes = [
-        f"--config.data.corpus={corpus}",
-        f"--config.model.vocab_size={manifest['tokenizer']['vocab_size']}",
-    ]
-    config = override(config, [*sizes, "--config.evaluation.final=true"])
+        options = PrepareOptions(
+            document="file",
+            vocab_size=config.model.vocab_size,
+            sentences="punctuation",
+            heldout=HELDOUT,
+            sample_bytes=TOKENIZER_SAMPLE_BYTES,
+        )
+    tokenizer = prepare([speeches()], corpus, options)["tokenizer"]
+    size = f"--config.model.vocab_size={tokenizer['vocab_size']}"
+    words = [f"--config.data.corpus={corpus}", size, "--config.evaluation.final=true"]
+    config = override(config, words)
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
     log.info(

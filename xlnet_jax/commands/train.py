@@ -87,7 +87,7 @@ def train(
         if saved is not None:
             workdirs.check_resume(saved, config, mixture, known)
         for part in config.parts:
-            mixture.stream(part).check(part.train.batch_size, mixture.described())
+            mixture.stream(part).check(part.train.batch_size, mixture.split_names())
             mixture.check(part)
         heldout = evaluation.open_heldout(config, mixture)
         sample = sampler(config, heldout) if heldout and config.log.samples else None
@@ -126,7 +126,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
     tokenizer = heldout.tokenizer
     alone = any(part.objective.likelihood == "pseudo" for part in parts)
     texts = [
-        tokens_T[~np.isin(tokens_T, tokenizer.special.there())].tolist()
+        tokens_T[~np.isin(tokens_T, tokenizer.special.ids())].tolist()
         for tokens_T in windows_NT[:: len(heldout.corpora)]
     ]
     pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]

@@ -7,14 +7,14 @@ their segments.
     choice          context SEP question+option SEP CLS   CLS context SEP question+option SEP
     span            paragraph SEP question SEP CLS        CLS question SEP paragraph SEP
 
-GPT-2 has none of these pieces, and its texts follow each other. Of a pair the longer text loses
-pieces at its end; of a choice the end keeps its last pieces, the context its first; a long
+GPT-2 has none of these pieces, and its texts follow each other. The longer text of a pair loses
+pieces at its end; the end of a choice keeps its last pieces, the context its first; a long
 paragraph is read in windows, and the question keeps its first pieces. A SEP has the segment of the
 text before it. XLNet's A is the longer text in pretraining, and so the paragraph is A.
 
-All functions take and return pieces, int32; `length` is the number of tokens that a sequence may
-have. Longer documents are one sequence of several segments, which `Task.batch` pads on the left and
-cuts: so the last segment is full, what is before it is in the memory, and no padding stands between
+All functions take and return pieces, int32; `length` is the largest number of tokens of a sequence.
+A longer document is a sequence of several segments, which `Task.batch` pads on the left and cuts:
+so the last segment is full, the text before it is in the memory, and no padding stands between
 them.
 """
 
@@ -28,8 +28,8 @@ from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.members.member import Member
 
 A, B, CLASS = range(3)
-"""Segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is the first
-piece has A's.
+"""Numbers of segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is
+the first piece has segment A.
 """
 
 
@@ -41,7 +41,7 @@ class Sequence(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the special pieces of a member stand."""
+    """The places of the special pieces of a member."""
 
     special: SpecialIds
     member: Member
@@ -57,14 +57,14 @@ class Layout(NamedTuple):
         return (self.member.cls != "none") + (texts - 1) * separators + min(separators, 1)
 
     def origin(self, tokens: np.ndarray) -> int:
-        """Index 0 of a sequence in the padded array: with padding on the left it counts from the
-        end.
+        """The index of a sequence's first token in the padded array; with padding on the left it
+        counts from the end.
         """
         return -len(tokens) if self.member.cls == "last" else 0
 
 
-def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
-    """At most two texts with the special pieces."""
+def framed(layout: Layout, *parts: np.ndarray) -> Sequence:
+    """Puts the special pieces around one or two texts."""
     (special, member), last = layout, len(parts) - 1
     separators = [member.separators] * last + [min(member.separators, 1)]
     texts = [
@@ -83,54 +83,54 @@ def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
 def sentences(
     layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None
 ) -> Sequence:
-    """A sentence or a pair. Pieces go one by one from the longer text, from the second if both are
-    equal.
+    """Lays out a sentence or a pair. The longer text loses pieces one by one, the second at a
+    tie.
     """
     if second is None:
-        return joined(layout, first[: length - layout.extra(1)])
+        return framed(layout, first[: length - layout.extra(1)])
     room = length - layout.extra(2)
     a, b = len(first), len(second)
     if a + b > room:
-        # The shorter one is cut only if it is longer than half, and then both end equal, or A one
+        # The shorter text is cut only if it is longer than half; then both end equal, or A a piece
         # longer.
         a, b = max(room - b, min(a, (room + 1) // 2)), max(room - a, min(b, room // 2))
-    return joined(layout, first[:a], second[:b])
+    return framed(layout, first[:a], second[:b])
 
 
 def choice(
     layout: Layout, length: int, context: np.ndarray, option: np.ndarray, most: int
 ) -> Sequence:
-    """One option of a multiple choice; of the question and the option the last `most` pieces are
-    kept.
+    """Lays out an option of a multiple choice; `option`, the question and the option, keeps its
+    last `most` pieces.
     """
     room = length - layout.extra(2)
     option = option[max(0, len(option) - min(most, room)) :]
-    return joined(layout, context[: room - len(option)], option)
+    return framed(layout, context[: room - len(option)], option)
 
 
 class Window(NamedTuple):
     """A part of a paragraph."""
 
     start: int
-    """Its first piece in the paragraph."""
+    """First piece of the window in the paragraph."""
     sequence: Sequence
     first: int
-    """The place of that piece in the padded sequence; see `Layout.origin`."""
+    """Place of that piece in the padded sequence; see `Layout.origin`."""
     best_N: np.ndarray
-    """bool, one for each of its pieces of the paragraph: of all windows, this one has the most
-    context around it.
+    """bool for each piece of the paragraph in the window: whether this window has the most context
+    around it of all windows.
     """
 
 
 def windows(
     layout: Layout, length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int
 ) -> list[Window]:
-    """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the
-    question.
+    """Cuts a paragraph into overlapping windows, `stride` apart, each with the first `most` pieces
+    of the question.
 
-    The context of a piece is the smaller of the numbers of pieces before and after it in the
-    window, plus 0.01 of the window's length, as in the original: the last window may be shorter.
-    The first of equal ones is the best.
+    The context of a piece is the number of pieces before or after it in the window, whichever is
+    smaller, plus 0.01 of the window's length, as in the original: the last window may be shorter.
+    The first of equally good windows is the best.
     """
     room = length - layout.extra(2)
     question = question[: min(most, room - 1)]
@@ -147,7 +147,7 @@ def windows(
     found = []
     for w, part in enumerate(parts):
         texts = (question, paragraph[part]) if question_first else (paragraph[part], question)
-        sequence = joined(layout, *texts)
+        sequence = framed(layout, *texts)
         before = len(question) + layout.member.separators if question_first else 0
         first = layout.origin(sequence.tokens) + layout.first + before
         found.append(Window(part.start, sequence, first, best_N[part] == w))

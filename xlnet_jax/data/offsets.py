@@ -2,9 +2,8 @@
 its normalised form.
 
 Two steps change characters before a piece is found: `Normalization`, and SentencePiece's own rules.
-SentencePiece says which bytes of its input a piece came from. `Normalization` treats words one by
-one, and inside a word the normalised prefixes say which character came from which: no alignment has
-to be guessed.
+SentencePiece reports the bytes of its input behind a piece. `Normalization` treats words one
+by one, and normalised prefixes of a word show which character came from which: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ class Pieces(NamedTuple):
     tokens_N: np.ndarray
     """int32."""
     start_N: np.ndarray
-    """First character in the text as it was; never falls."""
+    """First character in the original text; never falls."""
     end_N: np.ndarray
-    """The character after the last; equal to the start for a piece that no character stands for."""
+    """The character after the last; equal to the start for a piece without a character."""
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
         """The first and the last piece of the characters [start, end), which are not all white
         space.
 
-        If a character became several pieces, SentencePiece gives it to the last of them; the others
-        are empty, and count as well.
+        If a character became several pieces, SentencePiece gives it to the last of them; the empty
+        ones before it count as well.
         """
         first = min(
             np.searchsorted(self.end_N, start, side="right"), np.searchsorted(self.start_N, start)
@@ -48,7 +47,7 @@ class Pieces(NamedTuple):
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     """Encodes one text with the place of every piece. Raises BadInput for counted vocabularies."""
     if isinstance(tokenizer, Subwords):
-        # The library says it of its own normalisation as well.
+        # The library also aligns its own normalisation.
         found = tokenizer.backend.encode(text, add_special_tokens=False)
         start_N, end_N = np.array(found.offsets, np.int64).reshape(-1, 2).T
         return Pieces(np.array(found.ids, np.int32), start_N, end_N)
@@ -62,30 +61,29 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     from sentencepiece import sentencepiece_pb2
 
     message: bytes = tokenizer.processor.encode(normalized, out_type="serialized_proto")
-    width = np.array([len(character.encode()) for character in normalized], np.int64)
-    character = np.append(np.repeat(np.arange(len(normalized)), width), len(normalized))  # by byte
+    by_byte = [place for place, character in enumerate(normalized) for _ in character.encode()]
+    by_byte.append(len(normalized))
     tokens, starts, ends = list[int](), list[int](), list[int]()
     for piece in sentencepiece_pb2.SentencePieceText.FromString(message).pieces:  # pyright: ignore[reportAttributeAccessIssue]
         parts = tokenizer.digit_comma.get(piece.id, [piece.id])
-        start, end = int(character[piece.begin]), int(character[piece.end])
-        # A number and a comma, one character for each of both; a space before them goes with the
-        # first digit.
+        start, end = by_byte[piece.begin], by_byte[piece.end]
+        # Digits and a comma have a character each; a space before them goes with the first digit.
         lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts[1:]]
         cuts = [start, *(end - sum(lengths[place:]) for place in range(len(lengths))), end]
         tokens += parts
         starts += cuts[:-1]
         ends += cuts[1:]
     start_N, end_N = np.array(starts, np.int64), np.array(ends, np.int64)
-    # A character ends where the next other one starts: so an accent belongs to the letter before
-    # it.
+    # A character ends where the next other character starts: so an accent belongs to the letter
+    # before it.
     after = source[np.minimum(np.searchsorted(source, source, side="right"), len(normalized))]
     end_N = np.where(end_N > start_N, after[end_N - 1], source[start_N])
     return Pieces(np.array(tokens, np.int32), source[start_N], end_N)
 
 
 def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
-    """The normalised text, and for each of its n characters and for its end, the character of
-    `text`: int64 [n + 1].
+    """The normalised text, and the character of `text` for each of its n characters and for its
+    end: int64 [n + 1].
     """
     parts, source = list[str](), list[int]()
     stripped = text.rstrip() if normalization.remove_space else text
@@ -96,8 +94,7 @@ def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
         elif (normal := normalization(run)) == run:
             of_run = range(len(run))
         else:
-            # The last character whose prefix is not longer: those that leave nothing are passed
-            # over.
+            # The last character whose prefix is not longer, past characters that leave nothing.
             before = np.maximum.accumulate(
                 [len(normalization(run[:length])) for length in range(len(run))]
             )

@@ -2,15 +2,14 @@
 GPT-2.
 
     level      a piece                                special pieces
-    wordpiece  `word`, or `##part` that continues one [PAD] [UNK] [CLS] [SEP] [MASK], wherever
-                                                      they are
+    wordpiece  `word`, or `##part` that continues     [PAD] [UNK] [CLS] [SEP] [MASK], with any ids
+               a word
     bytebpe    bytes, a space as `Ġ` before its word  <s> <pad> </s> <unk> <mask>, or
                                                       <|endoftext|> alone
 
-A `tokenizer.json` says everything: how a text is normalised and cut, and the pieces. In a corpus
-and in a work directory it is the file of any program that uses that library, without padding,
-truncation and the special pieces around a text, which are the model's. A text's own "[MASK]" stays
-text.
+A `tokenizer.json` has everything: how a text is normalised and cut, and the pieces. In a corpus and
+in a work directory any program with that library can read it. It lacks padding, truncation and the
+special pieces around a text, which the model adds. A "[MASK]" in a text stays text.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from xlnet_jax.data.tokenizer import (
     SpecialIds,
     Tokenizer,
     TooLittleText,
-    joined,
+    concatenated,
     starts_word,
 )
 from xlnet_jax.data.tokenizer_fields import Settings
@@ -42,15 +41,15 @@ from xlnet_jax.storage.files import Json
 
 LEVELS = ("wordpiece", "bytebpe")
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
-"""That `Subwords` opens; names may have more before. `vocab.json` needs its `merges.txt` beside
+"""Endings of the names of files that `Subwords` opens. `vocab.json` needs its `merges.txt` beside
 it.
 """
 
 _END = "<|endoftext|>"
-# Names in the place of ids.
+# Pieces in the place of ids.
 _BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
 _ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
-# Padding is nowhere read, but must be a piece.
+# Padding is never read, but must be a piece.
 _GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)
 _ROLES = {*_BERT, *_ROBERTA, *_GPT2}
 _FIRST = {
@@ -58,7 +57,8 @@ _FIRST = {
     "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"],
 }
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
-# At most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK].
+# One in so many pieces of a WordPiece vocabulary is a character at most; rarer characters are
+# [UNK].
 _ALPHABET = 4
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
 _GAPS = "its ids have gaps, or two pieces have one id"
@@ -68,7 +68,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class _AsIs(Normalization):
-    """Of texts that the tokenizer normalises itself: only white space around a sentence goes."""
+    """Normalization of texts for a tokenizer that normalises: only white space around a sentence
+    goes.
+    """
 
     def __call__(self, text: str) -> str:
         return text.strip()
@@ -85,28 +87,23 @@ class Subwords(Tokenizer):
     Attributes:
       backend: the tokenizer of the library.
       folder: the folder whose settings count, or "".
-      content: of a `tokenizer.json`, as a corpus keeps it.
+      content: the `tokenizer.json` that a corpus keeps.
     """
 
     file_name = "tokenizer.json"
 
     def __init__(self, path: str, normalization: Normalization = AS_IS, folder: str = ""):
-        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it:
-        `lower` and `keep_accents`. With `folder` its settings count (`tokenizer_fields`).
+        """Loads one of `FILES`. `normalization` (`lower` and `keep_accents`) is for a `vocab.txt`,
+        which has none. With `folder` its settings count (`tokenizer_fields`).
 
-        Raises BadInput: no file, a damaged one, another kind, it has rules itself, or a field that
-        cannot be used.
+        Raises BadInput: the file is missing, damaged or of another kind, has a normalisation
+          itself, or a field cannot be used.
         """
-        self.path, self.normalization, self._given, self.folder = (
-            str(path),
-            AS_IS,
-            normalization,
-            folder,
-        )
+        self.path, self.normalization = str(path), AS_IS
+        self._given, self.folder = normalization, folder
         try:
             settings = Settings(folder) if folder else None
-            document = _read(self.path, normalization, settings)
-            self.content = files.to_json(document, None)
+            self.content = files.to_json(_read(self.path, normalization, settings), None)
             self.backend: Any = tokenizers.Tokenizer.from_buffer(self.content)
             self._find()
             if settings:
@@ -114,14 +111,16 @@ class Subwords(Tokenizer):
         except BadInput:
             raise
         except Exception as error:  # the library has no class for its errors
-            advice = f"name a {', '.join(FILES)} of WordPiece or byte-level BPE"
-            raise BadInput(f"tokenizer {path}: {summary(error)}; {advice}") from error
+            raise BadInput(
+                f"tokenizer {path}: {summary(error)}; name a {', '.join(FILES)} of "
+                "WordPiece or byte-level BPE"
+            ) from error
         self.backend.encode_special_tokens = True
         self.sha256 = hashlib.sha256(self.content).hexdigest()
 
     def _find(self) -> None:
-        """Level, pieces, special ids and word starts. Raises ValueError if they are not those of a
-        kind of ours.
+        """Finds level, pieces, special ids and word starts. Raises ValueError for another kind of
+        vocabulary.
         """
         ids: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
         self.pieces, self.vocab_size = sorted(ids, key=ids.__getitem__), len(ids)
@@ -142,7 +141,7 @@ class Subwords(Tokenizer):
             raise ValueError(f"it has no {names.unk}")
         starts = [piece.startswith("##" if is_wordpiece else "Ġ") for piece in self.pieces]
         self.word_start = np.array(starts) != is_wordpiece
-        self.word_start[self.special.there()] = True
+        self.word_start[self.special.ids()] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, (kind, path, _, sha256) = super().__reduce__()
@@ -153,30 +152,29 @@ class Subwords(Tokenizer):
         return self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
 
     def normalized(self, text: str) -> str:
-        """The text itself: its spaces, too, are those of the tokenizer."""
+        """The text itself, whose spaces the tokenizer needs."""
         return text
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Tokenizer.encode_normalized`."""
-        return joined(
+        """Encodes as `Tokenizer.encode_normalized`."""
+        return concatenated(
             [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8
-        become U+FFFD.
+        """The text of ids; special pieces other than unknown ones are left out. Bytes that are not
+        UTF-8 become U+FFFD.
 
-        Between pieces of WordPiece there is a space except before a part of a word and most
-        punctuation.
+        Pieces of WordPiece have a space before them, except parts of a word and most punctuation.
         """
-        left_out = set(self.special.there()) - {self.special.unk}
+        left_out = set(self.special.ids()) - {self.special.unk}
         text = b"".join(
             self._text(index) for index in map(int, ids) if index not in left_out
         ).decode(errors="replace")
         return text.removeprefix(" ") if self.level == "wordpiece" else text
 
     def _text(self, index: int) -> bytes:
-        """A word of WordPiece counts the space that `decode` puts before it."""
+        """The bytes of a piece, with the space that `decode` puts before a word of WordPiece."""
         piece = self.pieces[index]
         if self.level == "bytebpe":
             return piece.encode() if index in self._added else bytes(map(_BYTES.__getitem__, piece))
@@ -187,8 +185,8 @@ class Subwords(Tokenizer):
 
 
 def _bytes() -> dict[str, int]:
-    """The byte of each character in pieces of byte-level BPE: itself if it can be seen, else one
-    from U+0100 on.
+    """The byte of each character in pieces of byte-level BPE: visible characters stand for
+    themselves, those from U+0100 on for the other bytes.
     """
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [code for code in range(256) if code not in seen]
@@ -201,12 +199,12 @@ _BYTES = _bytes()
 
 
 def _read(path: str, normalization: Normalization, settings: Settings | None) -> Json:
-    """The content of a `tokenizer.json`, from one of `FILES` and the settings of its folder."""
+    """Makes a `tokenizer.json` from one of `FILES` and the settings of its folder."""
     text, is_made = files.read(path).decode(), not path.endswith(FILES[0])
     if is_made:
         document = _made(path, text, normalization)
     else:
-        _check(path, normalization)
+        _check_unnormalized(path, normalization)
         document = files.json_object(text, path)
         tokenizer_fields.check_file(document, path)
         document |= dict.fromkeys(("truncation", "padding", "post_processor"))
@@ -222,7 +220,7 @@ def _read(path: str, normalization: Normalization, settings: Settings | None) ->
 
 
 def _made(path: str, text: str, normalization: Normalization) -> Json:
-    """The `tokenizer.json` of older files: of a `vocab.txt`, or of a `vocab.json` and its
+    """Makes a `tokenizer.json` from older files: a `vocab.txt`, or a `vocab.json` and its
     merges.
     """
     if path.endswith(".txt"):
@@ -237,20 +235,21 @@ def _made(path: str, text: str, normalization: Normalization) -> Json:
     return _document(_empty("bytebpe", normalization, path), pieces, merges)
 
 
-def _check(path: str, normalization: Normalization) -> None:
+def _check_unnormalized(path: str, normalization: Normalization) -> None:
+    """Raises BadInput for steps of normalisation, which the file fixes itself."""
     if vars(normalization) not in _SAYS_NOTHING:
         raise BadInput(
-            f"tokenizer {path}: what becomes of a text is fixed; leave out --uncased, "
+            f"tokenizer {path}: its normalisation is fixed; leave out --uncased, "
             "--strip_accents and --nfkc"
         )
 
 
 def _empty(level: str, normalization: Normalization, path: str) -> Any:
-    """A tokenizer of the library that lacks its pieces. Raises BadInput for a normalisation that
-    the kind has not.
+    """A tokenizer of the library without pieces. Raises BadInput for steps of normalisation that
+    the level does not have.
     """
     if normalization.nfkc or level == "bytebpe":
-        _check(path, normalization)
+        _check_unnormalized(path, normalization)
     if level == "bytebpe":
         made: Any = tokenizers.Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -285,14 +284,11 @@ def train(
     """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is
     kept.
 
-    Equal arguments give equal bytes, in any process. Raises TooLittleText, or BadInput if the kind
-    has no such normalisation.
+    Equal arguments give equal bytes, in any process. Raises TooLittleText, or BadInput if the level
+    does not have the steps of normalisation.
     """
-    made, first, last = (
-        _empty(level, normalization, path),
-        _FIRST[level],
-        [_MASK] * (level == "bytebpe"),
-    )
+    made, first = _empty(level, normalization, path), _FIRST[level]
+    last = [_MASK] * (level == "bytebpe")
     special, alphabet = first, pre_tokenizers.ByteLevel.alphabet()
     if level == "wordpiece":
         counts = Counter[str]()

@@ -1,16 +1,15 @@
 """SentencePiece with the original's special ids, text normalisation and digit-comma rule.
 
-XLNet's nine special pieces are the first ones of its vocabularies, as in the released models:
+XLNet's nine special pieces have the first ids, as in the released models:
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Other code asks `Tokenizer.special` for them: other families have them elsewhere. ALBERT's
+Other code asks `Tokenizer.special` for them, because other families have other ids. ALBERT's
 SentencePiece model has
 
     0 <pad>  1 <unk>  2 [CLS]  3 [SEP]  4 [MASK]
 
-Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains
-it.
+Text never gives a control piece, but it gives `<eop>` where it contains it, as in the original.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from xlnet_jax.storage import files
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the pieces that are no text, each an int; None for one that the vocabulary lacks.
+    """The ids of the special pieces, each an int, or None if the vocabulary lacks the piece.
 
     `data.batches.mixture` refuses a vocabulary without a piece that the model needs.
     """
@@ -46,12 +45,12 @@ class SpecialIds(NamedTuple):
     pad: Any
     mask: Any
     eod: Any
-    """Ends a document; without it documents follow each other."""
+    """End of a document; without it documents follow each other."""
     eop: Any
-    """Ends a paragraph; it is also a symbol of texts."""
+    """End of a paragraph, which is also a symbol of texts."""
 
-    def there(self) -> list[int]:
-        """Those that there are, ascending."""
+    def ids(self) -> list[int]:
+        """The ids of the pieces in the vocabulary, ascending."""
         return sorted({each for each in self if each is not None})
 
 
@@ -62,8 +61,8 @@ ALBERT_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 
 def special_of(pieces: Sequence[str]) -> tuple[SpecialIds, tuple[str, ...]]:
-    """The special ids of a SentencePiece model, and their pieces from id 0 on: ALBERT's if it has
-    them, or XLNet's.
+    """The special ids of a SentencePiece model and their pieces from id 0 on: ALBERT's if it has
+    them, or else XLNet's.
     """
     is_albert = tuple(pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES
     return (ALBERT, ALBERT_PIECES) if is_albert else (XLNET, SPECIAL_PIECES)
@@ -89,23 +88,23 @@ _LONGEST_TRAINING_LINE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """The steps before SentencePiece; the defaults are the original's `preprocess_text`, and so of
-    its vocabularies.
+    """The steps before SentencePiece; the defaults are the original's `preprocess_text`, with which
+    its vocabularies were made.
 
     NFKD and the removal of combining marks change words; `keep_accents` turns both off, as
-    `prepare` does for what it trains. `nfkc` recomposes characters that NFKD decomposed without a
-    loss, such as Hangul.
+    `prepare` does for the vocabularies that it trains. `nfkc` recomposes characters that NFKD
+    decomposed without a loss, such as Hangul.
     """
 
     lower: bool = False
-    """Lower-case; the released models are cased."""
+    """Whether to lower-case; the released models are cased."""
     keep_accents: bool = False
-    """Neither decompose (NFKD) nor drop accents."""
+    """Whether to skip decomposition (NFKD) and the removal of accents."""
     remove_space: bool = True
-    """Strip, and make every run of white space one space."""
+    """Whether to strip, and to make every run of white space a single space."""
     nfkc: bool = False
-    """Compose at the end (NFKC); also makes compatibility characters, such as full-width ones, the
-    usual ones.
+    """Whether to compose at the end (NFKC), which also replaces compatibility characters such as
+    full-width letters.
     """
 
     def __call__(self, text: str) -> str:
@@ -129,7 +128,7 @@ def _without_accents(run: re.Match[str]) -> str:
 
 
 def has_accents(pieces: Iterable[str]) -> bool:
-    """Whether one of them has a combining mark, in one character with a letter or alone."""
+    """Whether a piece has a combining mark, alone or in one character with a letter."""
     return any(map(unicodedata.combining, unicodedata.normalize("NFKD", "".join(pieces))))
 
 
@@ -141,21 +140,21 @@ class Tokenizer:
       vocab_size, pieces: the number of pieces V, and the pieces by id.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of
         a target span.
-      digit_comma: ids that the digit-comma rule replaces, each with its new ids.
-      content, sha256: of the file, which a corpus and a work directory keep.
-      level: `sentencepiece`; see `vocabulary` and `subwords` for the others.
-      space: what a text needs in front if it follows another one that is encoded by itself.
+      digit_comma: new ids for each id that the digit-comma rule replaces.
+      content, sha256: bytes and hash of the file that a corpus and a work directory keep.
+      level: `sentencepiece`; see `vocabulary` and `subwords` for other levels.
+      space: prefix for a text that follows another text and is encoded separately.
     """
 
     special: SpecialIds = XLNET
     level: str = "sentencepiece"
     space: str = ""
     file_name = "spiece.model"
-    """In a corpus and in a work directory."""
+    """Name of the file in a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads it. Raises BadInput: no file or no SentencePiece model, or ids 0-8 are not the
-        special pieces.
+        """Loads a model. Raises BadInput: no file, no SentencePiece model, or other pieces in the
+        place of the special ones.
         """
         self.path = str(path)
         self.normalization = normalization
@@ -164,7 +163,7 @@ class Tokenizer:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
         except (OSError, RuntimeError) as error:
             why = summary(error) if isinstance(error, OSError) else "not a SentencePiece model"
-            raise BadInput(f"tokenizer {path}: {why}; name the file of one") from error
+            raise BadInput(f"tokenizer {path}: {why}; name the file of a tokenizer") from error
         self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
@@ -173,14 +172,13 @@ class Tokenizer:
             itertools.zip_longest(self.pieces[: len(names)], names)
         ):
             if piece != expected:
-                wrong = (
-                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
-                )
                 raise BadInput(
-                    f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet"
+                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs "
+                    f"{expected!r} there; train one with `xlnet-jax prepare`, or "
+                    "use that of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
-        self.word_start[self.special.there()] = True
+        self.word_start[self.special.ids()] = True
         # The digit-comma rule depends on the piece alone, so it is a table.
         self.digit_comma: dict[int, list[int]] = {
             index: _split_digit_comma(self.processor, piece)
@@ -191,14 +189,14 @@ class Tokenizer:
     @functools.cached_property
     def text_ids(self) -> np.ndarray:
         """The ids of all pieces but the special ones, ascending."""
-        return np.setdiff1d(np.arange(self.vocab_size), self.special.there())
+        return np.setdiff1d(np.arange(self.vocab_size), self.special.ids())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled without its contents: a worker process loads the file again, once.
+        # A pickle lacks the contents: a worker process loads the file again, once.
         return _load, (type(self), self.path, self.normalization, self.sha256)
 
     def cleaned(self, text: str) -> str:
-        """What is left of a text before it is cut into pieces."""
+        """The text after all steps before it is cut into pieces."""
         return self.normalization(text)
 
     def normalized(self, text: str) -> str:
@@ -206,12 +204,12 @@ class Tokenizer:
         return self.normalization(text)
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
+        """Normalises and encodes a text: ids int32 [N], without special pieces."""
         return self.encode_normalized([self.normalized(text)])[0]
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """`encode` of N texts, padded at the right: int32 [N, T], and bool [N, T], whether it is a
-        piece.
+        """Encodes N texts, padded at the right: ids int32 [N, T], and bool [N, T], whether they are
+        pieces and no padding.
         """
         tokens, length_N = self.encode_normalized([self.normalized(text) for text in texts])
         real_NT = np.arange(length_N.max(initial=0)) < length_N[:, None]
@@ -220,9 +218,9 @@ class Tokenizer:
         return ids_NT, real_NT
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes S texts to which `normalization` was applied already; no special piece is added.
+        """Encodes S texts that are normalised already, without special pieces.
 
-        Returns the pieces of all texts one after the other, int32 [N], and how many each text has,
+        Returns the ids of all texts one after the other, int32 [N], and their number for each text,
         int64 [S].
         """
         if max(map(len, texts), default=0) > _LONGEST_TEXT:
@@ -230,8 +228,8 @@ class Tokenizer:
             tokens_N, of_part = self.encode_normalized(list(itertools.chain.from_iterable(parts)))
             of_text = np.repeat(np.arange(len(texts)), [len(each) for each in parts])
             return tokens_N, np.bincount(of_text, of_part, len(texts)).astype(np.int64)
-        # num_threads defaults to all cores, which is wrong in one of many worker processes. One
-        # array of all lists is faster than an array for each.
+        # num_threads defaults to all cores, which is wrong in one of many worker processes. A
+        # single array of all lists is faster than an array for each list.
         encoded = self.processor.encode(texts, num_threads=1)
         if split := self.digit_comma:
             encoded = [
@@ -240,15 +238,14 @@ class Tokenizer:
                 else [new for old in ids for new in split.get(old, (old,))]
                 for ids in encoded
             ]
-        return joined(encoded)
+        return concatenated(encoded)
 
     def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V]
+        """The length of the text of each id: characters (code points) and UTF-8 bytes, int64 [V]
         both.
 
-        It is the text after normalisation. SentencePiece's mark counts as the space that it stands
-        for, also at the start of a sentence; special pieces are no text. A byte that continues a
-        character counts no character.
+        The text is normalised. SentencePiece's mark counts as a space, also at the start of a
+        sentence; special pieces are no text. A byte that continues a character counts no character.
         """
         texts = [b""] * self.vocab_size
         for index in self.text_ids.tolist():
@@ -263,7 +260,7 @@ class Tokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; control pieces are left out, unknown ones become ⁇."""
+        """The text of ids; control pieces are left out, unknown pieces become ⁇."""
         return self.processor.decode([int(index) for index in ids])
 
 
@@ -273,8 +270,10 @@ def _load(kind: Any, path: str, normalization: Normalization, sha256: str, *more
     return kind(path, normalization, *more)
 
 
-def joined(ids: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of S texts one after the other, int32 [N], and how many each has, int64 [S]."""
+def concatenated(ids: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of S texts one after the other, int32 [N], and their number for each text, int64
+    [S].
+    """
     length_S = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
 
@@ -287,9 +286,9 @@ def byte_of(piece: str) -> bytes:
 def starts_word(piece: str) -> bool:
     """Whether a piece starts a word: where a target span may start.
 
-    As in the original: after a space, punctuation alone, and special pieces. Also for scripts
-    without spaces: any of their letters and their punctuation, except characters that belong to the
-    one before.
+    As in the original these are pieces after a space, punctuation alone, and special pieces; also
+    all letters and punctuation of scripts without spaces, except characters that belong to the
+    character before.
     """
     first = piece[:1]
     if first in (_WORD, "<") or piece in _PUNCTUATION:
@@ -297,7 +296,7 @@ def starts_word(piece: str) -> bool:
     if not first or first.isascii():
         return False
     category = unicodedata.category(first)
-    # Marks such as most Thai vowels, and letters that repeat or lengthen the one before.
+    # Marks such as most Thai vowels, and letters that repeat or lengthen the letter before.
     if category[0] == "M" or category == "Lm" or first in _FOLLOWING:
         return False
     # The blocks of CJK punctuation and of full-width forms; their letters and digits are Latin.
@@ -307,7 +306,7 @@ def starts_word(piece: str) -> bool:
 
 
 def without_spaces(character: str) -> bool:
-    """Whether it is of a script that puts no space between words."""
+    """Whether a character belongs to a script without spaces between words."""
     return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
 
 
@@ -317,9 +316,7 @@ def ends_in_digit_comma(piece: str) -> bool:
 
 
 def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:
-    """Ids for a piece that ends in digit and comma: the number encoded again, then the comma on its
-    own.
-    """
+    """Ids for a piece that ends in digit and comma: the number encoded again, then the comma."""
     parts = processor.encode(piece[:-1].replace(_WORD, ""), out_type=str)
     if piece[0] != _WORD and parts[0][0] == _WORD:
         parts = parts[1:] if parts[0] == _WORD else [parts[0][1:], *parts[1:]]
@@ -327,7 +324,7 @@ def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: s
 
 
 def cut(text: str, length: int) -> Iterator[str]:
-    """Cuts a text into parts of at most `length` characters, at a space where there is one."""
+    """Cuts a text into parts of at most `length` characters, at spaces if possible."""
     start = 0
     while len(text) - start > length:
         space = text.rfind(" ", start + 1, start + length)
@@ -339,19 +336,19 @@ def cut(text: str, length: int) -> Iterator[str]:
 
 
 class TooLittleText(BadInput):
-    """A text that does not give so many pieces."""
+    """A text that gives fewer pieces than were asked for."""
 
 
 def train_tokenizer(
     texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int
 ) -> None:
-    """Trains a unigram model with the options of the released ones on normalised sentences, at
-    least one.
+    """Trains a unigram model with the options of the released models on at least one normalised
+    sentence, and writes it to `path`; an existing file is kept.
 
-    It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces;
-    `seed` is that of SentencePiece's own sampling, from ten million sentences on. Equal arguments
-    give equal bytes; `threads` is one of them: it changes the order of floating-point sums. Raises
-    TooLittleText, or BadInput for all else that SentencePiece refuses.
+    `vocab_size` includes the special pieces; `seed` is for SentencePiece's own sampling, from ten
+    million sentences on. Equal arguments give equal bytes, `threads` among them, which changes the
+    order of floating-point sums. Raises TooLittleText, or BadInput for all else that SentencePiece
+    refuses.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()
@@ -372,25 +369,15 @@ def train_tokenizer(
             pad_id=-1,
             # <pad> is a control symbol, or it would not get id 5.
             control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
-            # The rest are the released models' own, ids 9-16.
-            user_defined_symbols=[
-                SPECIAL_PIECES[XLNET.eop],
-                ".",
-                "(",
-                ")",
-                '"',
-                "-",
-                "–",
-                "£",
-                "€",
-            ],
+            # After <eop> the symbols of the released models, ids 9-16.
+            user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], *'.()"-–£€'],
             max_sentence_length=4 * _LONGEST_TRAINING_LINE,
             num_threads=threads,
             minloglevel=2,
         )
     except RuntimeError as error:
-        # After the place in its source, SentencePiece says what is wrong, and the largest or
-        # smallest size.
+        # SentencePiece names a place in its source, then the fault and the largest or smallest
+        # size.
         reason = " ".join(str(error).rpartition("] ")[2].split()) or summary(error)
         kind = TooLittleText if "size too high" in reason else BadInput
         raise kind(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error

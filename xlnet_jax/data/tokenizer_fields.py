@@ -1,10 +1,10 @@
-"""Every field of the files of a tokenizer from another program, and what becomes of it here:
+"""The fields in the files of a tokenizer from another program, and how each is treated here:
 `FIELDS`.
 
-Classes of `transformers` put their own steps in the place of those of a tokenizer.json, with the
-switches of tokenizer_config.json or else their defaults. So does this package, and refuses a
-tokenizer.json with steps that no switch makes. Where tokenizer_config.json is missing or names
-`PreTrainedTokenizerFast`, tokenizer.json is right.
+Classes of `transformers` replace the steps of a tokenizer.json by their own, with the switches of
+tokenizer_config.json or their defaults. So does this package, and refuses a tokenizer.json with
+steps that no switch makes. Where tokenizer_config.json is missing or names
+`PreTrainedTokenizerFast`, the steps of tokenizer.json count.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from xlnet_jax.storage.files import Json
 
 DONE, FREE = "done", "no effect on the ids of a text"
 _ANY = 'null "PreTrainedTokenizer" "PreTrainedTokenizerFast" "TokenizersBackend"'
-"""Classes that take a tokenizer.json as it is."""
+"""Classes that take a tokenizer.json unchanged."""
 FIELDS = {
     "tokenizer_config.json": {
         DONE: (
             "added_tokens_decoder additional_special_tokens extra_special_tokens unk_token "
             "bos_token eos_token cls_token sep_token pad_token mask_token"
         ),
-        # Lengths, what comes beside ids, and what is made of them; where the files came from, and
-        # how they are opened.
+        # Lengths, results beside ids, output; the origin of the files, and how they are opened.
         FREE: "model_max_length max_len max_length max_seq_length truncation truncation_side "
         "truncation_strategy stride padding padding_side pad_to_multiple_of pad_token_type_id "
         "model_input_names clean_up_tokenization_spaces spaces_between_special_tokens errors "
@@ -73,7 +72,7 @@ FIELDS = {
         "null true": "add_prefix_space",
         "null {}": "sp_model_kwargs strip_accents",
     },
-    # The class takes tokenizer.json as it is.
+    # The class takes tokenizer.json unchanged.
     "verbatim": {
         FREE: "do_lower_case strip_accents tokenize_chinese_chars keep_accents remove_space nfkc"
     },
@@ -96,8 +95,8 @@ FIELDS = {
         "null false": "byte_fallback",
     },
 }
-"""By file and level: fields that are done, that are free, or that have one of some values in JSON.
-Any other field is refused by its name: it may change ids.
+"""Fields by file and level: obeyed, without effect, or restricted to some JSON values. Any other
+field is refused by its name, because it may change ids.
 """
 _TYPES = {
     "do_lower_case": bool,
@@ -112,16 +111,16 @@ _TYPES = {
     "added_tokens_decoder": dict,
 }
 # Fields of steps and models that change no ids, that a class has a switch for, or that `FIELDS`
-# has.
+# treats.
 _NOT_COMPARED = (
     "trim_offsets lowercase strip_accents handle_chinese_chars add_prefix_space vocab merges "
     "unk_token fuse_unk continuing_subword_prefix end_of_word_suffix byte_fallback dropout"
 )
 
 
-def check(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
-    """Raises BadInput for a field that is in none of some `FIELDS`, or has a value that cannot be
-    used.
+def check_fields(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
+    """Raises BadInput for a field that is in none of the `tables` of `FIELDS`, or has a value that
+    cannot be used.
     """
     rules = {
         name: rule
@@ -139,34 +138,32 @@ def check(found: Mapping[str, Any], tables: Sequence[str], where: str) -> None:
 
 
 def check_file(document: Mapping[str, Any], where: str) -> None:
-    """`check` of a tokenizer.json and its model."""
-    check(document, ["tokenizer.json"], where)
-    check(document["model"], ["model"], f"{where}: model")
+    """Checks the fields of a tokenizer.json and of its model. Raises BadInput."""
+    check_fields(document, ["tokenizer.json"], where)
+    check_fields(document["model"], ["model"], f"{where}: model")
 
 
 class Settings:
-    """What a folder says beside the file of its pieces.
+    """The settings of a tokenizer in a folder, beside the file of its pieces.
 
     Attributes:
       where, said: the path and content of its tokenizer_config.json.
       names: the content of its special_tokens_map.json.
-      verbatim: a tokenizer.json is right as it is.
-      added: added tokens, as a tokenizer.json has them.
+      verbatim: whether the steps of a tokenizer.json count unchanged.
+      added: added tokens in the form of a tokenizer.json.
     """
 
     def __init__(self, folder: str):
-        """Reads them. Raises BadInput for a damaged file."""
-        names, listed = (
-            ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-            files.listing(folder),
-        )
+        """Reads the settings. Raises BadInput for a damaged file."""
+        names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+        listed = files.listing(folder)
         self.where, where, _ = paths = [os.path.join(folder, name) for name in names]
         self.said, self.names, old = (
             files.read_json_object(path) if name in listed else {}
             for name, path in zip(names, paths, strict=True)
         )
         files.check_types(self.said, _TYPES, self.where)
-        check(self.names, names[1:2], where)
+        check_fields(self.names, names[1:2], where)
         self.verbatim = (
             names[0] not in listed
             or json.dumps(self.said.get("tokenizer_class")) in _ANY.split()[1:]
@@ -178,7 +175,7 @@ class Settings:
                 for text, number in old.items()
             }
             tokens |= self.said.get("added_tokens_decoder") or {}
-            flags = {"single_word": False, "lstrip": False, "rstrip": False}
+            flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
             self.added: list[Json] = [
                 flags
                 | {"normalized": not each.get("special"), "content": each["content"]}
@@ -193,10 +190,10 @@ class Settings:
             ) from error
 
     def check(self, opened: Tokenizer) -> None:
-        """Raises BadInput for a field that a tokenizer cannot have, another name of a special piece
-        than here, or an added token with the id of another piece.
+        """Raises BadInput for a field that a tokenizer cannot have, another special piece than
+        here, or an added token with the id of another piece.
         """
-        check(
+        check_fields(
             self.said,
             ["tokenizer_config.json", opened.level, *["verbatim"] * self.verbatim],
             self.where,
@@ -216,7 +213,7 @@ class Settings:
         ids = {piece: index for index, piece in enumerate(opened.pieces)}
         for token in self.added:
             text, number = token["content"], token["id"]
-            # One that is no piece is above them.
+            # The id of a token that is no piece is above all pieces.
             if number != ids.get(text, max(number, opened.vocab_size)):
                 raise BadInput(
                     f"{self.where}: added token {text!r:.60} has id {number}, which is another "
@@ -224,11 +221,11 @@ class Settings:
                 )
 
     def apply(self, document: Json, usual: Json | None, roles: Collection[str | None]) -> None:
-        """Gives a tokenizer.json the steps of its class and the added tokens. All but the special
-        pieces, `roles`, count in texts, as they do there.
+        """Gives a tokenizer.json the steps of its class and the added tokens. All tokens but the
+        special pieces, `roles`, are found in texts, as in the other program.
 
-        `usual` has the steps without switches; None: those of the file are right. Raises BadInput
-        if it has others.
+        `usual` has the steps without switches; None keeps the steps of the file. Raises BadInput if
+        the file has other steps than `usual`.
         """
         if usual:
             for name in ("normalizer", "pre_tokenizer", "model"):

@@ -1,5 +1,5 @@
-"""Text that a tokenizer does not know: it was made for another language, script or case. Said
-wherever text is read.
+"""Warnings of text that a tokenizer does not know, because it was made for another language, script
+or case.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from xlnet_jax.data.tokenizer import Tokenizer
 
 LEAST_SHARE = 0.005
-"""Of the pieces, from which on there is a warning."""
+"""Share of unknown pieces from which on there is a warning."""
 
 _LONGEST = 40  # characters of an example
 _log = logging.getLogger("xlnet_jax")
 
 
 def example(tokenizer: Tokenizer, text: str) -> str:
-    """The first word of a text with an unknown piece, or the text; at most `_LONGEST` characters of
-    it.
+    """The first word of a text that has an unknown piece, or the text if no word has one, cut to
+    `_LONGEST` characters.
     """
     words = ((word, tokenizer.encode(word)) for word in text.split())
     return next((word for word, ids_N in words if tokenizer.special.unk in ids_N), text)[:_LONGEST]
@@ -41,8 +41,8 @@ def warn(unknown: int, pieces: int, where: str, example: Callable[[], str]) -> N
 def warn_of_texts(
     tokenizer: Tokenizer, where: str, ids: Sequence[np.ndarray], text_of: Callable[[int], str]
 ) -> None:
-    """`warn` of N texts, whose ids are int [n] each; `text_of` gives the text of a number below
-    N.
+    """Calls `warn` for N texts, whose ids are int [n] each; `text_of` gives the text of a number
+    below N.
     """
     of_text = [int(np.count_nonzero(tokens_N == tokenizer.special.unk)) for tokens_N in ids]
     warn(

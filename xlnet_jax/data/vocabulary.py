@@ -1,15 +1,15 @@
-"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then by
-falling frequency.
+"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then
+all others by falling frequency.
 
     level        pieces                        "\\n" in a text      not in the vocabulary
     words        separated by white space      `<eos>`, id 9       `<unk>`, id 0
     characters   Unicode characters            itself              bad input
     bytes        of UTF-8, as `<0x41>`         itself              bad input; a line end is left out
 
-The frequency order is what makes the cut-offs of an adaptive softmax meaningful. The nine special
-pieces have the ids of every other tokenizer. The file is JSON: `vocabulary` (the level),
-`verbatim`, `pieces` and `counts`, both by id. SentencePiece has models of words and characters too,
-but cannot tell U+2581 from a space, and knows no line ends.
+The cut-offs of an adaptive softmax need the order by frequency. The nine special pieces have
+XLNet's ids. The file is JSON: `vocabulary` (the level), `verbatim`, `pieces` and `counts`, both by
+id. SentencePiece has models of words and characters too, but cannot tell U+2581 from a space, and
+knows no line ends.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from xlnet_jax.data.tokenizer import (
     Normalization,
     Tokenizer,
     byte_of,
+    concatenated,
     has_accents,
-    joined,
     starts_word,
 )
 from xlnet_jax.data.tokenizer_fields import Settings
@@ -48,24 +48,24 @@ from xlnet_jax.members import MEMBERS
 from xlnet_jax.storage import files
 
 END_OF_LINE = "<eos>"
-"""The piece of a line end in a vocabulary of words."""
+"""Piece for a line end in a vocabulary of words."""
 PLAIN = Normalization()
 LARGEST = 1_000_000
-"""Pieces of any vocabulary."""
+"""Largest number of pieces of a vocabulary."""
 FOUND = (Tokenizer.file_name, "vocabulary.json", *FILES)
-"""Files of tokenizers; of several in a folder the first is taken."""
+"""Names of tokenizer files; the first that a folder has is taken."""
 RULES = {
     "lower": "do_lower_case",
     "keep_accents": "keep_accents",
     "remove_space": "remove_space",
     "nfkc": "nfkc",
 }
-"""The switches of a normalization in the `tokenizer_config.json` of other programs."""
+"""Names of the switches of a normalisation in the `tokenizer_config.json` of other programs."""
 
 _log = logging.getLogger("xlnet_jax")
-_FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
-# How a text becomes an array with one number for each character, or for each byte. Bytes that are
-# not UTF-8 are in a text as lone surrogates, which is how Python reads them.
+_FIRST = len(SPECIAL_PIECES)  # id of the first piece that is not special
+# The codec, error handler and type that turn a text into a number for each character or byte. Bytes
+# that are not UTF-8 are lone surrogates in a text, as Python reads them.
 _CODES: dict[str, tuple[str, str, Any]] = {
     "characters": ("utf-32-le", "surrogatepass", np.uint32),
     "bytes": ("utf-8", "surrogateescape", np.uint8),
@@ -75,7 +75,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Unseen(BadInput):
-    """A text has a character or byte that the vocabulary lacks."""
+    """A character or byte of a text that the vocabulary lacks."""
 
 
 class Vocabulary(Tokenizer):
@@ -84,8 +84,8 @@ class Vocabulary(Tokenizer):
 
     Attributes:
       level: `words`, `characters` or `bytes`.
-      verbatim: text is encoded as it is; otherwise every line is normalised before.
-      counts: int64 [V], how often each piece occurred where the vocabulary was counted.
+      verbatim: whether text is encoded unchanged; otherwise every line is normalised before.
+      counts: int64 [V], how often each piece occurred in the counted text.
     """
 
     file_name = FOUND[1]
@@ -97,35 +97,32 @@ class Vocabulary(Tokenizer):
             self.content = files.read(self.path)
             content = json.loads(self.content)
             self.level, self.verbatim = content["vocabulary"], content["verbatim"]
-            self.pieces, self.counts = (
-                list(content["pieces"]),
-                np.array(content["counts"], np.int64),
-            )
+            self.pieces = list(content["pieces"])
+            self.counts = np.array(content["counts"], np.int64)
             self._check()
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
-            raise BadInput(f"vocabulary {path}: {summary(error)}; {advice}") from error
+            raise BadInput(
+                f"vocabulary {path}: {summary(error)}; name a vocabulary.json that "
+                "`xlnet-jax prepare --vocabulary=...` wrote"
+            ) from error
         self.sha256 = hashlib.sha256(self.content).hexdigest()
         self.vocab_size = len(self.pieces)
         plain = self.pieces[_FIRST:]
+        self.word_start = np.ones(self.vocab_size, bool)
         if self.level == "words":
             self._ids = {
                 "\n" if piece == END_OF_LINE else piece: index
                 for index, piece in enumerate(plain, _FIRST)
             }
-            self.word_start = np.ones(self.vocab_size, bool)
-        else:
-            codes = [
-                ord(piece) if self.level == "characters" else byte_of(piece)[0] for piece in plain
-            ]
-            self._table = np.full(0x110000 if self.level == "characters" else 256, -1, np.int32)
-            self._table[codes] = np.arange(_FIRST, self.vocab_size)
-            characters = [
-                chr(code) if self.level == "characters" or code < 128 else "" for code in codes
-            ]
+            return
+        is_bytes = self.level == "bytes"
+        codes = [byte_of(piece)[0] if is_bytes else ord(piece) for piece in plain]
+        self._table = np.full(256 if is_bytes else 0x110000, -1, np.int32)
+        self._table[codes] = np.arange(_FIRST, self.vocab_size)
+        for index, code in enumerate(codes, _FIRST):
+            character = "" if is_bytes and code > 127 else chr(code)
             # A span starts at the space before its word, as the pieces of SentencePiece do.
-            starts = [character.isspace() or starts_word(character) for character in characters]
-            self.word_start = np.array([True] * _FIRST + starts)
+            self.word_start[index] = character.isspace() or starts_word(character)
 
     def _check(self) -> None:
         one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}.get(self.level)
@@ -143,20 +140,20 @@ class Vocabulary(Tokenizer):
             )
 
     def normalized(self, text: str) -> str:
-        """Every line by itself, unless the vocabulary is `verbatim`."""
+        """Normalises every line separately, unless the vocabulary is `verbatim`."""
         return text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in
-        the vocabulary.
+        """Encodes as `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that the
+        vocabulary lacks.
         """
         if self.level == "words":
-            return joined(
+            return concatenated(
                 [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
             )
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
-            # Of the original's enwik8. No vocabulary that `prepare` counted lacks it.
+            # The original's vocabulary of enwik8 lacks the line end; `prepare` always counts it.
             texts = [text.replace("\n", "") for text in texts]
         encoded = [text.encode(codec, errors) for text in texts]
         codes_N: Any = np.frombuffer(b"".join(encoded), dtype)
@@ -173,8 +170,9 @@ class Vocabulary(Tokenizer):
         return tokens_N, np.array([len(each) // width for each in encoded], np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; special pieces are left out, except that an unknown word is `<unk>`.
-        Words are joined by one space. Bytes that are not UTF-8 become U+FFFD."""
+        """The text of ids, without special pieces except `<unk>` for an unknown word. Words are
+        joined by a space. Bytes that are not UTF-8 become U+FFFD.
+        """
         if self.level != "words":
             return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(
                 errors="replace"
@@ -186,7 +184,7 @@ class Vocabulary(Tokenizer):
         return re.sub(r" ?\n ?", "\n", text)
 
     def _text(self, index: int) -> bytes:
-        """A word counts the space next to it."""
+        """The bytes of a piece, with a space next to a word."""
         piece = self.pieces[index]
         if self.level == "words":
             return b"\n" if piece == END_OF_LINE else f"{piece} ".encode()
@@ -194,7 +192,7 @@ class Vocabulary(Tokenizer):
 
 
 def class_of(level: str) -> type[Tokenizer]:
-    """That of a level, with the name of its file."""
+    """The class of a level."""
     return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
 
 
@@ -203,8 +201,8 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     other `.json` file, or a folder with one of `FOUND`; see `open_in`. Raises BadInput as the
     classes do.
 
-    Without a normalisation it is that of the corpus or run whose file it is. Elsewhere a vocabulary
-    that was made here and has accents keeps them, and all others are the original's.
+    The default normalisation is recorded in the corpus or run of the file. Elsewhere a vocabulary
+    with accents that `prepare` made keeps accents, and all others have the original's steps.
     """
     path = str(path)
     is_folder = not path.endswith((".json", ".model", ".txt")) and (
@@ -217,27 +215,24 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, normalization or AS_IS)
     opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
-    if normalization is None and _made_here(opened) and has_accents(opened.pieces):
+    # SentencePiece's program, which made the released models, writes the name of the file into
+    # them. Its own classes cannot be imported beside the older protobuf that Beam needs.
+    made_here = isinstance(opened, Vocabulary) or not _second(_second(opened.content))
+    if normalization is None and made_here and has_accents(opened.pieces):
         opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
     return opened
 
 
-def _made_here(tokenizer: Tokenizer) -> bool:
-    """Whether `prepare` made it. SentencePiece's program, as of the released ones, writes the name
-    of its file.
-    """
-    # SentencePiece's own classes cannot be imported beside the older protobuf that Beam needs.
-    return isinstance(tokenizer, Vocabulary) or not _second(_second(tokenizer.content))
-
-
 def _second(message: bytes) -> bytes:
-    """Field 2: of a SentencePiece model its `trainer_spec`, of this its `model_prefix`."""
+    """Field 2 of a protobuf message: `trainer_spec` of a SentencePiece model, `model_prefix` of a
+    `trainer_spec`.
+    """
     fields = UnknownFieldSet(Empty.FromString(message))
     return next((field.data for field in fields if field.field_number == 2), b"")
 
 
 def _recorded(folder: str) -> Normalization | None:
-    """The normalisation of a tokenizer in the folder of a corpus or of a run's copy; None
+    """The recorded normalisation of a tokenizer in the folder of a corpus or of a run's copy; None
     elsewhere.
     """
     for path in (os.path.join(folder, name) for name in ("manifest.json", "normalization.json")):
@@ -251,14 +246,14 @@ def _recorded(folder: str) -> Normalization | None:
 
 
 def file_in(folder: str, listed: Collection[str]) -> str | None:
-    """The file of the tokenizer in a folder, also one of another program."""
+    """The path of the tokenizer's file in a folder, also of another program; None without one."""
     return next((os.path.join(folder, name) for name in FOUND if name in listed), None)
 
 
 def open_in(folder: str, path: str, steps: Normalization | None = None) -> Tokenizer:
-    """A tokenizer as the other files of a folder want it; see `tokenizer_fields`. Where they say
-    nothing, BERT and ALBERT lower-case, as they do there. `steps` are those of the folder's
-    tokenizer.json, for a SentencePiece model. Raises BadInput for a field that cannot be used.
+    """Opens a tokenizer with the settings of its folder; see `tokenizer_fields`. By default BERT
+    and ALBERT lower-case, as in other programs. `steps` are the steps of the folder's
+    tokenizer.json for a SentencePiece model. Raises BadInput for a field that cannot be used.
     """
     if path.endswith((*FILES, ".txt")):
         return Subwords(path, folder=folder)
@@ -319,7 +314,7 @@ def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
 
 
 def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
-    """Why Hugging Face's class of a member cannot have a vocabulary, or None."""
+    """The reason why Hugging Face's class of a member cannot have a vocabulary, or None."""
     row, pad, xlnet_ids = MEMBERS[name].padding_row, tokenizer.special.pad, MEMBERS[name].xlnet_ids
     if isinstance(tokenizer, Vocabulary) or (xlnet_ids and tokenizer.special != XLNET):
         kinds = (
@@ -328,7 +323,7 @@ def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
             else "SentencePiece pieces, WordPiece or BPE"
         )
         return f"a vocabulary of {tokenizer.level}; Hugging Face needs {kinds}; use --format=orbax"
-    # Its embedding is set apart there.
+    # Hugging Face's class treats the embedding of this row apart.
     return (
         None
         if row in (-1, pad)
@@ -337,9 +332,7 @@ def unexportable(tokenizer: Tokenizer, name: str) -> str | None:
 
 
 def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
-    """Logs a warning if it is the vocabulary that keeps a model from being exported to Hugging
-    Face.
-    """
+    """Logs a warning if the vocabulary keeps a model from being exported to Hugging Face."""
     name = config.model.architecture
     if why := not config.objective.causal and unexportable(tokenizer, name):
         _log.warning(
@@ -352,7 +345,7 @@ def warn_of_export(tokenizer: Tokenizer, config: Config) -> None:
 
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:
-    """How often each piece occurs in normalised texts; a line end is "\\n" among words too."""
+    """Counts each piece in normalised texts; a line end is "\\n", also among words."""
     if level == "words":
         return Counter(itertools.chain.from_iterable(map(_words, texts)))
     text = "".join(texts)
@@ -366,14 +359,14 @@ def count(texts: Iterable[str], level: str) -> Counter[str]:
     )
 
 
-def write(
+def write_counted(
     path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool
 ) -> None:
-    """Writes the vocabulary of these counts; an existing file is kept. Equal counts give equal
+    """Writes the vocabulary of some counts; an existing file is kept. Equal counts give equal
     bytes.
 
-    It has at most `bound` pieces, the special ones included, without the rarest; None = `LARGEST`.
-    Raises BadInput if characters or bytes exceed the bound: all of them are needed.
+    It has the most frequent pieces, at most `bound` with the special ones; None = `LARGEST`. Raises
+    BadInput if characters or bytes exceed the bound, because all of them are needed.
     """
     ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
     reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()
@@ -391,8 +384,8 @@ def write(
 def write_pieces(
     path: str, level: str, plain: list[str], counts: list[int], verbatim: bool
 ) -> None:
-    """Writes the vocabulary of these pieces after the special ones, and how often each occurred;
-    keeps a file there.
+    """Writes a vocabulary of the special pieces, then `plain`, and how often each of those
+    occurred; an existing file is kept.
     """
     content = {
         "vocabulary": level,

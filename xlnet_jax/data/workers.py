@@ -1,6 +1,4 @@
-"""Worker processes: how many cores there are for them, and how they end with the process that
-started them.
-"""
+"""Worker processes: the number of cores, and an end together with the process that started them."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ import threading
 
 
 def cores() -> int:
-    """Number of cores this process may run on: a scheduler may allow fewer than the machine has."""
+    """The number of cores that a scheduler lets this process run on."""
     return len(os.sched_getaffinity(0))
 
 
 def die_with_parent() -> None:
-    """Ends this process, if it is a worker, when its parent is killed; otherwise it would wait for
-    work for ever.
+    """Ends this process, if it is a worker, when its parent is killed; it would wait for work for
+    ever.
     """
 
     def watch(sentinel: int) -> None:

@@ -248,7 +248,7 @@ def with_masks(
     )
     if frame(model):
         layout = layouts.Layout(special, member)
-        read, first = layouts.joined(layout, read.tokens), layout.first
+        read, first = layouts.framed(layout, read.tokens), layout.first
     rank_N = np.zeros(len(read.tokens), np.int32)
     return Segment(
         read.tokens, rank_N, first + position_U, ids_N[position_U], position_U, read.segments

@@ -228,7 +228,7 @@ def batches(config: Config, start: int = 0) -> Iterator[Batch]:
     mixture = open_mixture(config)
     for part, end in zip(config.parts, config.ends, strict=True):
         mixture.check(part)
-        mixture.stream(part).check(part.train.batch_size, mixture.described())
+        mixture.stream(part).check(part.train.batch_size, mixture.split_names())
         if start < end:
             rows = np.arange(part.train.batch_size)
             plan = plan_until(mixture, config, start)

@@ -199,7 +199,7 @@ def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndar
     at multiples of `every`: int32 [N, length]. Raises BadInput if a split is shorter than a window.
     """
     windows_of = []
-    for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
+    for corpus, name in zip(heldout.corpora, heldout.split_names(), strict=True):
         available = (corpus.tokens - length) // every + 1
         if available < 1:
             raise BadInput(

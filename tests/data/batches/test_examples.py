@@ -157,6 +157,6 @@ def test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_fir
 
 def test_a_text_too_short_for_a_random_segment_is_refused():
     config = Config(data=DATA, model=ModelConfig(memory_len=24))
-    examples.check(Counting(300), config, "the heldout split")
+    examples.check_length(Counting(300), config, "the heldout split")
     with pytest.raises(BadInput, match="the heldout split has 100 tokens"):
-        examples.check(Counting(100), config, "the heldout split")
+        examples.check_length(Counting(100), config, "the heldout split")

@@ -16,6 +16,7 @@ from xlnet_jax.config import load
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
@@ -33,10 +34,12 @@ def second(tmp_path_factory):
     prepare(
         [str(folder / "text.txt")],
         output,
-        tokenizer=data_fixtures.tokenizer_path(),
-        heldout=data_fixtures.HELDOUT,
-        page_tokens=64,
-        workers=1,
+        PrepareOptions(
+            tokenizer=data_fixtures.tokenizer_path(),
+            heldout=data_fixtures.HELDOUT,
+            page_tokens=64,
+            workers=1,
+        ),
     )
     return output
 
@@ -107,11 +110,13 @@ def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
     prepare(
         [data_fixtures.text_folder()],
         other,
-        tokenizer=data_fixtures.tokenizer_path(),
-        heldout=0.2,
-        uncased=True,
-        page_tokens=64,
-        workers=1,
+        PrepareOptions(
+            tokenizer=data_fixtures.tokenizer_path(),
+            heldout=0.2,
+            uncased=True,
+            page_tokens=64,
+            workers=1,
+        ),
     )
     with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
         open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
@@ -123,7 +128,7 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
     with pytest.raises(
         BadInput, match=r"the train split of .*corpus has .* too few for train.batch_size=512"
     ):
-        mixture.stream(config).check(512, mixture.described())
+        mixture.stream(config).check(512, mixture.split_names())
 
 
 @pytest.mark.slow

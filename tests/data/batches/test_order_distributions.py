@@ -252,9 +252,9 @@ def test_a_distribution_needs_no_more_text_than_a_segment_and_is_frozen():
             super().__init__()
             self.tokens = tokens
 
-    examples.check(Short(32), config(), "the heldout split")
+    examples.check_length(Short(32), config(), "the heldout split")
     with pytest.raises(BadInput, match="the heldout split has 31 tokens, but a segment needs 32"):
-        examples.check(Short(31), config(), "the heldout split")
+        examples.check_length(Short(31), config(), "the heldout split")
     saved = configs.flat(tiny.config())
     assert (
         configs.changed_keys(config(), saved, configs.FROZEN)[0]

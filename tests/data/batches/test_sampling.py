@@ -121,7 +121,13 @@ def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80
         text, where.cursor_B, where.direction_B, 8 + tot + tot // 2
     )
     pairs = sentence_pairs.choose_pairs(
-        text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5
+        text,
+        where,
+        tokens[:, 8:],
+        begins[:, 8:],
+        PAIR_SHAPE,
+        np.array([[*draws, 0]]),
+        DataConfig(),
     )
     a_len = int(pairs.a_len_B[0])
     return (

@@ -483,5 +483,5 @@ def test_one_document_has_no_other_for_b():
         BadInput,
         match="the train split of memory is one document, but data.pairs=next needs another",
     ):
-        examples.check(text, config(), tiny.mixture(text).described()[0])
-    examples.check(text, config("albert", pairs="order"), "text")
+        examples.check_length(text, config(), tiny.mixture(text).split_names()[0])
+    examples.check_length(text, config("albert", pairs="order"), "text")

@@ -12,6 +12,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.data.corpus import verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import datasets, work_unit
+from xlnet_jax.data.prepare.options import PrepareOptions
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 
@@ -90,9 +91,7 @@ def test_an_unseen_character_is_one_line_with_its_file(tmp_path, capsys):
     prepare(
         [str(tmp_path / "a.txt")],
         str(tmp_path / "c"),
-        vocabulary="characters",
-        heldout=0,
-        workers=1,
+        PrepareOptions(vocabulary="characters", heldout=0, workers=1),
     )
     (tmp_path / "b.txt").write_text("plain\n\nnaïve\n", encoding="utf-8")
     words = [
@@ -108,7 +107,11 @@ def test_an_unseen_character_is_one_line_with_its_file(tmp_path, capsys):
     assert f"{tmp_path / 'b.txt'}: character '\\xef' (U+00EF) is not in the vocabulary" in line
     with pytest.raises(BadInput, match="is one of characters, not of words"):
         made = str(tmp_path / "c" / "vocabulary.json")
-        prepare([str(tmp_path / "b.txt")], str(tmp_path / "e"), vocabulary="words", tokenizer=made)
+        prepare(
+            [str(tmp_path / "b.txt")],
+            str(tmp_path / "e"),
+            PrepareOptions(vocabulary="words", tokenizer=made),
+        )
 
 
 def enwik8(path):

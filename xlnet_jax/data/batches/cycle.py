@@ -26,39 +26,39 @@ class Cycle:
                   ->  corpus c = order[p], its block (n // L) k_c + before[p]
 
     Nothing is random: after any n blocks every corpus has had its share of them, within one or two
-    blocks. `counts[c]` is k_c, the number of places of corpus c, at least one; L is their sum.
+    blocks. `counts[c]` is k_c >= 1, the number of places of corpus c; L is the sum of all.
     """
 
     counts: tuple[int, ...]
 
     @property
     def length(self) -> int:
-        """Places L."""
+        """The number of places L."""
         return sum(self.counts)
 
     @property
     def shares(self) -> list[float]:
-        """Share of the blocks that each corpus gets."""
+        """The share of the blocks that each corpus gets."""
         return [count / self.length for count in self.counts]
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The corpus of each place, and the number of earlier places of this corpus, int64 [L]
-        each; `counts`.
+        """The corpus of each place and how many earlier places that corpus has, int64 [L] both;
+        and `counts`.
         """
         counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
         order, before = np.zeros((2, self.length), np.int64)
         for place in range(self.length):
-            # The corpus that is most behind its share, times L to stay in whole numbers; the first
-            # one at a tie.
+            # The corpus that is furthest behind its share (times L, to stay in whole numbers); at a
+            # tie the first of them.
             corpus = np.argmax(counts * (place + 1) - dealt * self.length)
             order[place], before[place] = corpus, dealt[corpus]
             dealt[corpus] += 1
         return order, before, counts
 
     def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each block number, and its block number within that corpus; int64 [B]
-        each.
+        """The corpus of each block number and the block number within that corpus, int64 [B]
+        both.
         """
         order, before, counts = self._tables
         round_B, place_B = np.divmod(numbers_B, self.length)
@@ -66,16 +66,14 @@ class Cycle:
         return corpus_B, round_B * counts[corpus_B] + before[place_B]
 
     def dealt(self, number: int) -> np.ndarray:
-        """Of each corpus how many block numbers are before `number`, int64 [C]."""
+        """How many block numbers below `number` each corpus has, int64 [C]."""
         order, _, counts = self._tables
         return number // self.length * counts + np.bincount(
             order[: number % self.length], minlength=len(counts)
         )
 
     def most(self, count: int) -> list[int]:
-        """For each corpus the maximal number of blocks it gets among any `count` consecutive
-        numbers.
-        """
+        """The most blocks that each corpus gets among any `count` consecutive numbers."""
         rounds, rest = divmod(count, self.length)
         order, _, counts = self._tables
         earlier = spans.before(np.tile(order == np.arange(len(self.counts))[:, None], 2))
@@ -84,7 +82,7 @@ class Cycle:
 
 
 ONE = Cycle((1,))
-"""The cycle of a single corpus."""
+"""Cycle of a single corpus."""
 
 
 def from_weights(weights: Sequence[float]) -> Cycle:
@@ -93,8 +91,6 @@ def from_weights(weights: Sequence[float]) -> Cycle:
     exact = shares / shares.sum() * RESOLUTION
     counts = np.maximum(1, np.floor(exact)).astype(int)
     # The remaining places go to the largest remainders.
-    for corpus in np.argsort(counts - exact, kind="stable")[
-        : max(0, RESOLUTION - int(counts.sum()))
-    ]:
-        counts[corpus] += 1
+    rest = max(0, RESOLUTION - int(counts.sum()))
+    counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1
     return Cycle(tuple((counts // math.gcd(*counts.tolist())).tolist()))

@@ -37,26 +37,28 @@ from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
 
 FURTHER = 0.5
-"""Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple
+"""Loss weight of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple
 Targets").
 """
 
 
 def layout(data: DataConfig, memory_len: int) -> SegmentLayout:
-    """Of `plm`: divides the targets between the two parts in proportion to their lengths."""
+    """The lengths of an example of `plm`. Targets are divided between its two parts in proportion
+    to their lengths.
+    """
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
     return SegmentLayout(
         data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second
     )
 
 
-def check(text: Corpus, config: Config, name: str) -> None:
-    """Raises BadInput if the text is too short for an example; see `Objective.shortest`."""
+def check_length(text: Corpus, config: Config, name: str) -> None:
+    """Raises BadInput if a text is too short for an example; see `Objective.shortest`."""
     pairs = config.model.member.positions_at_input and config.objective.masks and config.data.pairs
     if pairs == "next" and text.documents < 2:
         raise BadInput(
             f"{name} is one document, but data.pairs=next needs another "
-            "one for B; use order or none"
+            "document for B; use order or none"
         )
     need, what = config.objective.shortest(config)
     if text.tokens < need:
@@ -78,8 +80,8 @@ class ExampleBuilder(NamedTuple):
     def draws(
         self, where: Windows, rows: np.ndarray, *needs: int, fresh: int = 0
     ) -> list[np.ndarray]:
-        """Uniform draws per row: as many as each of `needs`, and `fresh` ones, which an example
-        that comes again has not again.
+        """Uniform draws per row: an array for each of `needs`, and one of `fresh` draws, which are
+        new even where an example is repeated (`compat`).
         """
         seed, fixed = self.config.seeds.data, sum(needs)
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
@@ -88,7 +90,7 @@ class ExampleBuilder(NamedTuple):
         return np.split(draws, np.cumsum(needs, dtype=int), axis=1)
 
     def draws_needed(self, length: int) -> int:
-        """Number of draws that `targets` takes for `length` positions."""
+        """The number of draws that `targets` takes for `length` positions."""
         return spans.draws_needed(
             length, self.config.data.mask_group_size, self.config.data.masks_per_group
         )
@@ -98,8 +100,8 @@ class ExampleBuilder(NamedTuple):
     ) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
         data = self.config.data
-        # Words exist in the text's own order only: reversed rows are flipped to find spans, and
-        # flipped back after.
+        # Words exist only in the text's own order: reversed rows are flipped to find spans, and
+        # flipped back.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
         text_only = _is_text(natural, self.tokenizer.special)
@@ -119,7 +121,7 @@ class ExampleBuilder(NamedTuple):
 
 
 def _is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
-    """bool: neither SEP nor CLS, which are no targets."""
+    """Whether each token is neither SEP nor CLS, which are no targets: bool."""
     return (tokens != special.sep) & (tokens != special.cls)
 
 
@@ -130,12 +132,11 @@ def ranks(
     draws_BT: np.ndarray,
     special: SpecialIds,
 ) -> np.ndarray:
-    """The factorisation order, int32 [B, T]: context -1; targets and SEP/CLS a random place in
-    their half.
+    """The factorisation order, int32 [B, T]: -1 for context, and a random place in their half for
+    targets, SEP and CLS.
 
-    The ranks of the second half are R + 1 higher: all of it sees all of the first half, and the
-    first half sees none of it (`_local_perm` of the original with perm_size = the length of a
-    half).
+    The ranks of the second half are R + 1 higher, so that it sees all of the first half, which sees
+    none of it (`_local_perm` of the original with perm_size = the length of a half).
     """
     order_BT = np.concatenate(
         [
@@ -159,8 +160,8 @@ def build(
     step: int,
     rows: np.ndarray,
 ) -> Batch:
-    """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the
-    key of the draws.
+    """Builds the Batch of the B rows of `where`. The data seed, name, step and rows are the key of
+    the draws.
     """
     return BUILDERS[config.objective.examples](
         ExampleBuilder(text, tokenizer, config, name, step), where, rows
@@ -172,31 +173,17 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     if orders.DISTRIBUTIONS[config.data.factorization_order].whole:
         return _ordered(builder, where, rows)
     data, shape = config.data, layout(config.data, config.model.memory_len)
-    T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
+    T, R = shape.segment_len, shape.reuse_len
     # The factorisation order is always new.
     pair_draws, first_draws, second_draws, order_draws = builder.draws(
         where, rows, 4, builder.draws_needed(R), builder.draws_needed(T - R), fresh=T
     )
-
-    tokens_BX, starts_BX = read_in_order(
-        builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2
+    pairs, tokens_BT, segments_BT = _two_segments(
+        builder, where, shape, shape.budget // 2, pair_draws
     )
-    pairs = choose_pairs(
-        builder.text,
-        where,
-        tokens_BX[:, R:],
-        starts_BX[:, R:],
-        shape,
-        pair_draws,
-        data.positive_pair_rate,
-        data.pairs,
-    )
-    joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
-    cls_B1 = np.full((len(rows), 1), builder.tokenizer.special.cls)
-    tokens_BT = np.concatenate([tokens_BX[:, :R], joined_BY, cls_B1], axis=1)
-    segments_BT = np.concatenate(
-        [np.zeros((len(rows), R), int), segments_BY, np.full_like(cls_B1, 2)], axis=1
-    )
+    at_end = ((0, 0), (0, 1))
+    tokens_BT = np.pad(tokens_BT, at_end, constant_values=builder.tokenizer.special.cls)
+    segments_BT = np.pad(segments_BT, at_end, constant_values=2)
     target_BT = np.concatenate(
         [
             builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
@@ -204,13 +191,21 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         ],
         axis=1,
     )
-    rank_BT = ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special)
-    return _batch(where, tokens_BT, segments_BT, rank_BT, target_BT, data.num_predict, T - 1, pairs)
+    return _batch(
+        where,
+        tokens_BT,
+        segments_BT,
+        ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special),
+        target_BT,
+        data.num_predict,
+        T - 1,
+        pairs,
+    )
 
 
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """Text that is ranked as a whole. All of it enters the memory, and none of it is text of
-    another step.
+    """A segment that is ranked as a whole. All of it enters the memory, and no other step reads
+    it.
     """
     data = builder.config.data
     T, distribution = data.segment_len, orders.DISTRIBUTIONS[data.factorization_order]
@@ -231,7 +226,7 @@ def _diffused(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         orders.DISTRIBUTIONS["uniform"].ranks(*builder.draws(where, rows, fresh=1 + data.reuse_len))
         >= 0
     )
-    # What is around the text is no target.
+    # CLS and SEP around the text are no targets.
     around = ((0, 0), (1, 1) if builder.config.model.member.positions_at_input else (0, 0))
     tokens_BT = np.pad(text_BR, around, constant_values=((0, 0), (special.cls, special.sep)))
     target_BT, none_BT = np.pad(target_BR, around), np.zeros(tokens_BT.shape)
@@ -245,48 +240,73 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     config = builder.config
     if config.model.member.positions_at_input:
         return _padded(builder, where, rows)
-    data, T, B = config.data, config.data.segment_len, len(rows)
+    data, T = config.data, config.data.segment_len
     shape = SegmentLayout(T, 0, config.model.memory_len, 0, data.num_predict)
-    tot = shape.budget
     pair_draws, target_draws, corrupt_draws, _ = builder.draws(
         where, rows, 4, builder.draws_needed(T), 2 * T
     )
     # Nothing past the window is read: a B that follows A is the rest of the window.
-    text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
-    pairs = choose_pairs(
-        builder.text,
-        where,
-        text_BX,
-        starts_BX,
-        shape,
-        pair_draws,
-        data.positive_pair_rate,
-        data.pairs,
-    )
-    joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
-    tokens_BT = np.concatenate([np.full((B, 1), builder.tokenizer.special.cls), joined_BY], axis=1)
+    pairs, tokens_BT, segments_BT = _two_segments(builder, where, shape, 0, pair_draws)
+    at_start = ((0, 0), (1, 0))
+    tokens_BT = np.pad(tokens_BT, at_start, constant_values=builder.tokenizer.special.cls)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
-    segments_BT = np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1)
     batch = _batch(
-        where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs
+        where,
+        tokens_BT,
+        np.pad(segments_BT, at_start),
+        np.zeros((len(rows), T)),
+        target_BT,
+        data.num_predict,
+        0,
+        pairs,
     )
     return _corrupted(batch, target_BT, builder, corrupt_draws)
 
 
+def _two_segments(
+    builder: ExampleBuilder,
+    where: Windows,
+    shape: SegmentLayout,
+    look_ahead: int,
+    draws_B4: np.ndarray,
+) -> tuple[Pairs, np.ndarray, np.ndarray]:
+    """Reads [ reuse ][ A ][SEP][ B ][SEP]: A and B, all tokens, and the segment of each token."""
+    R, budget = shape.reuse_len, shape.budget
+    tokens_BX, starts_BX = read_in_order(
+        builder.text, where.cursor_B, where.direction_B, R + budget + look_ahead
+    )
+    pairs = choose_pairs(
+        builder.text,
+        where,
+        tokens_BX[:, R:],
+        starts_BX[:, R:],
+        shape,
+        draws_B4,
+        builder.config.data,
+    )
+    column, first_sep_B1 = np.arange(budget + 2)[None, :], pairs.a_len_B[:, None]
+    of_b_BY = column > first_sep_B1
+    text_BY = spans.at(pairs.tokens_BY, np.clip(column - of_b_BY, 0, budget - 1))
+    is_sep_BY = (column == first_sep_B1) | (column == budget + 1)
+    joined_BY = np.where(is_sep_BY, builder.tokenizer.special.sep, text_BY)
+    return (
+        pairs,
+        np.concatenate([tokens_BX[:, :R], joined_BY], axis=1),
+        np.pad(of_b_BY.astype(int), ((0, 0), (R, 0))),
+    )
+
+
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the
-    whole window.
+    """[CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] without a B. With data.pairs=none A is
+    the whole window.
     """
     data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
     T, R = data.segment_len, data.reuse_len
     of_pair = 0 if data.pairs == "none" else whole_sentences.draws_needed(R)
     pair_draws, target_draws, corrupt_draws, _ = builder.draws(where, rows, of_pair, 2 * T, 2 * T)
     if data.pairs == "none":
-        whole_B, none_B = np.full(B, R), np.zeros(B, bool)
-        pairs, length_B = (
-            Pairs(whole_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B),
-            whole_B,
-        )
+        length_B, none_B = np.full(B, R), np.zeros(B, bool)
+        pairs = Pairs(length_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B)
     else:
         pairs, length_B = whole_sentences.choose(builder.text, where, R, pair_draws, data)
     column, first_sep_B1 = np.arange(T)[None, :], 1 + pairs.a_len_B[:, None]
@@ -299,12 +319,13 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     tokens_BT[:, 0] = special.cls
 
     text_BT &= _is_text(tokens_BT, special)
-    # Beside what is no text a word begins, even if the pair was cut within one.
+    # A word begins at the start of a text, even if the pair was cut within a word.
     starts_BT = builder.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
     goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
-    starts_BT |= data.spans == "random"
-    most = 1 if data.spans == "random" else data.max_span
-    target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
+    max_span = data.max_span
+    if data.spans == "random":
+        starts_BT[:], max_span = True, 1
+    target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, max_span)
     batch = _batch(
         where,
         tokens_BT,
@@ -340,48 +361,31 @@ def _causal(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
 def _auxiliary(
     builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndarray
 ) -> Auxiliary | None:
-    """Training's losses of lower layers and further targets, as data: so they are functions of the
-    step.
+    """Targets and weights of training's losses of lower layers and further tokens. As data they are
+    functions of the step.
 
-    Layer l of n stops after l / (2n) of the training: the lowest first, all but the last after half
-    of it.
+    Layer l of n has a loss until l / (2n) of the training: the lowest stops first, and after half
+    of it only the last layer goes on.
     """
     model, data, steps = builder.config.model, builder.config.data, builder.config.train.steps
-    if builder.name != "train" or not (model.layer_losses or data.multi_token_prediction > 1):
+    ahead, n = data.multi_token_prediction, model.layers
+    if builder.name != "train" or not (model.layer_losses or ahead > 1):
         return None
-    n, T = model.layers, data.segment_len
-    trains_L = (
-        builder.step * 2 * n < steps * np.arange(1, n + 1)
-        if model.layer_losses
-        else np.zeros(n, bool)
-    )
+    trains_L = model.layer_losses & (builder.step * 2 * n < steps * np.arange(1, n + 1))
     trains_L[-1] = True
-    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.multi_token_prediction - 1)]).astype(
-        np.float32
-    )
-    further = [tokens_BN[:, k : k + T] for k in range(2, data.multi_token_prediction + 1)]
+    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (ahead - 1)]).astype(np.float32)
+    further_AT = np.arange(2, ahead + 1)[:, None] + np.arange(data.segment_len)
     return Auxiliary(
-        tokens=np.stack(further, axis=1).astype(np.int32)
-        if further
-        else np.zeros((len(tokens_BN), 0, T), np.int32),
+        tokens=tokens_BN[:, further_AT],
         weights=weights_LA * exists_B.astype(np.float32)[:, None, None],
     )
-
-
-def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
-    """[ A ][SEP][ B ][SEP] and the segment of each position, int [B, budget + 2] both."""
-    column = np.arange(budget + 2)[None, :]
-    first_sep = pairs.a_len_B[:, None]
-    of_b = column > first_sep
-    tokens = spans.at(pairs.tokens_BY, np.clip(column - of_b, 0, budget - 1))
-    return np.where((column == first_sep) | (column == budget + 1), sep, tokens), of_b.astype(int)
 
 
 def _corrupted(
     batch: Batch, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
 ) -> Batch:
-    """Replaces the targets: most by MASK, some by a random piece; the others stay as they are
-    (BERT, section 3.1).
+    """Replaces most targets by MASK and some by a random piece; the others stay (BERT, section
+    3.1).
     """
     data, tokenizer = builder.config.data, builder.tokenizer
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
@@ -410,8 +414,8 @@ def _batch(
     summary: int,
     pairs: Pairs | None = None,
 ) -> Batch:
-    """The Batch that predicts the tokens at the targets, up to `slots` of them; without pairs no
-    label has a weight.
+    """The Batch that predicts the tokens at up to `slots` targets; without pairs no label has a
+    weight.
     """
     # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
@@ -434,4 +438,4 @@ def _batch(
 
 
 BUILDERS = {"permuted": _permuted, "causal": _causal, "masked": _masked, "diffused": _diffused}
-"""Of a Batch, by `Objective.examples`."""
+"""Builders of a Batch, by `Objective.examples`."""

@@ -30,34 +30,34 @@ from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, summary
 
 SEGMENTS = 8
-"""Segments of a stream in one dispatch of an evaluation."""
+"""Largest number of segments of a stream in one dispatch of an evaluation."""
 
 
 class TrainingData(Protocol):
-    """What a run trains on: a `Mixture` of corpora, or the examples of a task."""
+    """Training data of a run: a `Mixture` of corpora, or the examples of a task."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its parts, in logs and metrics."""
+        """Corpus names for logs and metrics."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of all parts."""
+        """The tokenizer of all corpora."""
         ...
 
     @property
     def sha256(self) -> str:
-        """Of everything that is read; frozen on resume."""
+        """The hash of all data; frozen on resume."""
         ...
 
     @property
     def path(self) -> str:
-        """Where it is from, for messages."""
+        """The folders or files of the data, for messages."""
         ...
 
     def stream(self, config: Config) -> Stream:
-        """Which windows of which part the rows of a step read."""
+        """The windows that the rows of each step read, and of which corpus."""
         ...
 
     def build(
@@ -68,21 +68,20 @@ class TrainingData(Protocol):
 
 
 class Dispatches(Protocol):
-    """A number of stacked batches, each built from its number alone."""
+    """A sequence of stacked batches, each built from its number alone."""
 
     def __len__(self) -> int: ...
 
     def __call__(self, index: int) -> Any:
-        """Dispatch number `index`: a pytree of numpy arrays [K, B, ...]."""
+        """Builds dispatch number `index`: a pytree of numpy arrays [K, B, ...]."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainDispatches:
-    """Dispatch number i of a run: the batches of up to K consecutive steps, cut at multiples of K.
+    """The dispatches of a run: batches of up to K consecutive steps, cut at multiples of K.
 
-    `rows` of the global batch are those that this host feeds; `stop` is the first step that is not
-    built.
+    This host feeds `rows` of the global batch; `stop` is the first step that is not built.
     """
 
     data: TrainingData
@@ -94,7 +93,7 @@ class TrainDispatches:
 
     @functools.cached_property
     def stream(self) -> Stream:
-        """Which windows the rows of a step read."""
+        """The windows that the rows of each step read."""
         return self.data.stream(self.config)
 
     def __len__(self) -> int:
@@ -108,23 +107,23 @@ class TrainDispatches:
         return range(max(first, self.start), min(first + size, self.stop))
 
     def __call__(self, index: int) -> Any:
-        """Batch with a leading axis over the steps of the dispatch."""
+        """Builds the Batch with a leading axis over the steps of the dispatch."""
         return stack([self.batch(step) for step in self.steps(index)])
 
     def batch(self, step: int) -> Any:
-        """The rows' Batch of one step."""
+        """Builds the Batch of one step."""
         where = self.stream.locate(step, self.rows, self.plan)
         return self.data.build(self.config, where, name="train", step=step, rows=self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutDispatches:
-    """Dispatch number i of an evaluation: windows of `batch_size` rows; every draw is keyed by
-    (window, block).
+    """The dispatches of an evaluation: windows of `batch_size` rows. (window, block) is the key of
+    every draw.
 
-    It has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to the
-    next dispatch. The rows of a group end before the next group starts. `rows` of each group are
-    those that this host feeds.
+    A dispatch has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to
+    the next dispatch. The rows of a group end before the next group starts. This host feeds `rows`
+    of each group.
     """
 
     mixture: Mixture
@@ -137,15 +136,15 @@ class HeldoutDispatches:
     def parts(self) -> list[tuple[int, int]]:
         """The first row and the first window of every dispatch."""
         lengths = self.reading.rows_S3[:, 2]
-        groups = range(0, len(lengths), self.batch_size)
-        longest = {group: int(lengths[group : group + self.batch_size].max()) for group in groups}
         return [
-            (group, first) for group in groups for first in range(0, longest[group], self.windows)
+            (group, first)
+            for group in range(0, len(lengths), self.batch_size)
+            for first in range(0, lengths[group : group + self.batch_size].max(), self.windows)
         ]
 
     @property
     def windows(self) -> int:
-        """Windows of a dispatch."""
+        """The number of windows of a dispatch."""
         most = SEGMENTS if self.config.objective.causal else self.config.data.windows_per_block
         return min(most, int(self.reading.rows_S3[:, 2].max()))
 
@@ -158,7 +157,7 @@ class HeldoutDispatches:
         return np.pad(corpus, (0, self.batch_size - len(corpus)), constant_values=-1)
 
     def __call__(self, index: int) -> Any:
-        """Batch with a leading axis over the windows."""
+        """Builds the Batch with a leading axis over the windows."""
         group, first = self.parts[index]
         batches = []
         for window in range(first, first + self.windows):
@@ -176,7 +175,7 @@ class HeldoutDispatches:
 
 
 def start_worker(*_: int) -> None:
-    """Ignores signals to the whole process group: the trainer needs its workers until it has
+    """Makes a worker ignore signals to the whole process group: the trainer needs it until it has
     saved.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -185,13 +184,13 @@ def start_worker(*_: int) -> None:
 
 
 def kill_workers() -> None:
-    """Ends them with the process: they ignore the SIGTERM that multiprocessing sends."""
+    """Kills the workers when the process ends: they ignore the SIGTERM of multiprocessing."""
     for worker in multiprocessing.active_children():
         worker.kill()
 
 
 def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, None]:
-    """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
+    """Yields all dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
     Raises BadInput: a shard is damaged, or the shared memory for batches is full. RestartMe: a
     worker was killed.
@@ -208,8 +207,7 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
         yield from dataset.to_iter_dataset(options)
         return
     if not flags.FLAGS.is_parsed():
-        # Grain's workers read an absl flag, but this program does not parse its command line with
-        # absl.
+        # Grain's workers read a flag of absl, which does not parse the command line here.
         flags.FLAGS.mark_as_parsed()
     atexit.register(kill_workers)
     options = grain.MultiprocessingOptions(
@@ -222,11 +220,7 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     except (RuntimeError, OSError) as error:
         # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets
         # SIGBUS.
-        refused = isinstance(error, OSError) and error.errno in (
-            errno.ENOSPC,
-            errno.EROFS,
-            errno.ENOSYS,
-        )
+        refused = getattr(error, "errno", None) in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
         if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
             raise BadInput(
                 "/dev/shm, through which data workers pass batches, is full or cannot be written "

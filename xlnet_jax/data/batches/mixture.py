@@ -1,6 +1,4 @@
-"""The corpora of a run: one, or several with weights, each of which gives its rows of every
-batch.
-"""
+"""The corpora of a run: one, or several with weights that divide the rows of every batch."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ PAGE_CACHE_BYTES = 256_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one
-    corpus.
+    """One split of every corpus of a run. The corpora share a tokenizer; all text of a row comes
+    from one of them.
     """
 
     corpora: tuple[Corpus, ...]
@@ -47,13 +45,9 @@ class Mixture:
 
     @property
     def sha256(self) -> str:
-        """The corpus's own hash, or for several corpora the hash of their hashes in order."""
-        hashes = [corpus.sha256 for corpus in self.corpora]
-        return (
-            hashes[0]
-            if len(hashes) == 1
-            else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
-        )
+        """The hash of the corpus, or of several corpora the hash of their hashes in order."""
+        first, *others = hashes = [corpus.sha256 for corpus in self.corpora]
+        return hashlib.sha256(json.dumps(hashes).encode()).hexdigest() if others else first
 
     @property
     def path(self) -> str:
@@ -65,34 +59,37 @@ class Mixture:
         """int64 [V]: how often each piece occurs in all splits together."""
         return np.sum([corpus.token_counts for corpus in self.corpora], axis=0)
 
-    def described(self) -> list[str]:
-        """A name for the split of each corpus, for messages."""
+    def split_names(self) -> list[str]:
+        """Names of the split of each corpus, for messages."""
         return [f"the {corpus.split} split of {corpus.path}" for corpus in self.corpora]
 
     def check(self, config: Config) -> None:
         """Raises BadInput if a corpus is too short for one example."""
-        for corpus, name in zip(self.corpora, self.described(), strict=True):
-            examples.check(corpus, config, name)
+        for corpus, name in zip(self.corpora, self.split_names(), strict=True):
+            examples.check_length(corpus, config, name)
 
     def stream(self, config: Config) -> Stream:
         """The training stream."""
         data = config.data
         static, rows_per_block = compat.blocks(config.compat)
-        shape = (
-            data.reuse_len,
-            data.windows_per_block,
-            config.seeds.data,
-            static,
-            data.shuffle_len,
-            self.first_window,
+        blocks = tuple(
+            ShuffledBlocks(
+                corpus.tokens,
+                data.reuse_len,
+                data.windows_per_block,
+                config.seeds.data,
+                static,
+                data.shuffle_len,
+                self.first_window,
+            )
+            for corpus in self.corpora
         )
-        blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
         cycle = from_weights(data.weight_list()) if data.weights else self.cycle
         return Stream(blocks, data.bidirectional, cycle, rows_per_block)
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
-        """Everything once, or `limit` blocks of every corpus. A left-to-right model reads each
-        corpus in `streams` rows, by default at most as many as in training.
+        """All text once, or `limit` blocks of every corpus. A left-to-right model reads each corpus
+        in `streams` rows, by default at most as many as in training.
         """
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
         windows = limit * data.windows_per_block
@@ -107,15 +104,20 @@ class Mixture:
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
-        order, parts = [], []
-        for number, corpus in enumerate(self.corpora):
-            own_rows = np.flatnonzero(where.corpus_B == number)
-            if own_rows.size:
-                order.append(own_rows)
-                key = {"name": name, "step": step, "rows": rows[own_rows]}
-                parts.append(
-                    examples.build(corpus, self.tokenizer, config, where.take(own_rows), **key)
-                )
+        order = [np.flatnonzero(where.corpus_B == number) for number in range(len(self.corpora))]
+        parts = [
+            examples.build(
+                corpus,
+                self.tokenizer,
+                config,
+                where.take(own_rows),
+                name=name,
+                step=step,
+                rows=rows[own_rows],
+            )
+            for corpus, own_rows in zip(self.corpora, order, strict=True)
+            if own_rows.size
+        ]
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
@@ -127,8 +129,7 @@ def open_mixture(
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: whether to use `data.weights`; False where they have no effect: a run may be
-        evaluated on other corpora.
+      weighted: whether `data.weights` apply; not in an evaluation, whose corpora may be others.
       opened: the other split of the same corpora, if it is open; see `Corpus`.
 
     Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights
@@ -161,14 +162,12 @@ def open_mixture(
         check_pieces(corpus.tokenizer, config, corpus.path)
         if opened is None:
             warn_of_unknown(corpus.manifest, corpus.path)
-        mine, first = (
-            (c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0])
-        )
-        if mine != first:
+        mine, first = corpus.tokenizer, corpora[0].tokenizer
+        if (mine.sha256, mine.normalization) != (first.sha256, first.normalization):
             raise BadInput(
                 f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; "
                 "prepare one again with the options of the other and with its "
-                f"{corpus.tokenizer.file_name} as --tokenizer"
+                f"{mine.file_name} as --tokenizer"
             )
     weights = data.weight_list() if weighted else [1] * len(corpora)
     parts = [part.data for part in config.parts]

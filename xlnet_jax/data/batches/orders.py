@@ -28,21 +28,21 @@ import numpy as np
 from xlnet_jax.config import DataConfig
 
 Beyond = Callable[[DataConfig, Sequence[np.ndarray], str | Sequence[int]], list[str]]
-"""From the settings of a training, which positions of each segment are known, bool [N], and the
-order of the others, a name or positions: in words, what of this question the training has not
-taught.
+"""Names the parts of a question that training has not taught. Arguments: the settings of the
+training, the known positions of each segment, bool [N], and the order of the unknown ones, a name
+or positions.
 """
 
 
 class OrderDistribution(NamedTuple):
-    """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its
+    """A value of `data.factorization_order`; `config.data` has the rules for the lengths of its
     examples.
 
     Attributes:
       order: the ranks of the unknown positions, int [B, T], from their places in a random order of
         all positions, int [B, T], and which are unknown, bool [B, T]. None: an example is not
         ranked as a whole (`spans`).
-      beyond: when to warn.
+      beyond: the warnings about a question.
     """
 
     order: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
@@ -50,16 +50,18 @@ class OrderDistribution(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """All of a row is fresh text, and may be unknown."""
+        """Whether a row is ranked as a whole: all of it is fresh text and may be unknown."""
         return self.order is not None
 
     def layout(self, segment_len: int) -> tuple[int, int]:
-        """Fresh tokens and target slots of a row; for `spans` the published shares."""
+        """The numbers of fresh tokens and target slots of a row; for `spans` the published
+        shares.
+        """
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
     def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
-        """The ranks of rows ranked as a whole, int32 [B, T]: -1 if known; from X = 1 + T draws,
-        uniform in [0, 1).
+        """The ranks of rows that are ranked as a whole, int32 [B, T], -1 for known positions; from
+        X = 1 + T draws that are uniform in [0, 1).
         """
         assert self.order is not None
         T = draws_BX.shape[1] - 1
@@ -73,18 +75,15 @@ class OrderDistribution(NamedTuple):
 def _beyond_spans(
     data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
 ) -> list[str]:
-    """Far more unknown positions than targets in training, or known text farther right of an
-    unknown position than half a segment: a target of the first half sees nothing of the second. (A
-    reversed row sees more of what is right, but its memory is there too; here it is on the left.)
+    """Reports far more unknown positions than targets in training, and known text farther right of
+    an unknown position than half a segment: a target of the first half sees nothing of the second.
+    (A reversed row sees more text on its right, but its memory is there too; here it is on the
+    left.)
     """
-    share, trained = (
-        max((1 - np.mean(known_N) for known_N in known), default=0.0),
-        data.num_predict / data.segment_len,
-    )
-    right, most = (
-        max(map(_right, known), default=0),
-        max(data.reuse_len, data.segment_len - data.reuse_len),
-    )
+    share = max((1 - np.mean(known_N) for known_N in known), default=0.0)
+    trained = data.num_predict / data.segment_len
+    right = max(map(_right, known), default=0)
+    most = max(data.reuse_len, data.segment_len - data.reuse_len)
     beyond = []
     if share > 1.5 * trained:
         beyond.append(
@@ -98,27 +97,19 @@ def _beyond_spans(
 
 
 def _right(known_N: np.ndarray) -> int:
-    """The largest distance from an unknown position to a known one on its right; 0 if there is
-    none.
-    """
-    known_U = np.flatnonzero(known_N)
-    return 0 if known_N.all() else max(0, int(known_U.max(initial=0)) - int(np.argmin(known_N)))
+    """The largest distance from an unknown position to a known position on its right, or 0."""
+    distance = np.flatnonzero(known_N)[-1:] - np.flatnonzero(~known_N)[:1]
+    return int(max(0, distance.max(initial=0)))
 
 
 def _beyond_left_within(
     data: DataConfig, known: Sequence[np.ndarray], order: str | Sequence[int]
 ) -> list[str]:
-    """Another order than that of training. Reversed rows have the other one."""
+    """Reports another order than from left to right or, if training had reversed rows, back."""
     name, both = order if isinstance(order, str) else "given", data.bidirectional
+    taught = name == "left" or (both and name == "reversed")
     if not isinstance(order, str):
-        order = (
-            "left"
-            if list(order) == sorted(order)
-            else "reversed"
-            if list(order) == sorted(order)[::-1]
-            else name
-        )
-    taught = order in ("left", "reversed") if both else order == "left"
+        taught = list(order) in [sorted(order), sorted(order, reverse=True)][: 1 + both]
     return [] if taught else [f"order={name} (in training left{' or reversed' * both})"]
 
 
@@ -129,4 +120,4 @@ DISTRIBUTIONS = {
         lambda place_BT, unknown_BT: np.cumsum(unknown_BT, axis=1) - 1, _beyond_left_within
     ),
 }
-"""By the value of `data.factorization_order`."""
+"""Distributions by the value of `data.factorization_order`."""

@@ -17,29 +17,31 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.config import DataConfig
 from xlnet_jax.data.batches import spans
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 
 
 class SegmentLayout(NamedTuple):
-    """Lengths that follow from the configuration."""
+    """Lengths of an example."""
 
     segment_len: int
     reuse_len: int
     memory_len: int
     first_goal: int
-    """Targets in the reuse window: 43 of 85 in the published layout."""
+    """Number of targets in the reuse window: 43 of 85 in the published layout."""
     second_goal: int
+    """Number of targets behind the reuse window."""
 
     @property
     def budget(self) -> int:
-        """Tokens of A and B together."""
+        """The number of tokens of A and B together."""
         return self.segment_len - self.reuse_len - 3
 
     @property
     def own(self) -> int:
-        """Number of tokens around the row that a random B must not overlap: memory, window,
+        """The number of the row's own tokens, which a random B must not overlap: memory, window,
         look-ahead.
         """
         return self.memory_len + self.reuse_len + self.budget
@@ -50,20 +52,20 @@ class Pairs(NamedTuple):
 
     a_len_B: np.ndarray
     tokens_BY: np.ndarray
-    """The tokens of A, then those of B."""
+    """The tokens of A and then of B."""
     follows_B: np.ndarray
-    """bool: B is the text after A."""
+    """bool: whether B is the text after A."""
     labelled_B: np.ndarray
-    """bool: whether there was a choice, so that the label means something."""
+    """bool: whether B was chosen; otherwise the label means nothing."""
 
 
 def read_in_order(
     text: Corpus, cursor_B: np.ndarray, direction_B: np.ndarray, length: int
 ) -> tuple:
-    """Text from each cursor on in reading order, and the sentence starts in that order.
+    """Reads text from each cursor on in reading order: the tokens, and bool, whether a sentence
+    starts there.
 
-    In reversed text a sentence starts with its last token, the one before the start of the next
-    sentence.
+    Reversed, a sentence starts with its last token, which stands before the next sentence.
     """
     reversed_B1 = direction_B[:, None] < 0
     tokens_BN, starts_BN = text.read(
@@ -82,10 +84,9 @@ def choose_pairs(
     starts_BX: np.ndarray,
     shape: SegmentLayout,
     draws_B4: np.ndarray,
-    positive_pair_rate: float,
-    kind: str = "next",
+    data: DataConfig,
 ) -> Pairs:
-    """Chooses A and B; `kind` is `data.pairs`.
+    """Chooses A and B by `data.pairs`.
 
     Args:
       ahead_BX: tokens from the start of A on in reading order, at least the budget. With
@@ -98,51 +99,56 @@ def choose_pairs(
     cut_BX = starts_BX & (columns >= 1) & (columns < tot)
     cuts_B = cut_BX.sum(axis=1)
     end_B = spans.first_true(starts_BX & (columns >= tot), X)
-    follows_B = draws_B4[:, 0] < positive_pair_rate
-    if kind == "next":
-        follows_B &= cuts_B > 0
-
-    nth_B1 = 1 + (draws_B4[:, 1] * cuts_B).astype(int)[:, None]
-    cut_B = (cut_BX & (np.cumsum(cut_BX, axis=1) == nth_B1)).argmax(axis=1)
-    a_end_B = np.where(cuts_B > 0, cut_B, end_B)
+    follows_B = draws_B4[:, 0] < data.positive_pair_rate
+    a_end_B = spans.drawn_true(cut_BX, draws_B4[:, 1], end_B)
     b_begin_B, b_end_B = a_end_B.copy(), end_B.copy()
-
-    source_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
-    random_rows = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
-    if random_rows.size:
-        # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does
-        # not overlap the row.
-        room = text.tokens - shape.own
-        wanted = np.maximum(1, tot - a_end_B[random_rows])
-        distance = tot + (draws_B4[random_rows, 2] * (room - 2 * tot + 1)).astype(np.int64)
-        direction = where.direction_B[random_rows].astype(np.int64)
-        begin = where.cursor_B[random_rows] + direction * shape.reuse_len
-        source_BX[random_rows], starts = read_in_order(
-            text, begin + direction * (distance - tot), where.direction_B[random_rows], 3 * tot
+    elsewhere_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
+    if data.pairs == "next":
+        follows_B &= cuts_B > 0
+        rows = np.flatnonzero(~follows_B)
+        elsewhere_BX[rows], b_begin_B[rows], b_end_B[rows] = _elsewhere(
+            text, where.take(rows), shape, tot - a_end_B[rows], draws_B4[rows, 2]
         )
-        columns = np.arange(3 * tot)
-        # Move left to the start of the sentence, but not into the row's own text and not further
-        # than the budget.
-        lowest = np.maximum(0, 2 * tot - distance)[:, None]
-        is_begin = (starts | (columns == lowest)) & (columns >= lowest) & (columns <= tot)
-        b_begin_B[random_rows] = tot - is_begin[:, tot::-1].argmax(axis=1)
-        is_end = (starts & (columns >= tot + wanted[:, None])) | (columns == 3 * tot - 1)
-        b_end_B[random_rows] = is_end.argmax(axis=1)
 
-    # Both are cut to the budget: always the longer one, B at a tie.
+    # Both are cut to the budget: always the longer segment, B at a tie.
     a_len_B = np.minimum(a_end_B, np.maximum(tot - (b_end_B - b_begin_B), -(-tot // 2)))
-    place_BY = np.arange(tot)[None, :]
-    from_b_BY = place_BY - a_len_B[:, None] + b_begin_B[:, None]
-    in_a_BY = place_BY < a_len_B[:, None]
-    following = spans.at(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)))
-    if kind == "order":
+    a_len_B1, place_BY = a_len_B[:, None], np.arange(tot)[None, :]
+    from_b_BY = place_BY - a_len_B1 + b_begin_B[:, None]
+    in_a_BY = place_BY < a_len_B1
+    following_BY = spans.at(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)))
+    if data.pairs == "order":
         # Text without a sentence start within the budget is all A, in either order.
-        swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
-        following = np.where(
-            swapped_B1, spans.at(following, (place_BY + a_len_B[:, None]) % tot), following
+        swapped_B1 = ~follows_B[:, None] & (a_len_B1 < tot)
+        swapped_BY = spans.at(following_BY, (place_BY + a_len_B1) % tot)
+        return Pairs(
+            np.where(swapped_B1, tot - a_len_B1, a_len_B1)[:, 0],
+            np.where(swapped_B1, swapped_BY, following_BY),
+            ~swapped_B1[:, 0],
+            cuts_B > 0,
         )
-        a_len_B = np.where(swapped_B1[:, 0], tot - a_len_B, a_len_B)
-        return Pairs(a_len_B, following, ~swapped_B1[:, 0], cuts_B > 0)
-    elsewhere = spans.at(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1))
-    tokens_BY = np.where(in_a_BY | follows_B[:, None], following, elsewhere)
+    elsewhere_BY = spans.at(elsewhere_BX, np.clip(from_b_BY, 0, 3 * tot - 1))
+    tokens_BY = np.where(in_a_BY | follows_B[:, None], following_BY, elsewhere_BY)
     return Pairs(a_len_B, tokens_BY, follows_B, np.ones(B, bool))
+
+
+def _elsewhere(
+    text: Corpus, where: Windows, shape: SegmentLayout, wanted_R: np.ndarray, draws_R: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Text for a random B of R rows, int [R, 3 budgets], and where B begins and ends in it."""
+    tot = shape.budget
+    # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does
+    # not overlap the row.
+    room = text.tokens - shape.own
+    distance_R = tot + (draws_R * (room - 2 * tot + 1)).astype(np.int64)
+    ahead_R = shape.reuse_len + distance_R - tot
+    tokens, starts = read_in_order(
+        text, where.cursor_B + where.direction_B * ahead_R, where.direction_B, 3 * tot
+    )
+    # Back to the start of the sentence, but neither into the row's own text nor further than a
+    # budget.
+    is_end = starts & (np.arange(3 * tot) >= tot + np.maximum(1, wanted_R)[:, None])
+    return (
+        tokens,
+        spans.start_before(starts, tot, distance_R - tot),
+        spans.first_true(is_end, 3 * tot - 1),
+    )

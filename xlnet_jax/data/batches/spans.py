@@ -23,7 +23,7 @@ def draws_needed(length: int, alpha: int, beta: int) -> int:
 
 
 def _most_spans(length: int, alpha: int, beta: int) -> int:
-    # A span of one piece takes the least space: itself and alpha // beta pieces of context.
+    # A span of one piece takes the least space: that piece and alpha // beta pieces of context.
     return -(-length // (1 + alpha // beta)) + 1
 
 
@@ -41,7 +41,8 @@ def sample(
     """Chooses targets: bool [B, N] with exactly min(goal, eligible) true in each row.
 
     Args:
-      word_start_BN, eligible_BN: bool; the piece begins a word; a target is allowed (not SEP, CLS).
+      word_start_BN: bool: the piece begins a word.
+      eligible_BN: bool: the piece may be a target (not SEP or CLS).
       kind: `words`, `pieces` or `random` (single positions only).
       draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
     """
@@ -58,8 +59,7 @@ def sample(
     unit_B1 = N / np.maximum(before_BN[:, -1:], 1) if kind == "words" else np.ones((B, 1))
 
     chosen_BN = np.zeros((B, N), bool)
-    done_B1 = np.zeros((B, 1), int)
-    cursor_B1 = np.zeros((B, 1), int)
+    done_B1 = cursor_B1 = np.zeros((B, 1), int)
     going_B1 = np.full((B, 1), kind != "random")
     for s in range(spans):
         going_B1 &= (done_B1 < goal) & (cursor_B1 < N)
@@ -72,20 +72,18 @@ def sample(
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)
         if kind == "words":
-            # The longest run of at most n words that does not exceed the goal; a single word that
-            # does is skipped.
+            # The longest run of at most n words within the goal; a single word beyond it is
+            # skipped.
             ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
             fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
             words_B1 = fits_BS.sum(axis=1, keepdims=True)
-            end_B1 = np.where(
-                words_B1 > 0, at(ends_BS, np.maximum(words_B1 - 1, 0)), ends_BS[:, :1]
-            )
+            end_B1 = at(ends_BS, np.maximum(words_B1 - 1, 0))
         else:
             words_B1 = n_B1
             end_B1 = begin_B1 + n_B1
-        # A span that touches the end of the text may be cut off there: it is not taken, and the
-        # scan ends.
+        # A span that touches the end of the text may be cut off there: it is not taken and ends
+        # the scan.
         going_B1 &= end_B1 < N
         taken_B1 = going_B1 & (words_B1 > 0)
         chosen_BN |= taken_B1 & (columns >= begin_B1) & (columns < end_B1) & eligible_BN
@@ -105,18 +103,16 @@ def in_random_order(
     draws_BX: np.ndarray,
     max_span: int,
 ) -> np.ndarray:
-    """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` of each row.
+    """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` in each row.
 
-    From each word on there is a span of up to n words, with P(n) proportional to 1/n. It is
-    shortened to the words before the end or before a piece that may not be a target, such as SEP,
-    and to what is left of the goal. It is left out if its first word is too long or if it overlaps
-    one taken before. With `max_span` 1 these are the whole words of Google's
-    `create_masked_lm_predictions`, with 3 the n-grams of ALBERT's code, where a span may go on
-    behind SEP.
+    Each word starts a span of up to n words, with P(n) proportional to 1/n. The span is shortened
+    to the words before the end or before a piece that may not be a target, such as SEP, and to the
+    rest of the goal. It is left out if its first word is too long or if it overlaps an earlier
+    span. With `max_span` 1 these are the whole words of Google's `create_masked_lm_predictions`,
+    with 3 the n-grams of ALBERT's code, where a span may go on behind SEP.
 
     Args:
-      word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is
-        none.
+      word_start_BN, eligible_BN: as in `sample`; all pieces of a target's word must be eligible.
       draws_BX: float [B, 2 N], uniform in [0, 1).
     """
     B, N = word_start_BN.shape
@@ -150,26 +146,39 @@ def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def before(flags_BN: np.ndarray) -> np.ndarray:
-    """How many flags are set before each of the positions from 0 to N: int64 [B, N + 1]."""
+    """The number of set flags before each of the positions 0 to N: int64 [B, N + 1]."""
     return np.pad(np.cumsum(flags_BN, axis=1), ((0, 0), (1, 0)))
 
 
-def first_true(flags_BN: np.ndarray, none: int) -> np.ndarray:
-    """The first position of each row whose flag is set, int64 [B]; `none` where there is none."""
+def first_true(flags_BN: np.ndarray, none: int | np.ndarray) -> np.ndarray:
+    """The first position in each row whose flag is set, int64 [B], or `none`."""
     return np.where(flags_BN.any(axis=1), flags_BN.argmax(axis=1), none)
+
+
+def drawn_true(flags_BN: np.ndarray, draws_B: np.ndarray, none_B: np.ndarray) -> np.ndarray:
+    """A position of each row whose flag is set, by draws uniform in [0, 1), int64 [B]; `none_B` in
+    a row without flags.
+    """
+    nth_B1 = 1 + (draws_B * flags_BN.sum(axis=1)).astype(int)[:, None]
+    return first_true(flags_BN & (np.cumsum(flags_BN, axis=1) == nth_B1), none_B)
+
+
+def start_before(starts_BX: np.ndarray, place: int, most_B: np.ndarray) -> np.ndarray:
+    """The last start of a sentence up to `place`, or `most_B` positions before it, int64 [B]."""
+    columns, lowest_B1 = np.arange(place + 1), np.maximum(0, place - most_B)[:, None]
+    is_start = (starts_BX[:, : place + 1] | (columns == lowest_B1)) & (columns >= lowest_B1)
+    return place - is_start[:, ::-1].argmax(axis=1)
 
 
 def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
     """Span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
     cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
-    return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right").clip(
-        max=max_span - 1
-    )
+    return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right")
 
 
 def _words(word_start_BN: np.ndarray, max_span: int) -> tuple[np.ndarray, np.ndarray]:
-    """The start of word w, N past the last word, int [B, N + max_span + 1]; and how many words
-    start before each of the positions from 0 to N.
+    """The start of each word, N past the last word, int [B, N + max_span + 1]; and the number of
+    words that start before each of the positions 0 to N.
     """
     N = word_start_BN.shape[1]
     first_BW = np.sort(np.where(word_start_BN, np.arange(N), N), axis=1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import grain
@@ -35,22 +35,22 @@ SHUFFLE_ROUNDS = 4
 GOLDEN_SECTION = (5**0.5 - 1) / 2
 
 FULL_LENGTHS = 10
-"""By default a held-out stream is at least this many times as long as memory and segment: less than
-a tenth of its tokens are predicted with a memory that is not full yet.
+"""Least length of a held-out stream by default, in lengths of memory and segment together: less
+than a tenth of its tokens are predicted with a memory that is not full yet.
 """
 
 
 class PlanEntry(NamedTuple):
-    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a
-    list.
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. JSON has it
+    as a list.
     """
 
     step: int
     block: int
     batch_size: int
     read: tuple[int, ...] = ()
-    """Of each corpus the tokens read in earlier phases, from which on the numbers count: whole
-    epochs of all its tokens and, in the last one, those of whole blocks.
+    """Tokens of each corpus that earlier phases read, where the numbers begin: all tokens of whole
+    epochs, and the whole blocks of the last epoch.
     """
 
 
@@ -58,7 +58,7 @@ Plan = tuple[PlanEntry, ...]
 
 
 def to_json(plan: Plan) -> list[list[Any]]:
-    """The plan as it is in a checkpoint: without phases three numbers each."""
+    """The plan as a checkpoint holds it: three numbers an entry, and `read` after a phase."""
     return [[*entry[:3], *([[*entry.read]] if entry.read else [])] for entry in plan]
 
 
@@ -72,9 +72,9 @@ def extend_plan(
 ) -> Plan:
     """The plan of a run that resumes at `step` with `batch_size`; unchanged if the batch size is.
 
-    At a multiple of W after the entry's start nothing is lost; elsewhere each row drops the rest of
-    its block, at most W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if each block
-    is read in both directions at once.
+    At a multiple of W steps after the entry's start nothing is lost; elsewhere each row drops the
+    rest of its block, at most W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if
+    each block is read in both directions at once.
     """
     if not plan:
         return (PlanEntry(step, 0, batch_size),)
@@ -82,20 +82,16 @@ def extend_plan(
     if last.batch_size == batch_size:
         return plan
     begun = -(-(step - last.step) // windows_per_block)
-    return (
-        *plan,
-        PlanEntry(
-            step, last.block + begun * last.batch_size // rows_per_block, batch_size, last.read
-        ),
-    )
+    block = last.block + begun * last.batch_size // rows_per_block
+    return (*plan, PlanEntry(step, block, batch_size, last.read))
 
 
 def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: Stream) -> Plan:
-    """The plan of a run whose batches are of the stream `after` from `step` on; unchanged if both
-    read the same.
+    """The plan of a run that reads from the stream `after` from `step` on; unchanged if both
+    streams are equal.
 
-    A row leaves the rest of its block, and the next one starts at the end of what has been begun:
-    no text of an epoch is read twice, and at most one block is left out in a row.
+    A row leaves the rest of its block, and the next block starts where all begun ones end: no text
+    of an epoch is read twice, and each row leaves out at most one block.
     """
     if before == after and batch_size == plan[-1].batch_size:
         return plan
@@ -103,7 +99,7 @@ def enter_phase(plan: Plan, step: int, batch_size: int, before: Stream, after: S
 
 
 def current(plan: Plan, step: int) -> PlanEntry:
-    """The entry that holds at `step`."""
+    """The newest entry at or before `step`."""
     return next(entry for entry in reversed(plan) if entry.step <= step)
 
 
@@ -125,7 +121,7 @@ def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> n
 
 
 class Windows(NamedTuple):
-    """The positions that the B rows of one step read, in tokens of the split of the row's
+    """The positions that the B rows of one step read, in tokens of the split of each row's
     corpus.
     """
 
@@ -149,7 +145,7 @@ class Windows(NamedTuple):
     """Index of the window in the block, in reading order."""
 
     def take(self, rows: np.ndarray) -> Windows:
-        """The same for a subset of the rows."""
+        """The windows of a subset of the rows."""
         return self._replace(
             **{name: x[rows] for name, x in self._asdict().items() if name.endswith("_B")}
         )
@@ -157,10 +153,11 @@ class Windows(NamedTuple):
 
 @functools.lru_cache(1 << 16)
 def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
-    """The number at `index` of a permutation of `range(size)`, another one each epoch.
+    """The number at `index` of a permutation of `range(size)`, which every epoch has another one
+    of.
 
-    Cached, because Grain draws until a number is in the range: if that is a few blocks, one call
-    takes milliseconds.
+    Cached, because Grain draws until a number is in the range: with a few blocks a call takes
+    milliseconds.
     """
     of_epoch = int.from_bytes(
         hashlib.sha256(f"{seed} epoch {epoch}".encode()).digest()[:4], "little"
@@ -177,12 +174,14 @@ class ShuffledBlocks(NamedTuple):
     windows_per_block: int
     seed: int
     static: bool = False
-    """Every epoch has the same blocks; otherwise each leaves out another part of the text."""
+    """Whether every epoch has the same blocks; otherwise each leaves out another part of the
+    text.
+    """
     shuffle_len: int = 0
-    """Number of tokens, of whole blocks, that stay together; 0 = a block."""
+    """Number of tokens in whole blocks that stay together; 0 = one block."""
     first_window: int = 0
-    """The window of the first phase: blocks of the same length are then the same in every phase;
-    0 = this one.
+    """The window of the first phase, so that blocks of the same length are the same in every phase;
+    0 = `window`.
     """
 
     @property
@@ -201,19 +200,17 @@ class ShuffledBlocks(NamedTuple):
         return self.shuffle_len // self.block_len or 1
 
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each block number its epoch, its block, and the first token of the block."""
+        """The epoch, the block and the first token of each block number, int64 [B] each."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
-
         group_B, place_B = np.divmod(index_B, self.together)
         shuffled_B = np.vectorize(_shuffled, [np.int64])(
             self.seed, epoch_B, group_B, self.blocks // self.together
         )
         block_B = shuffled_B * self.together + place_B
-        # The tokens that do not fill a block are left out; the offset changes which ones with the
-        # epoch.
+        # Tokens that do not fill a block are left out: by the offset others in every epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
-        if self.shuffle_len:  # of all windows the same, and spread evenly whatever is left out
+        if self.shuffle_len:  # the same for all windows, and spread evenly over any number
             offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
@@ -226,7 +223,7 @@ class Stream:
       corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the
         epoch.
-      rows_per_block: that read the same block at the same time; 2: instead, rows r and r + B/2, the
+      rows_per_block: 2 instead if rows r and r + B/2 read the same block at the same time, the
         second reversed.
     """
 
@@ -252,15 +249,12 @@ class Stream:
                     "data.windows_per_block or more text"
                 )
 
-    def _width(self, step: int, plan: Plan) -> int:
-        """Number of blocks read at the same time."""
-        return current(plan, step).batch_size // self.rows_per_block
-
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus that `rows` (of the global batch) read at `step`, and its block number,
-        counted over epochs.
+        """The corpus that each of `rows` (of the global batch) reads at `step`, and the number of
+        its block there, counted over epochs.
         """
-        entry, width = current(plan, step), self._width(step, plan)
+        entry = current(plan, step)
+        width = entry.batch_size // self.rows_per_block  # blocks read at the same time
         round_ = (step - entry.step) // self.corpora[0].windows_per_block
         corpus_B, number_B = self.cycle.deal(
             entry.block + round_ * width + rows.astype(np.int64) % width
@@ -268,26 +262,25 @@ class Stream:
         return corpus_B, number_B + self._before(entry)[corpus_B]
 
     def _before(self, entry: PlanEntry) -> np.ndarray:
-        """Of each corpus the number of the first block that no earlier phase has begun, int64
+        """The number of the first block of each corpus that no earlier phase has begun, int64
         [C].
         """
-        numbers = np.zeros(len(self.corpora), np.int64)
-        for corpus, tokens in enumerate(entry.read):
-            blocks = self.corpora[corpus]
-            epoch, rest = divmod(tokens, blocks.tokens)
-            numbers[corpus] = epoch * blocks.blocks + min(
-                -(-rest // blocks.block_len), blocks.blocks
-            )
-        return numbers
+        read_C = np.array(entry.read or [0] * len(self.corpora), np.int64)
+        tokens_C, blocks_C, length_C = np.array(
+            [(each.tokens, each.blocks, each.block_len) for each in self.corpora], np.int64
+        ).T
+        return read_C // tokens_C * blocks_C + np.minimum(
+            -(-(read_C % tokens_C) // length_C), blocks_C
+        )
 
     def read(self, step: int, plan: Plan) -> tuple[int, ...]:
-        """Of each corpus the tokens read before `step`, for `PlanEntry.read`: a block that has
-        begun counts whole.
+        """The tokens of each corpus read before `step`, for `PlanEntry.read`: a begun block counts
+        whole.
         """
         entry = current(plan, step)
         rounds = -(-(step - entry.step) // self.corpora[0].windows_per_block)
         numbers = self._before(entry) + self.cycle.dealt(
-            entry.block + rounds * self._width(step, plan)
+            entry.block + rounds * (entry.batch_size // self.rows_per_block)
         )
         parts = zip(self.corpora, numbers.tolist(), strict=True)
         return tuple(
@@ -295,12 +288,12 @@ class Stream:
         )
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do
-        not exist.
+        """The windows that `rows` (of the global batch) read at `step`. Rows from the batch size on
+        do not exist.
         """
         corpus_B, number_B = self.deal(step, rows, plan)
-        blocks = self.corpora[0]
-        window = (step - current(plan, step).step) % blocks.windows_per_block
+        blocks, entry = self.corpora[0], current(plan, step)
+        window = (step - entry.step) % blocks.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, len(rows)), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
@@ -309,13 +302,13 @@ class Stream:
             )
         reversed_B = self.bidirectional & ((block_B + epoch_B) % 2 == 1)
         if self.rows_per_block > 1:
-            reversed_B = rows >= self._width(step, plan)
+            reversed_B = rows >= entry.batch_size // self.rows_per_block
         ahead, last = window * blocks.window, blocks.block_len - 1
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
             direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
             continues_B=np.full(len(rows), window > 0),
-            exists_B=rows < current(plan, step).batch_size,
+            exists_B=rows < entry.batch_size,
             corpus_B=corpus_B,
             block_B=block_B,
             epoch_B=epoch_B,
@@ -323,11 +316,13 @@ class Stream:
         )
 
     def epochs(self, step: int, plan: Plan) -> list[float]:
-        """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
+        """The epochs of each corpus completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
         blocks = (
             entry.block
-            + (step - entry.step) * self._width(step, plan) / self.corpora[0].windows_per_block
+            + (step - entry.step)
+            * (entry.batch_size // self.rows_per_block)
+            / self.corpora[0].windows_per_block
         )
         parts = zip(self.cycle.shares, self.corpora, self._before(entry).tolist(), strict=True)
         return [(before + blocks * share) / epochs.blocks for share, epochs, before in parts]
@@ -336,13 +331,12 @@ class Stream:
 class SinglePass(NamedTuple):
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
-    With a limit it has some of the rows of the whole, evenly spread: those that hold at least so
-    many windows of each split.
+    A limit keeps evenly spread rows: as few as hold at least so many windows of each split.
 
     Attributes:
-      tokens, window: those in the split of each corpus, and the fresh tokens R of an example.
-      rows_S3: int64: of every row its corpus, its first window, and its number of windows.
-      number_S: int64: of every row its number among those of the whole split; it keys the draws.
+      tokens, window: tokens in the split of each corpus; fresh tokens R of an example.
+      rows_S3: int64: the corpus, the first window and the number of windows of every row.
+      number_S: int64: the number of every row among all rows of its split; it keys the draws.
     """
 
     tokens: tuple[int, ...]
@@ -354,16 +348,11 @@ class SinglePass(NamedTuple):
     def of_blocks(
         cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0
     ) -> SinglePass:
-        """A row is a block, whatever the batch size. The last window wraps around, so that every
-        token is read.
+        """Reads a block in each row, whatever the batch size. The last window wraps around, so that
+        every token is read.
         """
-        return cls._cut(
-            tokens,
-            window,
-            [-(-each // window) for each in tokens],
-            lambda _: windows_per_block,
-            limit,
-        )
+        cuts = [(-(-each // window), windows_per_block) for each in tokens]
+        return cls._cut(tokens, window, cuts, limit)
 
     @classmethod
     def of_streams(
@@ -375,35 +364,33 @@ class SinglePass(NamedTuple):
         most: int,
         limit: int = 0,
     ) -> SinglePass:
-        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens.
-        Every token but the first of a split is predicted once. Only the last segment of a split may
-        be shorter.
+        """Reads for left-to-right models: a row is a contiguous stream of whole segments of T
+        tokens. Every token but the first of a split is predicted once. Only the last segment of a
+        split may be shorter.
 
         Args:
-          streams: of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
+          streams: of each corpus; 0 = a stream per `FULL_LENGTHS` times `reach`, from one to
+            `most`.
           reach: tokens that fill the memory and one segment.
         """
-
-        def length(segments: int) -> int:
-            whole = segments * segment // (FULL_LENGTHS * reach)
-            return -(-segments // (streams or max(1, min(most, whole))))
-
-        return cls._cut(
-            tokens, segment, [-(-(each - 1) // segment) for each in tokens], length, limit
-        )
+        cuts = []
+        for each in tokens:
+            count = -(-(each - 1) // segment)
+            whole = count * segment // (FULL_LENGTHS * reach)
+            cuts.append((count, -(-count // (streams or max(1, min(most, whole))))))
+        return cls._cut(tokens, segment, cuts, limit)
 
     @classmethod
     def _cut(
         cls,
         tokens: tuple[int, ...],
         window: int,
-        windows: list[int],
-        length: Callable[[int], int],
+        cuts: list[tuple[int, int]],
         limit: int,
     ) -> SinglePass:
+        """Cuts each corpus by its number of windows and the windows of a row."""
         rows, numbers = [], []
-        for corpus, count in enumerate(windows):
-            each = length(count)
+        for corpus, (count, each) in enumerate(cuts):
             whole = -(-count // each)
             kept = min(-(-limit // each) or whole, whole)
             numbers += [(2 * n + 1) * whole // (2 * kept) for n in range(kept)]
@@ -412,7 +399,7 @@ class SinglePass(NamedTuple):
 
     def locate(self, rows: np.ndarray, window: int) -> Windows:
         """Window number `window` of each row; those past the end do not exist (`exists_B`)."""
-        # Rows past the end read the last one; their weight is 0.
+        # Rows past the end read what the last row reads; their weight is 0.
         there_B = np.minimum(rows, len(self.rows_S3) - 1)
         corpus_B, first_B, length_B = self.rows_S3[there_B].T
         return Windows(

@@ -5,18 +5,18 @@ of bert and albert.
     order    B is the text after A (label 1), or A and B are swapped (label 0; ALBERT's sentence
              order)
 
-As in Google's `create_instances_from_document`: sentences up to the end of the one that reaches the
-target length, or of the document, are cut into A and B at the end of one of them. The target is all
-that fits, or with probability `data.short_rate` uniform from 2 up. Text of one sentence has a B
-from elsewhere, or with `order` neither B nor label. What does not fit is lost by the longer one,
-piece by piece at its front or its end.
+As in Google's `create_instances_from_document`, the text of an example ends with the sentence that
+reaches the target length, or with the document, and is cut into A and B at the end of a sentence.
+The target length is all that fits, or with probability `data.short_rate` uniform from 2 up. Text of
+one sentence has a B from elsewhere, or with `order` neither B nor label. If A and B do not fit, the
+longer segment loses pieces one by one at its front or its end.
 
 Google's code walks through each document and makes examples of all of it. Here a row has a window
-of the corpus: one of the documents in it, with a probability in proportion to its part, gives the
-text from its first sentence in the window on. So the text may go on behind the window, and of short
-documents an epoch has some. B from elsewhere starts at a uniform position of the text, where
-Google's is uniform over documents, and what would have followed A comes in another epoch, where
-Google's comes in the next example.
+of the corpus and draws one of the documents in it, with a probability in proportion to its part of
+the window; the text begins at the first sentence of that document in the window. So the text may go
+on behind the window, and an epoch has only some of the short documents. B from elsewhere starts at
+a uniform position of the text, where Google's is uniform over documents, and the text that would
+have followed A comes in another epoch, where Google's comes in the next example.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.pages import DOCUMENT_START, SENTENCE_START
 
 REACH = 16
-"""Windows on both sides in which the ends of a row's own document are looked for: if it is longer
-than these, another part of it counts as another document.
+"""Number of windows on each side in which the ends of a row's own document are looked for: text
+farther away counts as another document.
 """
 
 _CHOICES = 6
 
 
 def draws_needed(budget: int) -> int:
-    """Number of draws that `choose` takes for each row: A and B have up to six budgets before they
-    are cut to one.
+    """The number of draws that `choose` takes for each row: A and B have up to six budgets before
+    they are cut to one.
     """
     return _CHOICES + 5 * budget
 
@@ -48,8 +48,8 @@ def draws_needed(budget: int) -> int:
 def choose(
     text: Corpus, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig
 ) -> tuple[Pairs, np.ndarray]:
-    """A and B, whose tokens are the first of `tokens_BY`, int [B, budget], and |A| + |B|, int
-    [B].
+    """Chooses A and B. Returns the pairs, whose tokens are the first of `tokens_BY`, int
+    [B, budget], and |A| + |B|, int [B].
     """
     short_B, length_B, part_B, cut_B, choice_B, elsewhere_B = draws_BX[:, :_CHOICES].T
     target_B = np.where(
@@ -63,20 +63,15 @@ def choose(
         (flags_BX & SENTENCE_START > 0) & (columns > first_B[:, None]) & (columns < end_B[:, None])
     )
     cuts_B = cuts_BX.sum(axis=1)
-    nth_B = 1 + (cut_B * cuts_B).astype(int)
-    middle_B = np.where(
-        cuts_B > 0, (cuts_BX & (np.cumsum(cuts_BX, axis=1) == nth_B[:, None])).argmax(axis=1), end_B
-    )
+    middle_B = spans.drawn_true(cuts_BX, cut_B, end_B)
 
     follows_B, labelled_B = choice_B < data.positive_pair_rate, np.ones(len(cuts_B), bool)
     begin_2B, end_2B = np.stack([first_B, middle_B]), np.stack([middle_B, end_B])
     if data.pairs == "order":
         labelled_B = cuts_B > 0
         follows_B |= ~labelled_B
-        begin_2B, end_2B = (
-            np.where(follows_B, begin_2B, begin_2B[::-1]),
-            np.where(follows_B, end_2B, end_2B[::-1]),
-        )
+        begin_2B = np.where(follows_B, begin_2B, begin_2B[::-1])
+        end_2B = np.where(follows_B, end_2B, end_2B[::-1])
     else:
         follows_B &= cuts_B > 0
         rows = np.flatnonzero(~follows_B)
@@ -84,13 +79,13 @@ def choose(
         others, begin_2B[1, rows], end_2B[1, rows] = _elsewhere(
             text, (where.cursor_B + first_B)[rows], wanted, elsewhere_B[rows], budget
         )
-        # The text of the rows whose B is from elsewhere is behind their own.
+        # The text for a B from elsewhere stands behind the row's own text.
         begin_2B[1, rows] += len(columns)
         end_2B[1, rows] += len(columns)
         tokens_BX = np.pad(tokens_BX, ((0, 0), (0, 3 * budget)))
         tokens_BX[rows, len(columns) :] = others
 
-    # The longer one loses a piece until both fit, B at a tie.
+    # The longer segment loses a piece until both fit, B at a tie.
     length_2B = end_2B - begin_2B
     a_len_B = np.minimum(length_2B[0], np.maximum(budget - length_2B[1], -(-budget // 2)))
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
@@ -107,8 +102,8 @@ def choose(
 
 
 def _first(flags_BR: np.ndarray, part_B: np.ndarray) -> np.ndarray:
-    """Where a row's text begins: at the first sentence that the document of a random place has in
-    the window.
+    """Where the text of each row begins: at the first sentence in the window of the document that
+    holds a random place.
     """
     columns = np.arange(flags_BR.shape[1])
     document_BR = (flags_BR & DOCUMENT_START > 0) & (
@@ -122,8 +117,8 @@ def _first(flags_BR: np.ndarray, part_B: np.ndarray) -> np.ndarray:
 
 
 def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-    """The first end of a sentence that leaves at least `wanted` tokens, or of the document; X if
-    neither is there.
+    """The first end of a sentence with at least `wanted` tokens before it, or of the document; X if
+    there is neither.
     """
     columns, begin_B1 = np.arange(flags_BX.shape[1]), begin_B[:, None]
     end_BX = (flags_BX & DOCUMENT_START > 0) & (columns > begin_B1)
@@ -134,8 +129,8 @@ def _end(flags_BX: np.ndarray, begin_B: np.ndarray, wanted_B: np.ndarray) -> np.
 def _elsewhere(
     text: Corpus, at_R: np.ndarray, wanted_R: np.ndarray, draws_R: np.ndarray, budget: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For R positions text of other documents, int [R, 3 budgets], and where in it B begins and
-    ends.
+    """Text of other documents for R positions, int [R, 3 budgets], and where B begins and ends in
+    it.
     """
     reach = REACH * budget
     starts = text.read_flags(at_R - reach, 2 * reach)[1] & DOCUMENT_START > 0
@@ -147,9 +142,5 @@ def _elsewhere(
     tokens, flags = text.read_flags(at_R + own_end_R + beyond_R - budget, 3 * budget)
     # Back to the start of the sentence, but neither into the row's own document nor further than a
     # budget.
-    columns, lowest_R1 = np.arange(budget + 1), np.maximum(0, budget - beyond_R)[:, None]
-    begins = ((flags[:, : budget + 1] & SENTENCE_START > 0) | (columns == lowest_R1)) & (
-        columns >= lowest_R1
-    )
-    begin_R = budget - begins[:, ::-1].argmax(axis=1)
+    begin_R = spans.start_before(flags & SENTENCE_START > 0, budget, beyond_R)
     return tokens, begin_R, _end(flags, begin_R, wanted_R)

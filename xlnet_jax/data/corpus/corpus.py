@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.data.corpus.manifest import little_heldout, open_folder
-from xlnet_jax.data.corpus.pages import SENTENCE_START
+from xlnet_jax.data.corpus.pages import SENTENCE_START, Page
 from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
@@ -32,8 +32,8 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
-# What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may
-# have 100 MB.
+# Attributes that are not pickled: worker processes do not need the manifest and the listing, which
+# may have 100 MB.
 _PER_PROCESS = ("manifest", "listing", "_shards", "_pages")
 
 
@@ -43,10 +43,10 @@ class Corpus:
 
     Attributes:
       tokens, documents: their numbers in the split; at least one token.
-      sha256: of the content of the whole corpus, all splits; a resumed run requires the same hash.
+      sha256: hash of the content of all splits, which a resumed run requires.
       token_counts: int64 [V], how often each piece occurs in the split.
-      manifest, listing: the manifest, and the names in the folder and their bytes; not part of a
-        pickled corpus.
+      manifest, listing: the manifest, and the bytes of each file in the folder by name; a pickled
+        corpus lacks both.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Corpus:
         Args:
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
-          opened: the other split of the same folder, if it is open: its manifest, tokenizer and
-            listing are used.
+          opened: the other split of the same folder, if it is open, whose manifest, tokenizer and
+            listing serve again.
 
         Raises BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or
         lacks this split. RestartMe: the bucket does not answer.
@@ -99,7 +99,7 @@ class Corpus:
         self._shards = Shards(
             self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes
         )
-        self._pages = Recent[tuple[np.ndarray, np.ndarray]](self._cached_pages)
+        self._pages = Recent[Page](self._cached_pages)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _PER_PROCESS}
@@ -108,7 +108,7 @@ class Corpus:
         self.__dict__.update(state)
         self._start()
 
-    def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, starts: np.ndarray, length: int) -> Page:
         """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are
         valid.
 
@@ -118,16 +118,15 @@ class Corpus:
         tokens, flags = self.read_flags(starts, length)
         return tokens, (flags & SENTENCE_START).astype(bool)
 
-    def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def read_flags(self, starts: np.ndarray, length: int) -> Page:
         """Like `read`, but returns all flags of `pages`, uint8 [B, length]."""
         runs = list(self._runs(np.asarray(starts, np.int64) % self.tokens, length))
         pages = self._pages.fetch({run[2] for run in runs}, self._read_pages)
         tokens = np.empty((len(starts), length), np.int32)
         flags = np.empty((len(starts), length), np.uint8)
         for row, column, page, offset, count in runs:
-            page_tokens, page_starts = pages[page]
-            tokens[row, column : column + count] = page_tokens[offset : offset + count]
-            flags[row, column : column + count] = page_starts[offset : offset + count]
+            for array, part in zip((tokens, flags), pages[page], strict=True):
+                array[row, column : column + count] = part[offset : offset + count]
         return tokens, flags
 
     def _runs(self, starts: np.ndarray, length: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -143,17 +142,16 @@ class Corpus:
                 column += count
                 position = (position + count) % self.tokens
 
-    def _read_pages(self, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        shards = [bisect.bisect_right(self._first_page, page) - 1 for page in numbers]
-        places = [
-            (shard, page - self._first_page[shard])
-            for shard, page in zip(shards, numbers, strict=True)
-        ]
+    def _read_pages(self, numbers: list[int]) -> list[Page]:
+        places = []
+        for page in numbers:
+            shard = bisect.bisect_right(self._first_page, page) - 1
+            places.append((shard, page - self._first_page[shard]))
         return self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
 
 
 def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
-    """The tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
+    """Opens the tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
     entry = manifest["tokenizer"]
     file = os.path.join(path, entry["file"])
     tokenizer = open_tokenizer(file, Normalization(**manifest["normalization"]))
@@ -168,7 +166,7 @@ def read_tokenizer(path: str, manifest: Json) -> Tokenizer:
 
 
 def read_counts(path: str, manifest: Json, split: str) -> np.ndarray:
-    """How often each piece occurs in a split, int64 [V]. Raises BadInput."""
+    """Reads how often each piece occurs in a split, int64 [V]. Raises BadInput."""
     entry, vocab_size = manifest["splits"][split], manifest["tokenizer"]["vocab_size"]
     file = os.path.join(path, entry["token_counts"])
     try:

@@ -1,5 +1,5 @@
-"""The manifest of a corpus: its contents, how they were made, every hash. Written last: it means
-"finished".
+"""The manifest of a corpus: its contents, how they were made, and every hash. It is written last
+and means "finished".
 
     format_version       2
     sha256               of the content; see `content_hash`
@@ -13,7 +13,7 @@
     options              of `prepare`
     replaced, empty      number of places that were not UTF-8; number of documents without text
     dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
-    unknown              may be absent: pieces (their number in all splits), example (of a word)
+    unknown              may be absent: pieces (the number in all splits), example (a word)
     sources              a list of: path, start, end, sha256; every range of text that was read
 
 A manifest of another format is refused.
@@ -48,16 +48,18 @@ REQUEST = "prepare.json"
 TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name, Subwords.file_name)
 
 FEWEST_HELDOUT = 10_000
-"""Tokens; with the published shares 3,300 of them are targets."""
+"""Number of held-out tokens below which there is a warning; by the published shares 3,300 of them
+are targets.
+"""
 MOST_HELDOUT = 20
-"""Percent that are advised at most."""
+"""Largest percentage of held-out text that is advised."""
 
 LARGEST_PAGE = 2**24
 _NUMBER = range(2**62 + 1)  # so that sums and products of a few numbers stay int64
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-# What each value must be: of a type, in a range, a hash, an object of these keys, or a list; null
-# as well in a tuple.
+# Rules for values: a type, a range, a hash, an object with these keys, or a list; a tuple also
+# allows null.
 _SHARD = {
     "file": str,
     "tokens": _NUMBER[1:],
@@ -95,21 +97,21 @@ _MAY_BE_ABSENT = {"heldout", "dropped", "unknown"}
 
 
 def shard_name(split: str, index: int, count: int) -> str:
-    """File name of a shard, from the template of TFDS."""
+    """The file name of a shard, from the template of TFDS."""
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
 def counts_name(split: str) -> str:
-    """File name of the token counts of a split."""
+    """The file name of the token counts of a split."""
     return f"token_counts-{split}.npy"
 
 
 def content_hash(manifest: Json) -> str:
-    """SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every shard
-    in order.
+    """The SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every
+    shard in order.
 
-    It does not depend on the page size, the compression, the location of the corpus, or the version
-    of the format.
+    It does not depend on the page size, the compression, the place of the corpus, or the version of
+    the format.
     """
     content = [manifest["tokenizer"]["sha256"]]
     content += [
@@ -146,15 +148,16 @@ def write_tfds_metadata(path: str, manifest: Json) -> None:
 
 
 def read_manifest(path: str) -> Json:
-    """As `open_folder`, without the listing."""
+    """The manifest as `open_folder` reads it."""
     return open_folder(path)[0]
 
 
 def open_folder(path: str) -> tuple[Json, dict[str, int]]:
-    """The manifest of a finished corpus, checked; and the names in the folder and their bytes.
+    """Reads and checks the manifest of a finished corpus; also returns the bytes of each file in
+    the folder by name.
 
-    Raises BadInput: there is none, it is damaged or was edited, or has another format. RestartMe:
-    the bucket does not answer.
+    Raises BadInput: the manifest is missing or damaged, was edited, or has another format.
+    RestartMe: the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
     check_link("corpus", path)
@@ -163,17 +166,17 @@ def open_folder(path: str) -> tuple[Json, dict[str, int]]:
         if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
-            advice = (
-                "if it has moved, name its folder (key data.corpus); "
-                "otherwise make a corpus with `xlnet-jax prepare`"
+            raise BadInput(
+                f"{path}: no such folder, or nothing in it; if it has moved, name "
+                "its folder (key data.corpus); otherwise make a corpus with "
+                "`xlnet-jax prepare`"
             )
-            raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
-                advice = (
-                    "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                raise BadInput(
+                    f"the corpus in {path} is not finished; rerun its `xlnet-jax "
+                    "prepare` command, which resumes or says what to change"
                 )
-                raise BadInput(f"the corpus in {path} is not finished; {advice}")
             raise BadInput(
                 f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`"
             )
@@ -184,7 +187,7 @@ def open_folder(path: str) -> tuple[Json, dict[str, int]]:
 
 
 def parse(data: bytes, name: str) -> Json:
-    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in
+    """Parses and checks the bytes of a manifest; `name` is its file, for messages. Raises as
     `open_folder`.
     """
     try:
@@ -193,11 +196,31 @@ def parse(data: bytes, name: str) -> Json:
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version != FORMAT_VERSION:
-            advice = "run `xlnet-jax prepare` again, or use the version that wrote it"
             raise BadInput(
-                f"{name} has format {version!r:.60}, this version reads {FORMAT_VERSION}; {advice}"
+                f"{name} has format {version!r:.60}, this version reads "
+                f"{FORMAT_VERSION}; run `xlnet-jax prepare` again, or use the "
+                "version that wrote it"
             )
-        _check_manifest(manifest)
+        _check_value(manifest, "", _MANIFEST)
+        file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
+        _check(file in TOKENIZERS, "tokenizer.file", file, " or ".join(TOKENIZERS))
+        _check(
+            (manifest["options"].get("normalization") == normalization),
+            "normalization",
+            normalization,
+            "that of the options",
+        )
+        for part, split in manifest["splits"].items():
+            _check_split(split, part, manifest["page_tokens"])
+        try:
+            # The options are only printed, but that must work: no NaN, no lone surrogate.
+            json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:
+            raise ValueError(f"options cannot be printed: {error}") from error
+        for index, source in enumerate(manifest["sources"]):
+            _check_value(source["end"], f"sources[{index}].end", _NUMBER[source["start"] :])
+        if content_hash(manifest) != manifest["sha256"]:
+            raise ValueError("its content does not match its own sha256")
     except (ValueError, RecursionError) as error:  # the latter by deep nesting
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
@@ -212,7 +235,7 @@ def _check(good: bool, where: str, value: Any, wanted: str) -> None:
 
 
 def _check_value(value: Any, where: str, rule: Any) -> None:
-    """Raises ValueError unless a value follows its rule; see `_MANIFEST`."""
+    """Raises ValueError unless a value follows a rule, such as `_MANIFEST`."""
     match rule:
         case type():
             _check(type(value) is rule, where, value, files.IN_JSON[rule])
@@ -243,33 +266,17 @@ def _check_value(value: Any, where: str, rule: Any) -> None:
                 _check_value(inner, f"{where}.{name}".removeprefix("."), rule[name])
 
 
-def _check_manifest(manifest: Json) -> None:
-    """Raises ValueError unless every value in a manifest is usable and agrees with the others."""
-    _check_value(manifest, "", _MANIFEST)
-    file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
-    _check(file in TOKENIZERS, "tokenizer.file", file, " or ".join(TOKENIZERS))
-    same = manifest["options"].get("normalization") == normalization
-    _check(same, "normalization", normalization, "that of the options")
-    for name, split in manifest["splits"].items():
-        _check_split(split, name, manifest["page_tokens"])
-    try:
-        # The options are only printed, but that must work: no NaN, no lone surrogate.
-        json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:
-        raise ValueError(f"options cannot be printed: {error}") from error
-    for index, source in enumerate(manifest["sources"]):
-        _check_value(source["end"], f"sources[{index}].end", _NUMBER[source["start"] :])
-    if content_hash(manifest) != manifest["sha256"]:
-        raise ValueError("its content does not match its own sha256")
-
-
 def _check_split(split: Json, name: str, page_tokens: int) -> None:
     where, shards = f"splits.{name}", split["shards"]
     for index, shard in enumerate(shards):
         file, pages = shard_name(name, index, len(shards)), -(-shard["tokens"] // page_tokens)
         _check(shard["file"] == file, f"{where}.shards[{index}].file", shard["file"], file)
-        reason = f"{pages}, which follows from its tokens and {page_tokens=}"
-        _check(shard["pages"] == pages, f"{where}.shards[{index}].pages", shard["pages"], reason)
+        _check(
+            shard["pages"] == pages,
+            f"{where}.shards[{index}].pages",
+            shard["pages"],
+            f"{pages}, which follows from its tokens and page_tokens={page_tokens!r}",
+        )
     tokens, documents = sum(shard["tokens"] for shard in shards), split["documents"]
     _check(
         split["tokens"] == tokens,
@@ -277,8 +284,7 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
         split["tokens"],
         f"{tokens}, the sum of its shards",
     )
-    # A document has at least a sentence, and most vocabularies an EOD; a paragraph at least a
-    # sentence, a sentence at least a token.
+    # A document and a paragraph have at least a sentence, a sentence at least a token.
     _check_value(documents, f"{where}.documents", range(1, tokens + 1))
     _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
     _check_value(
@@ -289,19 +295,21 @@ def _check_split(split: Json, name: str, page_tokens: int) -> None:
 
 
 def warn_of_unknown(manifest: Json, path: str) -> None:
-    """See `unknown.warn`. The words that published data sets leave out are meant to be unknown."""
+    """Warns of a corpus with unknown text; see `unknown.warn`. In published data sets words are
+    unknown on purpose.
+    """
     if (found := manifest.get("unknown")) and not manifest["options"].get("dataset"):
         tokens = sum(split["tokens"] for split in manifest["splits"].values())
         unknown.warn(found["pieces"], tokens, path, lambda: found["example"])
 
 
 FEW_DOCUMENTS = 20
-"""So few may all fall to one split."""
+"""Number of documents below which all may fall to one split."""
 
 
 def little_heldout(manifest: Json) -> str | None:
-    """What is wrong with a held-out split that is missing or small, and the option that mends it;
-    else None.
+    """The fault of a held-out split that is missing or small, and the option that mends it; None
+    for any other split.
     """
     tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
     heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
@@ -317,7 +325,8 @@ def little_heldout(manifest: Json) -> str | None:
     if 100 * heldout >= MOST_HELDOUT * everything:
         return f"{what}; prepare more text"
     documents = sum(split["documents"] for split in manifest["splits"].values())
-    # Whole documents fall, so few of them may give less than what was asked for: twice that.
+    # Whole documents fall to a split, so few documents may give less than the share that was asked
+    # for: the advice is twice that share.
     given = manifest["options"].get("heldout", 0)
     percent = min(
         math.ceil(100 * max(max(FEWEST_HELDOUT, 2 * heldout) / everything, 2 * given)), MOST_HELDOUT

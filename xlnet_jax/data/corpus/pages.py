@@ -1,13 +1,13 @@
 """Pages: the records of a corpus's shards.
 
 A page is a tf.Example of `page_tokens` tokens: `tokens` int32, and `starts` uint8 with bit 0 where
-a sentence starts, bit 1 where a document does and bit 2 where a paragraph does. Only the last page
-of a shard is padded. Each page is an ArrayRecord record of its own (`group_size:1`), so it can be
+a sentence starts, bit 1 where a document starts and bit 2 where a paragraph starts. Only the last
+page of a shard is padded. Each page is a separate ArrayRecord record (`group_size:1`), so it can be
 read without its neighbours.
 
-A tf.Example has many valid serialisations; a page always uses the one that TFDS writes. So every
-page of a corpus has the same bytes around its numbers, whatever the version of protobuf, and to
-read one is a comparison and two views.
+A tf.Example has many valid serialisations; a page always has the serialisation of TFDS. So all
+pages have the same bytes around their numbers, whatever the version of protobuf, and reading a page
+is a comparison and two views.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+from google.protobuf import any_pb2
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import quantity
@@ -31,7 +33,10 @@ SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
 _ALL_STARTS = SENTENCE_START | DOCUMENT_START | PARAGRAPH_START
 
 _PADDING = 5
-"""Of a shard's last page. Part of the format: `<pad>` of XLNet's vocabularies."""
+"""Token that fills a shard's last page, a part of the format: `<pad>` of XLNet's vocabularies."""
+
+Page = tuple[np.ndarray, np.ndarray]
+"""Tokens, int32, and starts, uint8, of a page or of a run of text."""
 
 
 def features(page_tokens: int) -> Any:
@@ -48,35 +53,33 @@ def features(page_tokens: int) -> Any:
 
 @functools.lru_cache(8)
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
-    """The bytes before the starts of a page, and those between the starts and the tokens, which
+    """The bytes before the starts of a page, and the bytes between the starts and the tokens, which
     come last.
     """
 
-    def field(number: int, data: bytes) -> bytes:
-        """A protobuf field that holds bytes or a message."""
-        size, varint = len(data), bytearray()
-        while size > 127:
-            varint.append(size & 127 | 128)
-            size >>= 7
-        return bytes([number << 3 | 2, *varint, size]) + data
+    def field(data: bytes) -> bytes:
+        """Field 1 of a message."""
+        return BytesValue(value=data).SerializeToString()
 
-    def feature(name: bytes, size: int) -> bytes:
+    def feature(name: str, size: int) -> bytes:
         """features.feature[name].bytes_list.value[0]: the only zeros are its value."""
-        return field(1, field(1, name) + field(2, field(1, field(1, bytes(size)))))
+        value = field(field(bytes(size)))
+        # An entry of a map has the fields of an Any: a name and bytes.
+        return field(any_pb2.Any(type_url=name, value=value).SerializeToString())
 
-    record = field(1, feature(b"starts", page_tokens) + feature(b"tokens", 4 * page_tokens))
+    record = field(feature("starts", page_tokens) + feature("tokens", 4 * page_tokens))
     starts = record.index(0)
     tokens = record.index(0, starts + page_tokens)
     return record[:starts], record[starts + page_tokens : tokens]
 
 
 def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
-    """The record of a page: int32 and uint8, both [page_tokens]."""
+    """The record of a page: tokens int32 and starts uint8, both [page_tokens]."""
     before, between = _around(len(tokens))
     return b"".join((before, starts.tobytes(), between, tokens.astype("<i4", copy=False).tobytes()))
 
 
-def decode(record: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+def decode(record: bytes, page_tokens: int, vocab_size: int) -> Page:
     """Inverse of `encode`; returns views of the record. Raises BadInput for any other bytes."""
     before, between = _around(page_tokens)
     first = len(before) + page_tokens
@@ -112,13 +115,10 @@ class PageWriter:
         self._tokens = 0
 
     def write(self, tokens: np.ndarray, starts: np.ndarray) -> None:
-        """Appends int32 [N] tokens and their uint8 [N] starts."""
+        """Appends tokens, int32 [N], and their starts, uint8 [N]."""
         self._tokens += len(tokens)
         _update(self._hashes, tokens, starts)
-        tokens, starts = (
-            np.concatenate([self._left[0], tokens]),
-            np.concatenate([self._left[1], starts]),
-        )
+        tokens, starts = map(np.concatenate, zip(self._left, (tokens, starts), strict=True))
         whole = len(tokens) // self._page_tokens * self._page_tokens
         for first in range(0, whole, self._page_tokens):
             page = slice(first, first + self._page_tokens)
@@ -163,14 +163,12 @@ def file_hash(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def scan(
-    path: str, entry: Json, page_tokens: int, vocab_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The pages of a local shard in order, without the padding, in bounded memory; compared with
-    its manifest entry.
+def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[Page]:
+    """Yields the pages of a local shard in order, without the padding, in bounded memory, and
+    compares them with the shard's entry in the manifest.
 
-    Raises BadInput with the file, and the first bad page if the fault is in one; for the hashes
-    after the last page.
+    Raises BadInput with the file and, if it has a bad page, with the first of them; for a wrong
+    hash after the last page.
     """
     try:
         size = os.path.getsize(path)
@@ -198,8 +196,8 @@ def scan(
 
 
 def open_shard(path: str, pages: int, file: str | None = None) -> Any:
-    """A reader of a local shard that should have `pages` pages; in messages it is `path`. Raises
-    BadInput.
+    """Opens a local shard, which messages call `path`. Raises BadInput unless it has `pages`
+    pages.
     """
     # No read-ahead, because pages are read at random.
     reader = array_record_module.ArrayRecordReader(
@@ -217,9 +215,7 @@ def open_shard(path: str, pages: int, file: str | None = None) -> Any:
     return reader
 
 
-def read_page(
-    reader: Any, path: str, page: int, page_tokens: int, vocab_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def read_page(reader: Any, path: str, page: int, page_tokens: int, vocab_size: int) -> Page:
     """Reads a page of a shard by its number. Raises BadInput with the file and the page."""
     try:
         return decode(reader.read([page])[0], page_tokens, vocab_size)

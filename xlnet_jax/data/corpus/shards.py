@@ -1,13 +1,13 @@
 """The shards of a split, read by page: by ArrayRecord from a disk, in exact ranges from a bucket.
 
-ArrayRecord's own client asks a bucket for everything from a page to the end of its shard, one shard
-after the other, and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a
-batch at the same time, each in one request for exactly its bytes. ArrayRecord reads them, and
-checks their hashes, in a sparse file in memory (on Linux).
+ArrayRecord's own client asks a bucket for all bytes from a page to the end of its shard, shard
+after shard, and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a batch
+at the same time, with a request for the exact bytes of each. ArrayRecord reads them, and checks
+their hashes, in a sparse file in memory (on Linux).
 
 The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of
-the chunks of Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of 24 bytes
-at every 64 KiB that are skipped:
+the chunks of Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of a header
+of 24 bytes at every 64 KiB, which readers skip:
 
     pages
     index: place, decoded size and records of each page, compressed
@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow
 
 from xlnet_jax.data.corpus.manifest import shard_name
-from xlnet_jax.data.corpus.pages import open_shard, read_page
+from xlnet_jax.data.corpus.pages import Page, open_shard, read_page
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import Bucket
@@ -45,8 +45,8 @@ _T = TypeVar("_T")
 
 
 class Recent(collections.OrderedDict[int, _T]):
-    """The `limit` last used of many things with numbers. Two threads may make the same one:
-    harmless.
+    """A cache of the `limit` last used things, by number. Two threads may make the same thing,
+    which is harmless.
     """
 
     def __init__(self, limit: int):
@@ -54,7 +54,7 @@ class Recent(collections.OrderedDict[int, _T]):
         self._limit, self._lock = limit, threading.Lock()
 
     def fetch(self, numbers: set[int], make: Callable[[list[int]], Iterable[_T]]) -> dict[int, _T]:
-        """The things with these numbers, kept or made from a list of numbers."""
+        """The things with these numbers; `make` makes the missing ones from a list of numbers."""
         with self._lock:
             things = {number: self[number] for number in numbers if number in self}
         missing = sorted(numbers - things.keys())
@@ -69,8 +69,8 @@ class Recent(collections.OrderedDict[int, _T]):
 
 
 class Shards:
-    """Reads pages of the shards of a split, with so many pages and bytes each. Safe to share
-    between threads.
+    """Reads pages of the shards of a split; `pages` and `sizes` (bytes) describe each shard. Safe
+    to share between threads.
     """
 
     def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
@@ -85,9 +85,8 @@ class Shards:
 
     def read(
         self, places: Sequence[tuple[int, int]], page_tokens: int, vocab_size: int
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The pages at `places`, each the number of a shard and of a page in it, as `pages.decode`
-        returns them.
+    ) -> list[Page]:
+        """Reads the pages at `places`, each the number of a shard and of a page in it.
 
         Raises BadInput: a shard is missing or damaged. RestartMe: the bucket does not answer.
         """
@@ -98,18 +97,14 @@ class Shards:
         pages = []
         for (number, page), data in zip(places, fetched, strict=False):
             shard = shards[number]
-            on_disk = data is None
-            with (
-                _advised(),
-                contextlib.nullcontext()
-                if on_disk
-                else self._only(data, shard.edges[page], shard.size),
-            ):
+            with _advised(), contextlib.ExitStack() as opened:
+                if data is not None:
+                    opened.enter_context(self._only(data, shard.edges[page], shard.size))
                 pages.append(read_page(shard.reader, shard.path, page, page_tokens, vocab_size))
         return pages
 
     def _opened(self, numbers: list[int]) -> Iterator[_Shard]:
-        """Opens shards; in a bucket by their last bytes, which hold the index."""
+        """Opens shards; in a bucket it fetches their last bytes, which hold the index."""
         starts = (
             max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard])
             for shard in numbers
@@ -136,7 +131,7 @@ class Shards:
 
     @contextlib.contextmanager
     def _only(self, data: bytes, start: int, size: int) -> Iterator[str]:
-        """Makes `data` the only bytes of the sparse file, which all shards share; yields its
+        """Makes `data` the only bytes of the sparse file that all shards share; yields the file's
         name.
         """
         with self._file_lock:
@@ -146,8 +141,8 @@ class Shards:
             yield f"/proc/self/fd/{self._file}"
 
     def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes | None]:
-        """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each
-        on a disk.
+        """Fetches bytes [start, end) of shards in a bucket, all at the same time; None for each
+        range on a disk.
         """
         if not self._bucket:
             return itertools.repeat(None)
@@ -162,8 +157,8 @@ class Shards:
 
 
 class _Shard(NamedTuple):
-    """An open shard: its name, its bytes, a reader, and where its pages start and the last one
-    ends, if in a bucket.
+    """An open shard: its name, its bytes, a reader and, in a bucket, where its pages start and the
+    last page ends.
     """
 
     path: str
@@ -182,11 +177,10 @@ def _advised() -> Iterator[None]:
 
 
 def _edges(tail: bytes, size: int) -> np.ndarray:
-    """Where each page of a shard starts and the last one ends, int64 [pages + 1], from its last
-    bytes.
+    """Where each page of a shard starts and the last page ends, int64 [pages + 1], from the last
+    bytes of the shard, whose hashes the reader has checked.
 
-    Raises ValueError if this is another form of ArrayRecord. The reader has checked the hashes of
-    these bytes.
+    Raises ValueError for another form of ArrayRecord.
     """
     # Behind its header the last chunk has five bytes, then 8 as the tag of a number: the place of
     # the index.

@@ -4,6 +4,7 @@ text.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SE
 
 
 def info(path: str) -> Json:
-    """The manifest's figures, in total and per split. Raises BadInput."""
+    """The figures of the manifest, in total and by split. Raises BadInput."""
     manifest = read_manifest(path)
     warn_of_unknown(manifest, path)
     splits = {
@@ -45,12 +46,11 @@ def info(path: str) -> Json:
         }
         for name, split in manifest["splits"].items()
     }
-    counts = {
-        counted: [split[counted] for split in splits.values()]
-        for counted in (*_COUNTED, "shards", "bytes")
-    }
     return {
-        **{counted: sum(values) for counted, values in counts.items()},
+        **{
+            counted: sum(split[counted] for split in splits.values())
+            for counted in (*_COUNTED, "shards", "bytes")
+        },
         "vocabulary": manifest["tokenizer"]["vocab_size"],
         "unknown": manifest.get("unknown"),
         "sha256": manifest["sha256"],
@@ -60,8 +60,8 @@ def info(path: str) -> Json:
         "replaced": manifest["replaced"],
         "empty": manifest["empty"],
         "splits": splits,
-        # What was asked for is a bound, and by default the largest size that is tried; `vocabulary`
-        # is what was made.
+        # `vocab_size` is a bound, by default the largest size that is tried; `vocabulary` is the
+        # size that was made.
         "options": {
             name: value for name, value in manifest["options"].items() if name != "vocab_size"
         },
@@ -72,9 +72,9 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
     `workers` shards are read at the same time (None = one per core), with a few MB of memory each;
-    those in a bucket are copied one by one to the system's folder for temporary files. Returns the
-    number of shards, their bytes and tokens; and all problems, one line each. Raises BadInput:
-    there is no usable manifest. RestartMe: the bucket does not answer.
+    shards in a bucket are copied one by one to the system's folder for temporary files. Returns the
+    number of shards, their bytes and tokens; and all problems, a line for each. Raises BadInput:
+    the manifest cannot be used. RestartMe: the bucket does not answer.
     """
     manifest, sizes = open_folder(path)
     problems: list[str] = []
@@ -94,7 +94,7 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
     problems += [
         f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra
     ]
-    # No entry for a split with a damaged shard.
+    # A split with a damaged shard has no entry.
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)
     with (
         ThreadPoolExecutor(workers or cores()) as threads,
@@ -115,15 +115,17 @@ def verify(path: str, workers: int | None = None) -> tuple[Json, list[str]]:
             threads.shutdown(cancel_futures=True)
     for name in manifest["splits"]:
         problems += _check_totals(path, manifest, name, totals.get(name))
-    sums = {name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")}
-    return {"shards": len(shards), **sums}, problems
+    return {
+        "shards": len(shards),
+        **{name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")},
+    }, problems
 
 
 def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.ndarray | BadInput:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
     Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and
-    paragraphs. Or its error, or that of its copy from a bucket.
+    paragraphs. Or the error of the shard or of its copy from a bucket.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
@@ -134,18 +136,14 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
             for page, (tokens, starts) in enumerate(
                 pages.scan(copy, shard, page_tokens, vocab_size)
             ):
-                ends = tokens == eod
-                begins, sentence = (
-                    (starts & bit).astype(bool)
-                    for bit in (pages.DOCUMENT_START, pages.SENTENCE_START)
-                )
+                ends, begins = tokens == eod, (starts & pages.DOCUMENT_START).astype(bool)
                 after_end = np.concatenate([[ended], ends[:-1]])
                 if eod is None:
                     after_end |= begins  # a document starts anywhere, and at the start of a shard
                 if (
                     (begins != after_end).any()
                     or (starts[ends] != 0).any()
-                    or not sentence[starts != 0].all()
+                    or not (starts[starts != 0] & pages.SENTENCE_START).all()
                 ):
                     raise BadInput(
                         f"{copy}, page {page}: the flags do not match the ends of its documents"
@@ -165,8 +163,8 @@ def _count_shard(path: str, shard: Json, manifest: Json, eod: int | None) -> np.
 
 
 def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | None) -> Iterator[str]:
-    """Compares the sums over the shards of a split; they are None if a shard is damaged, which is
-    already reported.
+    """Yields the problems of the sums over the shards of a split. The sums are None if a shard is
+    damaged, which is reported elsewhere.
     """
     split = manifest["splits"][name]
     try:
@@ -189,12 +187,12 @@ def _check_totals(path: str, manifest: Json, name: str, totals: np.ndarray | Non
 
 
 def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
-    """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter
-    split.
+    """Returns `samples`: random excerpts of a split as text, of `length` tokens each, or all of a
+    shorter split.
 
-    Each has its first token and its text, with § before a document, ¶ before a paragraph and |
-    before a sentence; … if it starts within a sentence. The same arguments give the same. Raises
-    BadInput for an unusable or damaged corpus.
+    An excerpt has its first token and its text, with § before a document, ¶ before a paragraph, |
+    before a sentence, and … if it starts within a sentence. Equal arguments give equal excerpts.
+    Raises BadInput for an unusable or damaged corpus.
     """
     if count * length > _LARGEST_SAMPLE:
         raise BadInput(
@@ -205,17 +203,12 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
     starts = np.random.Generator(np.random.Philox(seed)).integers(
         0, corpus.tokens - length + 1, count
     )
-    excerpts = []
-    for start in starts.tolist():
-        tokens, flags = corpus.read_flags(np.array([start]), length)
-        excerpts.append(
-            {
-                "split": split,
-                "start": start,
-                "tokens": length,
-                "text": _text(corpus, tokens[0], flags[0]),
-            }
+    excerpts = [
+        {"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens, flags)}
+        for start, tokens, flags in zip(
+            starts.tolist(), *corpus.read_flags(starts, length), strict=True
         )
+    ]
     return {"samples": excerpts}
 
 
@@ -223,7 +216,7 @@ def _text(corpus: corpora.Corpus, tokens: np.ndarray, flags: np.ndarray) -> str:
     cuts = np.flatnonzero(flags).tolist()
     parts = [corpus.tokenizer.decode(tokens[: cuts[0] if cuts else None])]
     parts[0] = f"…{parts[0]}" if parts[0] or not cuts else ""
-    for first, end in zip(cuts, [*cuts[1:], len(tokens)][: len(cuts)], strict=True):
+    for first, end in itertools.pairwise([*cuts, len(tokens)]):
         mark = " ".join(sign for bit, sign in _MARKS if flags[first] & bit)
         parts.append(f"{mark} {corpus.tokenizer.decode(tokens[first:end])}")
     return " ".join(part for part in parts if part)

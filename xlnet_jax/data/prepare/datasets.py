@@ -6,7 +6,7 @@ published splits.
     text8        characters  the unpacked file               90 million   5 million  5 million
     wikitext103  words       wiki.{train,valid,test}.tokens  103,227,021  217,646    245,569
 
-The sizes are bytes, and of WikiText-103 words and line ends.
+The sizes are bytes; for WikiText-103 they are words and line ends.
 
 Every space and line end counts, so nothing is normalised. The held-out split is `valid`, or `test`
 with `NAME:test`. The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1),
@@ -22,34 +22,34 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from xlnet_jax.data.prepare import sources
-from xlnet_jax.data.prepare.sources import Part, Source
+from xlnet_jax.data.prepare.sources import Part, Source, Unit
 from xlnet_jax.errors import BadInput
 
 SPLITS = ("train", "valid", "test")
 
 
 class Dataset(NamedTuple):
-    """One data set, and the split of it that is held out."""
+    """A published data set, and which split of it is held out."""
 
     vocabulary: str
-    """Its level; see `data.vocabulary`."""
+    """Level of its vocabulary; see `data.vocabulary`."""
     file: str
     """Name of its file; `{}` stands for the split."""
     sizes: tuple[int, int, int]
-    """Of the splits: bytes of the one file, in this order; or words and line ends of a file
+    """Sizes of the splits: bytes in the one file, in this order; or words and line ends of a file
     each.
     """
     name: str = ""
-    """As it was asked for: `NAME` or `NAME:SPLIT`."""
+    """Name as in the option: `NAME` or `NAME:SPLIT`."""
     heldout: str = "valid"
 
     def _ends(self) -> tuple[int, ...]:
-        """Where the splits of the one file end; nothing if every split has its own file."""
+        """Where the splits end in the one file; empty if every split has its own file."""
         return () if "{}" in self.file else tuple(itertools.accumulate(self.sizes))
 
     def find(self, inputs: Sequence[str]) -> list[Source]:
-        """Its files. Raises BadInput if one is missing, or has another size than the published
-        one.
+        """Finds its files. Raises BadInput if a file is missing or has another size than the
+        published one.
         """
         names = sorted(set(map(self.file.format, SPLITS)))
         found = sources.find_sources(inputs, suffixes=tuple(names))
@@ -61,8 +61,10 @@ class Dataset(NamedTuple):
                 f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input"
             )
         if is_one and (size := found[0].bytes) != (published := sum(self.sizes)):
-            why = f"{found[0].path} has {size:,} bytes, {self.name} has {published:,}"
-            raise BadInput(f"{why}; unpack it, or fetch it again")
+            raise BadInput(
+                f"{found[0].path} has {size:,} bytes, {self.name} has "
+                f"{published:,}; unpack it, or fetch it again"
+            )
         return found
 
     def split_of(self, part: Part) -> str:
@@ -73,20 +75,18 @@ class Dataset(NamedTuple):
             split for split in SPLITS if os.path.basename(part.path) == self.file.format(split)
         )
 
-    def plan(
-        self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]
-    ) -> list[tuple[Part, ...]]:
+    def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[Unit]:
         """The work units of these splits, each of one part: cut anywhere in one file, otherwise
         between lines.
         """
         if not (ends := self._ends()):
             files = {self.split_of(Part(source.path, 0, 0)): source for source in found}
-            units = (
-                sources.plan([files[split]], unit_bytes, "line")
+            return [
+                unit
                 for split in SPLITS
                 if split in splits
-            )
-            return list(itertools.chain.from_iterable(units))
+                for unit in sources.plan([files[split]], unit_bytes, "line")
+            ]
         return [
             (Part(found[0].path, start, min(start + unit_bytes, end)),)
             for split, size, end in zip(SPLITS, self.sizes, ends, strict=True)
@@ -115,7 +115,7 @@ DATASETS = {
 
 
 def parse(name: str) -> Dataset:
-    """The data set of `NAME` or `NAME:SPLIT`. Raises BadInput."""
+    """The data set of `NAME` or `NAME:SPLIT`. Raises BadInput for any other name."""
     base, _, split = name.partition(":")
     if base not in DATASETS or (":" in name and split not in SPLITS[1:]):
         raise BadInput(

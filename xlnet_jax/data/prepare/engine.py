@@ -24,7 +24,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from xlnet_jax.data.prepare import work_unit
-from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.options import PrepareOptions
+from xlnet_jax.data.prepare.sources import Part, Unit
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
@@ -38,25 +39,22 @@ _ERROR = "error"
 _UNITS = "units"  # suffix of the file with the units of a pipeline
 
 _log = logging.getLogger("xlnet_jax")
-Unit = tuple[int, tuple[Part, ...]]
-"""The number of a unit and its parts."""
-Make = Callable[[Unit], int]
-"""Makes or counts a unit in any process; returns its tokens."""
+Numbered = tuple[int, Unit]
+"""A unit with its number before it."""
+Make = Callable[[Numbered], int]
+"""Function that makes or counts a unit in any process and returns its tokens."""
 
 
-def run(
+def run_units(
     output: str,
-    units: Sequence[tuple[Part, ...]],
+    units: Sequence[Unit],
     tokenizer: Tokenizer | None,
     request: Request,
-    workers: int | None,
-    beam_options: Sequence[str] | None,
+    options: PrepareOptions,
 ) -> None:
-    """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts
-    them.
+    """Makes the units of a corpus that have no note yet; without a tokenizer it counts them.
 
-    `workers` are processes of the local engine; None = one per core. With `beam_options` it runs a
-    pipeline, which reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
+    A pipeline of Beam reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or
     the pipeline cannot run. RestartMe: a process was killed, or the pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
@@ -70,8 +68,8 @@ def run(
     ]
     if done := len(units) - len(missing):
         _log.info("%s: going on after %d of %s", output, done, quantity(len(units), "unit"))
-    if missing and beam_options is not None:
-        pipeline = make_pipeline(beam_options, output)
+    if missing and options.engine == "beam":
+        pipeline = make_pipeline(options.beam_options, output)
         add_units(pipeline, output, missing, make)
         _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
@@ -81,10 +79,10 @@ def run(
             )
     elif missing:
         with _progress(len(units), done) as add:
-            _run_local(output, missing, make, workers, add)
+            _run_local(output, missing, make, options.workers, add)
 
 
-def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit) -> int:
+def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Numbered) -> int:
     if tokenizer is None:
         return work_unit.count_unit(output, *unit, request)
     return work_unit.prepare_unit(output, *unit, tokenizer, request)
@@ -92,11 +90,11 @@ def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal,
-    in the log.
+    """Yields a function that reports a finished unit with its tokens, on a bar or, without a
+    terminal, in the log.
 
-    The number of tokens is not shown: it lacks those of an earlier call, and a vocabulary is
-    counted without the ends of documents; the manifest has all of them.
+    Only the rate of tokens is shown. Their sum would lack the tokens of an earlier call and, while
+    a vocabulary is counted, the ends of documents; the manifest has it.
     """
     began = logged = time.monotonic()
     tokens, bar = 0, progress_bar("units", total, done)
@@ -115,7 +113,7 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
 
 
 def _run_local(
-    output: str, units: list[Unit], make: Make, workers: int | None, add: Callable[[int], None]
+    output: str, units: list[Numbered], make: Make, workers: int | None, add: Callable[[int], None]
 ) -> None:
     workers = min(workers or cores(), len(units))
     # Starting a process takes seconds, too long for a single unit.
@@ -141,20 +139,18 @@ def _run_local(
             worker.kill()  # a unit that is cut off is made again
         raise
     except BrokenProcessPool as error:
-        advice = (
-            "rerun the same command to resume, "
-            f"with fewer than --workers={workers} if memory is short"
-        )
         raise RestartMe(
-            f"{output}: a worker process was killed (out of memory?); {advice}"
+            f"{output}: a worker process was killed (out of memory?); rerun the "
+            f"same command to resume, with fewer than --workers={workers} if memory "
+            "is short"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def make_pipeline(options: Sequence[str], output: str) -> Any:
-    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its
-    workers cannot work.
+    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or workers
+    of Dataflow would lack the package or the folder.
     """
     try:
         beam: Any = importlib.import_module("apache_beam")
@@ -169,11 +165,9 @@ def make_pipeline(options: Sequence[str], output: str) -> Any:
             parsed = parser.PipelineOptions(
                 [f"--{option.removeprefix('--')}" for option in options]
             )
+            given = parsed.get_all_options()
             # Beam itself ignores unknown options.
-            unknown = (
-                parsed.get_all_options(retain_unknown_options=True).keys()
-                - parsed.get_all_options().keys()
-            )
+            unknown = parsed.get_all_options(retain_unknown_options=True).keys() - given.keys()
         if unknown:
             raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
         pipeline = beam.Pipeline(options=parsed)
@@ -185,7 +179,6 @@ def make_pipeline(options: Sequence[str], output: str) -> Any:
             raise BadInput(
                 f"--output={output} is here, which the workers of Dataflow do not see; use gs://..."
             )
-        given = parsed.get_all_options()
         if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
             raise BadInput(
                 "--beam_options: workers of Dataflow need this package; add sdk_container_image=..."
@@ -193,9 +186,9 @@ def make_pipeline(options: Sequence[str], output: str) -> Any:
     return pipeline
 
 
-def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> None:
-    """Adds the units to a pipeline, which has the same size for any number of them: a worker reads
-    them from a file.
+def add_units(pipeline: Any, output: str, units: Sequence[Numbered], make: Make) -> None:
+    """Adds the units to a pipeline. Workers read them from a file, so that the pipeline has the
+    same size for any number of units.
 
     Dataflow takes jobs of at most 20 MB; the units of a large text, each with the names of its
     files, may have more.
@@ -207,19 +200,23 @@ def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> 
         output, work_unit.FOLDER, f"{hashlib.sha256(data).hexdigest()[:16]}.{_UNITS}"
     )
     files.write(path, data)
-    start = pipeline | beam.Create([path])
     _ = (
-        start
+        pipeline
+        | beam.Create([path])
         | beam.FlatMap(_read_units)
         | beam.Reshuffle()
         | beam.Map(_report_errors, output, make)
     )
 
 
-def _read_units(path: str) -> list[Unit]:
-    """The units of a pipeline; none where a worker does not see the folder, which `run` reports."""
-    units = json.loads(files.read_if_there(path) or "[]")
-    return [(index, tuple(Part(*part) for part in parts)) for index, parts in units]
+def _read_units(path: str) -> list[Numbered]:
+    """Reads the units of a pipeline; none where a worker does not see the folder, which `run_units`
+    reports.
+    """
+    return [
+        (index, tuple(Part(*part) for part in parts))
+        for index, parts in json.loads(files.read_if_there(path) or "[]")
+    ]
 
 
 def _run_beam(folder: str, pipeline: Any) -> None:
@@ -248,9 +245,9 @@ def _error_files(folder: str) -> list[str]:
     ]
 
 
-def _report_errors(unit: Unit, output: str, make: Make) -> None:
-    """Makes a unit in a pipeline. An error goes to a file: the runners would retry it and wrap it
-    in their own.
+def _report_errors(unit: Numbered, output: str, make: Make) -> None:
+    """Makes a unit in a pipeline. An error goes to a file: runners would retry the unit and wrap
+    the error in their own.
     """
     try:
         make(unit)

@@ -1,10 +1,10 @@
-"""Counts the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs and
-points.
+"""Counts of the marks that normalisation takes off: accents, umlauts, viramas, tones, vowel signs
+and points.
 
-A vocabulary that is trained here keeps them unless it is told otherwise; the released ones of
-XLNet, ALBERT and uncased BERT were trained without. There `benötigt` becomes `benotigt`, and most
-words of Hindi, Thai or Arabic others. Hangul loses nothing by decomposition (NFKD), but stays in
-pieces without NFKC.
+A vocabulary that is trained here keeps marks by default. The released vocabularies of XLNet, ALBERT
+and uncased BERT were trained without: there `benötigt` becomes `benotigt`, and most words of Hindi,
+Thai or Arabic become other words. Hangul loses nothing by decomposition (NFKD), but stays in pieces
+without NFKC.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 NAMES = ("letters", "marks", "hangul")
-"""What is counted: letters and marks seen, in decomposed form, where a Hangul syllable is one; of
-these, the marks that were taken off; and Hangul syllables that stay in pieces.
+"""Names of the counts: letters and marks of the decomposed text, in which a Hangul syllable counts
+once; marks that were taken off; and Hangul syllables that stay in pieces.
 """
 LARGEST_SHARE = 0.005
-"""Of letters and marks; above it `say` warns of changed words."""
+"""Share of the letters and marks above which `say` warns of changed words."""
 
 _KEPT_BY = {
     "accents, umlauts, vowel signs and so on off": (
@@ -33,8 +33,8 @@ _log = logging.getLogger("xlnet_jax")
 
 
 def say(dropped: Mapping[str, int]) -> None:
-    """Logs what was taken off or apart, by `NAMES`; if that is much, as a warning, with what keeps
-    it.
+    """Logs counts of lost marks and of Hangul in pieces, by `NAMES`. Large ones are warnings that
+    name the option which keeps the text.
     """
     letters, *others = (dropped[name] for name in NAMES)
     for count, what in zip(others, _KEPT_BY, strict=True):
@@ -52,23 +52,22 @@ def say(dropped: Mapping[str, int]) -> None:
 
 
 def count(text: str, cleaned: Callable[[str], str] | None) -> dict[str, int]:
-    """The numbers of `NAMES` in a text; see `Tokenizer.cleaned`, without which none is counted."""
+    """The counts of `NAMES` in a text that `cleaned` (`Tokenizer.cleaned`) changes; empty without
+    it.
+    """
     if cleaned is None:
         return {}
     # Every character counts as often as it occurs.
     times = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
     seen = np.flatnonzero(times)
     each = [_of_character(chr(code), cleaned) for code in seen.tolist()]
-    return dict(
-        zip(
-            NAMES, (times[seen] @ np.array(each, int).reshape(-1, len(NAMES))).tolist(), strict=True
-        )
-    )
+    sums = times[seen] @ np.array(each, int).reshape(-1, len(NAMES))
+    return dict(zip(NAMES, sums.tolist(), strict=True))
 
 
 @functools.cache
 def _of_character(character: str, cleaned: Callable[[str], str]) -> tuple[int, int, int]:
-    """The numbers of `NAMES` for one character."""
+    """The counts of `NAMES` for one character."""
     left = cleaned(character)
     if "\uac00" <= character <= "\ud7a3":  # Hangul
         return 1, 0, int(len(left) > 1)

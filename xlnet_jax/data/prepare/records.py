@@ -25,66 +25,64 @@ PREFIX = "tfds:"
 _NAME = re.compile(
     r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?"
 )
-_ROWS = 64  # examples or rows read at once: one may be a whole book
+_ROWS = 64  # examples or rows read at once; each may be a whole book
 _BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16  # bytes of Parquet
 
 
-def find_tfds(name: str, data_dir: str | None) -> File:
+def find_tfds(source: str, data_dir: str | None) -> File:
     """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of
     a version.
 
-    Without a version the newest is taken, without a split `train`; `data_dir` is by default that of
-    TFDS. The time of change is that of the file that describes the contents.
+    The default version is the newest, the default split `train`, and the default `data_dir` the
+    folder of TFDS. The time of change is taken from the file that describes the contents.
 
-    Raises BadInput: it was not built, or not as ArrayRecord, or has no such split. RestartMe: no
-    answer of the bucket.
+    Raises BadInput: the data set was not built, or not as ArrayRecord, or has no such split.
+    RestartMe: the bucket does not answer.
     """
-    match = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(source)
     if not match:
-        raise BadInput(f"input {name} is not tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:VERSION:SPLIT")
+        raise BadInput(
+            f"input {source} is not tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:VERSION:SPLIT"
+        )
     if match["name"].startswith(("/", "gs://")):
         folder = match["name"].rstrip("/")
     else:
-        folder = _find_folder(match["name"], match["version"], data_dir)
+        from tensorflow_datasets.core import constants
+
+        name, version = match["name"], match["version"]
+        root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
+        folder = f"{root}/{name.strip('/')}"
+        versions = _versions(folder)
+        if not versions:
+            configs = [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]
+            if configs:
+                raise BadInput(
+                    f"input tfds:{name} is built as {', '.join(configs)}; name one, "
+                    f"as in tfds:{name}/{configs[0]}"
+                )
+            command = f"tfds build {name} --file_format=array_record" + (
+                f" --data_dir={data_dir}" if data_dir else ""
+            )
+            raise BadInput(
+                f"input tfds:{name} is not built in {root}; "
+                f"build it with `{command}`, or give its --data_dir"
+            )
+        if version and version not in versions:
+            raise BadInput(
+                f"input tfds:{name}: version {version} is not built in {folder}, "
+                f"only {', '.join(versions)}"
+            )
+        folder = f"{folder}/{version or versions[-1]}"
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    size = int(tfds_split(path).num_bytes)
+    size = int(tfds_split(path).num_bytes)  # first: its errors name what is missing
     (info,), _ = files.find(f"{folder}/dataset_info.json", ())
     return File(path, size, info.mtime_ns)
-
-
-def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
-    from tensorflow_datasets.core import constants
-
-    root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
-    folder = f"{root}/{name.strip('/')}"
-    versions = _versions(folder)
-    if not versions and (
-        configs := [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]
-    ):
-        raise BadInput(
-            f"input tfds:{name} is built as {', '.join(configs)}; name one, "
-            f"as in tfds:{name}/{configs[0]}"
-        )
-    if not versions:
-        command = f"tfds build {name} --file_format=array_record" + (
-            f" --data_dir={data_dir}" if data_dir else ""
-        )
-        raise BadInput(
-            f"input tfds:{name} is not built in {root}; "
-            f"build it with `{command}`, or give its --data_dir"
-        )
-    if version and version not in versions:
-        raise BadInput(
-            f"input tfds:{name}: version {version} is not built in {folder}, "
-            f"only {', '.join(versions)}"
-        )
-    return f"{folder}/{version or versions[-1]}"
 
 
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
     names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
-    return sorted(names, key=lambda name: tuple(map(int, name.split("."))))
+    return sorted(names, key=lambda name: [*map(int, name.split("."))])
 
 
 def _subfolders(folder: str) -> list[str]:
@@ -92,17 +90,17 @@ def _subfolders(folder: str) -> list[str]:
 
 
 def tfds_split(path: str, part: str = "") -> Any:
-    """TFDS's description of a split of a data set or of a part of it. Raises as `find_tfds`
-    does.
+    """TFDS's description of a split of a data set, or of a part of the split. Raises as
+    `find_tfds`.
     """
     builder, name = _dataset(path)
     return builder.info.splits[name + part]
 
 
 def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
-    """All examples of a split as Python values: text as `str`, classes by their names, None for a
-    missing class. The path is one of `find_tfds`. Raises as that does, and BadInput for a damaged
-    file.
+    """Yields all examples of a split, whose path `find_tfds` gave, as Python values: text as `str`,
+    classes by their names, None for a missing class. Raises as `find_tfds`, and BadInput for a
+    damaged file.
     """
     builder, name = _dataset(path)
     try:
@@ -115,7 +113,7 @@ def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(feature: Any, value: Any) -> Any:
-    """A value of a feature of TFDS without bytes and arrays."""
+    """The value of a TFDS feature as Python has it, without bytes and arrays."""
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
@@ -132,7 +130,7 @@ def _plain(feature: Any, value: Any) -> Any:
 
 
 def _dataset(path: str) -> tuple[Any, str]:
-    """TFDS's builder of a data set, and the name of the split."""
+    """TFDS's builder of a data set, and the name of the split. Raises BadInput."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
@@ -151,9 +149,9 @@ def _dataset(path: str) -> tuple[Any, str]:
             f"{folder}: no data set that TFDS can read ({summary(error)}); build it again"
         ) from error
     if "array_record" not in available:
-        command = "tfds build --file_format=array_record"
         raise BadInput(
-            f"{folder} is written as {', '.join(available)}; build it again with `{command}`"
+            f"{folder} is written as {', '.join(available)}; build it again with "
+            "`tfds build --file_format=array_record`"
         )
     if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(
@@ -163,10 +161,10 @@ def _dataset(path: str) -> tuple[Any, str]:
 
 
 def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
-    """A text field of the examples [start, end) of a split, each with its number.
+    """Yields a text field of the examples [start, end) of a split, each with its number.
 
-    Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket
-    does not answer.
+    Raises BadInput: there is no such field, it is not text, or a file is damaged. RestartMe: the
+    bucket does not answer.
     """
     if (count := tfds_split(path).num_examples) < end:
         raise BadInput(
@@ -179,8 +177,7 @@ def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[in
         _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards
     )
     for number, record in enumerate(itertools.chain.from_iterable(found), start):
-        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
-        fields = example.features.feature
+        fields = tf_example_pb2.Example.FromString(record).features.feature  # pyright: ignore[reportAttributeAccessIssue]
         if field not in fields:
             raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
         value = fields[field]
@@ -208,8 +205,9 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
         where = f"{file}, record {first} or after it"
         # A phrase of Google's client, which retries transient errors itself.
         if "Retry policy exhausted" in str(error):
-            why = f"the bucket does not answer ({summary(error)})"
-            raise RestartMe(f"{where}: {why}; rerun the same command") from error
+            raise RestartMe(
+                f"{where}: the bucket does not answer ({summary(error)}); rerun the same command"
+            ) from error
         raise BadInput(f"{where}: damaged or missing ({summary(error)}); build it again") from error
 
 
@@ -224,10 +222,10 @@ def row_group_bytes(path: str) -> list[int]:
 def parquet_texts(
     path: str, start: int, end: int, field: str
 ) -> Iterator[tuple[int, bytes | None]]:
-    """A column of the row groups [start, end), every value with its row in the file; None where it
-    is null.
+    """Yields a column of the row groups [start, end), every value (None for null) with its row in
+    the file.
 
-    Raises BadInput: no such column, one that is not text, or a file that is damaged.
+    Raises BadInput: there is no such column, it is not text, or the file is damaged.
     """
     import pyarrow
 
@@ -250,8 +248,9 @@ def parquet_texts(
                 values = batch.column(0).cast(pyarrow.large_binary())
             except pyarrow.ArrowNotImplementedError as error:
                 kind = batch.column(0).type
-                message = f"field {field!r} is {kind}, not a string; choose another with --field"
-                raise BadInput(f"{path}: {message}") from error
+                raise BadInput(
+                    f"{path}: field {field!r} is {kind}, not a string; choose another with --field"
+                ) from error
             for value in values:
                 yield row, value.as_py()
                 row += 1
@@ -260,7 +259,7 @@ def parquet_texts(
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
-    """All rows of a Parquet file as Python values. Raises BadInput for a file that is damaged."""
+    """Yields all rows of a Parquet file as Python values. Raises BadInput for a damaged file."""
     with _table(path) as table:
         for batch in table.iter_batches(_ROWS, use_threads=False):
             yield from batch.to_pylist()
@@ -268,7 +267,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _table(path: str) -> Iterator[Any]:
-    """A Parquet file. Errors of reading it, here or by the caller, are one line."""
+    """Opens a Parquet file. Raises BadInput for errors of reading it, also by the caller."""
     import pyarrow
     from pyarrow import parquet
 
@@ -294,6 +293,6 @@ def _table(path: str) -> Iterator[Any]:
 
 
 def no_field(field: str, names: Iterable[str]) -> str:
-    """The message for a record without the field. Names are quoted, because they are data."""
+    """The message for a record without the field. Its names are quoted, because they are data."""
     shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
     return f"no field {field!r}, but {shown or 'none at all'}; choose one with --field"

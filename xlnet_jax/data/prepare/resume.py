@@ -1,5 +1,5 @@
-"""Whether `prepare` may write a folder: it is new, started by the same request or another,
-finished, or no corpus.
+"""Checks of the folder of `prepare`: new, begun by the same request or another, finished, or not a
+corpus.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from xlnet_jax.storage.files import Json
 
 
 def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
-    """Writes the request with the time of change of each source, or checks that the same one
-    started the folder. Raises BadInput: the folder holds something else, or was started by another
-    request.
+    """Writes the request with the time of change of each source, or checks that the same request
+    began the folder. Raises BadInput: the folder holds something else, or another request began it.
     """
     path = os.path.join(output, manifests.REQUEST)
     now = {
@@ -34,9 +33,9 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
     results = sorted(name for name in names if not name.startswith(manifests.REQUEST))
     if manifests.REQUEST not in names and results:
         raise BadInput(f"{output} holds other files ({results[0]}, ...); choose a new folder")
-    # A folder that holds only a request was left by an attempt that failed before it wrote anything
-    # else. Other options may fix that. In a bucket, which has no lock, another process may have
-    # just started.
+    # A folder with only a request was left by an attempt that failed before it wrote anything else.
+    # Other options may fix that. In a bucket, which has no lock, another process may have just
+    # started.
     if not results and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in names or not files.write_new(path, files.to_json(now)):
@@ -44,8 +43,8 @@ def claim(output: str, options: Json, sources: Sequence[Source]) -> None:
 
 
 def begun(output: str) -> dict[str, bool]:
-    """The normalisation of the vocabulary for which a folder was begun; empty if nothing is there,
-    or it is damaged.
+    """The recorded normalisation of the vocabulary of a folder; empty if it was not begun or is
+    damaged.
     """
     if all(name.startswith(manifests.REQUEST) for name in files.listing(output)):
         return {}
@@ -70,16 +69,19 @@ def _compare(output: str, now: Json, finished: bool) -> None:
         # change.
         if was.get(name) != is_now.get(name) and (name, was.get(name)) != ("errors", "strict"):
             size = " bytes" if name in sources | now["sources"] else ""
-            begun = f"{output} was begun with {name}={was.get(name)}{size}, not {is_now.get(name)}"
-            raise BadInput(f"{begun}; use the same options and text, or another folder")
+            raise BadInput(
+                f"{output} was begun with {name}={was.get(name)}{size}, not "
+                f"{is_now.get(name)}; use the same options and text, or another "
+                "folder"
+            )
     if options != now["options"] and not finished:
-        # Replacing cannot be undone.
+        # From `strict` to `replace`, which cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))
 
 
 def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) -> None:
-    """Checks that text already used is unchanged; reads it only where a file's time of change is
-    another.
+    """Checks that text already used is unchanged; reads only files with another time of change.
+    Raises BadInput.
     """
     times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
@@ -89,13 +91,12 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
         used = manifests.read_manifest(output)["sources"]
     else:
         folder = os.path.join(output, work_unit.FOLDER)
-        names = sorted(files.listing(folder))
-        notes = [
-            read_note(os.path.join(folder, name))
-            for name in names
+        used = [
+            part
+            for name in sorted(files.listing(folder))
             if name.endswith((".json", work_unit.COUNTS))
+            for part in read_note(os.path.join(folder, name))["sources"]
         ]
-        used = [part for note in notes for part in note["sources"]]
     for entry in used:
         part = Part(entry["path"], entry["start"], entry["end"])
         if part.path in touched and reader.digest(part) != entry["sha256"]:
@@ -103,7 +104,7 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
 
 
 def read_note(path: str) -> Json:
-    """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
+    """Reads a unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
         if "sources" not in note:

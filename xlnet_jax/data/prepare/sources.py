@@ -29,7 +29,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.local import File as Source
 
 LONGEST_LINE = 64_000_000
-"""Bytes. A line is held in memory several times."""
+"""Largest number of bytes of a line, which is held in memory several times."""
 
 _log = logging.getLogger("xlnet_jax")
 _BLOCK = 1 << 20  # bytes read at once
@@ -40,8 +40,8 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Part(NamedTuple):
-    """[start, end) of a source, cut between documents; the unit of both depends on
-    `kind_of(path)`.
+    """[start, end) of a source, cut between documents; the module's docstring says what the numbers
+    count.
     """
 
     path: str
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     end: int
 
     def bad(self, number: int, message: str) -> BadInput:
-        """The error at a byte (of what is decompressed), row or example of the source."""
+        """The error at a byte (of the decompressed text), row or example of the source."""
         kind = kind_of(self.path)
         noun = {"parquet": "row", "tfds": "example"}.get(kind.format, "byte")
         place = (
@@ -58,15 +58,19 @@ class Part(NamedTuple):
         return BadInput(f"{self.path}, {place}: {message}")
 
 
+Unit = tuple[Part, ...]
+"""A work unit: parts that are prepared together, into one shard per split."""
+
+
 class Kind(NamedTuple):
-    """How to read a source."""
+    """The format and the compression of a source."""
 
     format: str
-    """`text`, `json`, `parquet` or `tfds`."""
+    """Format: `text`, `json`, `parquet` or `tfds`."""
     compression: str | None
-    """`gzip`, `zstd` or None; of text and json only."""
+    """Compression of text or json: `gzip`, `zstd` or None."""
     suffix: str
-    """The end of the name, without that of the compression: `.jsonl`."""
+    """Ending of the name before the one of the compression: `.jsonl`."""
 
 
 def kind_of(path: str) -> Kind:
@@ -87,8 +91,8 @@ def find_sources(
     """Finds the sources of `inputs`, each once, sorted by path.
 
     Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the
-    others), glob patterns (`**` matches any depth), each on disk or `gs://`, and what
-    `records.find_tfds` takes.
+    others), glob patterns (`**` matches any depth), each on disk or `gs://`, and names for
+    `records.find_tfds`.
 
     Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does
     not answer.
@@ -96,11 +100,10 @@ def find_sources(
     found: dict[str, Source] = {}
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     for name in inputs:
-        is_tfds = name.startswith(records.PREFIX)
         try:
             of_name, others = (
                 ([records.find_tfds(name, data_dir)], None)
-                if is_tfds
+                if name.startswith(records.PREFIX)
                 else files.find(name, suffixes)
             )
         except OSError as error:
@@ -121,7 +124,7 @@ def find_sources(
     return [found[path] for path in sorted(found)]
 
 
-def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
+def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[Unit]:
     """Cuts the sources, in order, into work units of about `unit_bytes`.
 
     Larger files are cut where their format allows it (see the module's docstring); a text file that
@@ -141,7 +144,7 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
 
 
 def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Part, int]]:
-    """The parts of a source in order, each with its bytes."""
+    """Yields the parts of a source in order, each with its bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
         count = records.tfds_split(source.path).num_examples
@@ -168,8 +171,8 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             with files.open_to_read(source.path, _SMALL_BLOCK) as file:
                 while source.bytes - start > unit_bytes:
                     file.seek(start + unit_bytes)
-                    _read_line(file, whole)  # the rest of one
-                    # One of the first documents after it, or the end of the file.
+                    _read_line(file, whole)  # the rest of a line
+                    # Up to the next end of a document, or of the file.
                     while rule != "line" and _read_line(file, whole).strip():
                         pass
                     end = file.tell()
@@ -183,7 +186,9 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
 
 
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
-    """The rest of a line, which starts at byte `start`; None = where the file is."""
+    """Reads the rest of a line. Raises BadInput, with the byte `start` of the line (None = the
+    place of the file), if it is too long.
+    """
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
         start = file.tell() - len(line) if start is None else start
@@ -191,43 +196,37 @@ def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
     return line
 
 
-@contextlib.contextmanager
-def _decompressed(part: Part) -> Iterator[IO[bytes]]:
-    with files.open_to_read(part.path, _BLOCK) as file:
-        if compression := kind_of(part.path).compression:
-            import pyarrow
-
-            stream: Any = pyarrow.input_stream(file, compression=compression)
-            with io.BufferedReader(stream, _SMALL_BLOCK) as text:
-                yield text
-        else:
-            file.seek(part.start)
-            yield file
-
-
 def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a part of text or json as runs of whole lines, each with its offset in the
-    (decompressed) file.
+    """Yields the bytes of a part of text or json as runs of whole lines, each with its offset in
+    the (decompressed) file.
 
     With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput:
     the file cannot be read, is damaged, is shorter than it was, or has too long a line. RestartMe:
     the bucket does not answer.
     """
-    is_compressed = kind_of(part.path).compression is not None
-    offset, end = part.start, sys.maxsize if is_compressed else part.end
-    size = _SMALL_BLOCK if is_compressed else _BLOCK  # all blocks before damage are read
+    compression = kind_of(part.path).compression
+    offset, end = part.start, sys.maxsize if compression else part.end
+    size = _SMALL_BLOCK if compression else _BLOCK  # all blocks before damage are read
     try:
-        with _decompressed(part) as text:
+        with contextlib.ExitStack() as opened:
+            text = opened.enter_context(files.open_to_read(part.path, _BLOCK))
+            if compression:
+                import pyarrow
+
+                stream: Any = pyarrow.input_stream(text, compression=compression)
+                text = opened.enter_context(io.BufferedReader(stream, _SMALL_BLOCK))
+            else:
+                text.seek(part.start)
             while offset < end and (block := text.read(min(size, end - offset))):
                 if not (cut or block.endswith(b"\n")):
                     block += _read_line(text, part, offset + block.rfind(b"\n") + 1)
                 yield offset, block
                 offset += len(block)
     except OSError as error:
-        if not is_compressed or error.strerror:
+        if not compression or error.strerror:
             raise
         raise part.bad(
             offset, f"damaged or cut short ({summary(error)}); fetch or compress it again"
         ) from error
-    if offset < end and not is_compressed:
+    if offset < end and not compression:
         raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")

@@ -1,19 +1,19 @@
-"""Text to documents: what a document, a paragraph and a sentence are.
+"""Text to documents: the rules of documents, paragraphs and sentences.
 
     document   blank_line   a blank line ends a document, and so does the end of a file (the
                             original's rule)
                file         a file is one document
                line         every line is a document
     sentences  line         every line that is not blank is a sentence (the original's rule)
-               punctuation  lines are cut further, after what ends a sentence in Unicode
-                            (Sentence_Terminal) or `…`
+               punctuation  lines are cut further, after characters that end a sentence in
+                            Unicode (Sentence_Terminal) or `…`
 
-Before, `unwrap` joins the lines of a paragraph. A record of JSON-lines, Parquet or TFDS is always
-one document. Inside a document a blank line ends a paragraph.
+`unwrap` joins the lines of a paragraph before that. A record of JSON-lines, Parquet or TFDS is
+always one document. Inside a document a blank line ends a paragraph.
 
-For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word
-by its space, all sentences but the first of a document start with one: so its pieces are those of
-the sentences joined by spaces. A part of a published data set (see `datasets`) is one document of
+For a counted vocabulary every sentence ends with "\n". For byte-level BPE, in which a space begins
+a word, all sentences but the first of a document begin with a space: so the pieces are the same as
+of sentences joined by spaces. A part of a published data set (see `datasets`) is one document of
 its lines exactly as they are.
 """
 
@@ -33,14 +33,16 @@ import tokenizers
 from tokenizers import normalizers
 
 from xlnet_jax.data.prepare import datasets, marks, records, sources
-from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.sources import Part, Unit
 from xlnet_jax.data.tokenizer import Normalization, without_spaces
 
 Document = list[list[str]]
-"""Paragraphs, each a list of normalised sentences; neither is ever empty."""
+"""Paragraphs, each a list of normalised sentences; no paragraph and no sentence is empty."""
 
 LONGEST_DOCUMENT = 256_000_000
-"""Characters. A document is held in memory: whether it is held out depends on all of it."""
+"""Largest number of characters of a document, which is held in memory: whether it is held out
+depends on all of it.
+"""
 
 _NEEDS_SPACE = ".!?…"  # they end a sentence only before white space
 _WIDE = (
@@ -53,17 +55,17 @@ _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold b
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Everything the corpus depends on, except the text and the tokenizer's training.
+    """Everything that a corpus depends on, except the text and the tokenizer's training.
 
     Attributes:
       document, sentences: see the module's docstring.
       heldout: share of the documents that go to the split `heldout`.
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both;
         `replace` puts U+FFFD for the bytes, leaves the documents out, and counts both.
-      field: of a record, the one that holds the text.
+      field: the field of a record that holds the text.
       vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
-      dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not
-        apply.
+      dataset: a published data set, `NAME` or `NAME:test`, to which the rules above do not apply;
+        `` = none.
       unwrap: see the module's docstring.
     """
 
@@ -79,14 +81,16 @@ class Request:
     unwrap: bool = False
 
     def split_of(self, document: Document, part: Part) -> str:
-        """`train` or `heldout`."""
+        """The split of a document: `train` or `heldout`."""
         if self.dataset:
-            return "train" if datasets.parse(self.dataset).split_of(part) == "train" else "heldout"
-        return "heldout" if self.held_out(document) else "train"
+            is_train = datasets.parse(self.dataset).split_of(part) == "train"
+        else:
+            is_train = not self.held_out(document)
+        return "train" if is_train else "heldout"
 
     def held_out(self, document: Document) -> bool:
-        """Depends on the normalised text alone: equal documents fall into the same split, wherever
-        they are.
+        """Whether a document is held out. The normalised text alone decides, so equal documents
+        fall into the same split.
         """
         lines = (
             sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document)
@@ -101,7 +105,7 @@ class Request:
 class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
-    Attributes; those after `cleaned` are of what was read so far:
+    Attributes; those after `cleaned` describe the text read so far:
       cleaned: `Tokenizer.cleaned`, whose losses are counted.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
       empty: documents without a sentence that were left out.
@@ -111,10 +115,10 @@ class TextReader:
 
     rules: Request
     cleaned: Callable[[str], str] | None = None
-    replaced: int = dataclasses.field(default=0, init=False)
-    empty: int = dataclasses.field(default=0, init=False)
-    dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
-    hashes: list[str] = dataclasses.field(default_factory=list, init=False)
+    replaced: int = 0
+    empty: int = 0
+    dropped: Counter[str] = dataclasses.field(default_factory=Counter)
+    hashes: list[str] = dataclasses.field(default_factory=list)
 
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
@@ -125,22 +129,20 @@ class TextReader:
         read = {"text": self._text_documents, "json": self._json_documents}
         reader = read.get(sources.kind_of(part.path).format, self._record_documents)
         for document, number in (self._published if self.rules.dataset else reader)(part):
-            if document and (
-                self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece")
-            ):
+            if not document:
+                if self.rules.errors == "strict":
+                    raise part.bad(
+                        number, "an empty document; leave such documents out with --errors=replace"
+                    )
+                self.empty += 1
+            elif self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece"):
                 yield document
-            elif document and self.rules.vocabulary == "bytebpe":
+            elif self.rules.vocabulary == "bytebpe":
                 spaced = [[f" {sentence}" for sentence in paragraph] for paragraph in document]
                 spaced[0][0] = document[0][0]
                 yield spaced
-            elif document:
-                yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
-            elif self.rules.errors == "strict":
-                raise part.bad(
-                    number, "an empty document; leave such documents out with --errors=replace"
-                )
             else:
-                self.empty += 1
+                yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
 
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as
@@ -150,16 +152,16 @@ class TextReader:
             pass
         return self.hashes.pop()
 
-    def read(self, parts: tuple[Part, ...]) -> list[dict[str, Any]]:
-        """The entries of `parts`, which were all read, in a note and in the manifest."""
+    def read(self, parts: Unit) -> list[dict[str, Any]]:
+        """The entries of the parts that were read, for a note and for the manifest."""
         return [
             part._asdict() | {"sha256": digest}
             for part, digest in zip(parts, self.hashes, strict=True)
         ]
 
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
-        """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes`
-        gets one more.
+        """Yields runs of whole lines, or records, each with its byte, row or example; adds the hash
+        of the part to `hashes` at the end.
         """
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
@@ -179,7 +181,7 @@ class TextReader:
                 yield number, value
         self.hashes.append(digest.hexdigest())
 
-    # These yield every document with its byte, row or example; an empty one as [].
+    # These yield every document with its byte, row or example; an empty document is [].
 
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
         raw = b"".join(raw for _, raw in self._raw(part))
@@ -200,7 +202,7 @@ class TextReader:
                 yield [sentences] if sentences else [], start
 
     def _lines(self, part: Part, is_text: bool) -> Iterator[tuple[int, str]]:
-        """The lines of text or json without their ends, each with its byte."""
+        """Yields the lines of text or json without their ends, each with its byte."""
         for offset, raw in self._raw(part):
             raw = raw.removesuffix(b"\n")
             text = self._decode(raw, part, offset)
@@ -213,8 +215,8 @@ class TextReader:
     def _paragraphs(
         self, part: Part, lines: Iterable[tuple[int, str]], document: str
     ) -> Iterator[tuple[list[str], int]]:
-        """The sentences between blank lines, or of every line that is not blank, each list with its
-        place.
+        """Yields the sentences between blank lines, or of every line that is not blank, each list
+        with its place.
         """
         size = 0
         # Old Mac files end their lines with a lone carriage return.
@@ -230,10 +232,11 @@ class TextReader:
                     read.append(line)
                     size += len(line)
                     if size > LONGEST_DOCUMENT:
-                        message = f"a document of more than {LONGEST_DOCUMENT} characters"
                         raise part.bad(
                             place,
-                            f"{message}; use --document=line, or put blank lines between documents",
+                            f"a document of more than {LONGEST_DOCUMENT} "
+                            "characters; use --document=line, or put blank lines "
+                            "between documents",
                         )
                 cut = [unwrapped(read)] if self.rules.unwrap else read
                 if self.rules.sentences == "punctuation":
@@ -242,8 +245,7 @@ class TextReader:
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for offset, line in self._lines(part, is_text=False):
-            # A blank line is no record.
-            if line and not line.isspace():
+            if line.strip():  # a blank line is no record
                 yield self._record(self._from_json(line, part, offset), part, offset), offset
 
     def _from_json(self, line: str, part: Part, offset: int) -> str:
@@ -261,8 +263,11 @@ class TextReader:
             raise part.bad(offset, records.no_field(self.rules.field, value))
         text = value[self.rules.field]
         if not isinstance(text, str | None):
-            wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"
-            raise part.bad(offset, f"{wrong}; choose another with --field")
+            raise part.bad(
+                offset,
+                f"field {self.rules.field!r} is {type(text).__name__}, not a "
+                "string; choose another with --field",
+            )
         return text or ""  # null is no text, as in Parquet
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
@@ -299,8 +304,10 @@ class TextReader:
             if self.rules.errors == "strict":
                 # The codec may have removed the byte order mark.
                 mark = len(raw) - len(error.object)
-                message = "not UTF-8; convert the file, or continue with --errors=replace"
-                raise part.bad(offset + mark + error.start, message) from error
+                raise part.bad(
+                    offset + mark + error.start,
+                    "not UTF-8; convert the file, or continue with --errors=replace",
+                ) from error
         return self._replace(raw, encoding)
 
     def _replace(self, raw: bytes, encoding: str) -> str:
@@ -310,8 +317,8 @@ class TextReader:
 
 
 def wrapped(sentences: Sequence[str]) -> str | None:
-    """One line with what to do if most sentences cut by punctuation end without any: lines end
-    inside of them.
+    """The advice for sentences cut by punctuation of which most end without any: their lines are
+    wrapped. Otherwise None.
     """
     ended = sum(_sentence_ends()[1].search(sentence) is not None for sentence in sentences)
     if 2 * ended >= len(sentences):
@@ -323,7 +330,7 @@ def wrapped(sentences: Sequence[str]) -> str | None:
 
 
 def unwrapped(lines: Sequence[str]) -> str:
-    """The lines of a paragraph as one, joined by a space except in scripts that have none. A hyphen
+    """Joins the lines of a paragraph, with a space except in scripts that have none. A hyphen
     stays.
     """
     joined = lines[0].strip()
@@ -336,13 +343,13 @@ def unwrapped(lines: Sequence[str]) -> str:
 
 @functools.cache
 def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """The ends of sentences in a line, and one at its end. `tokenizers` knows Unicode's property;
-    Python does not.
+    """Patterns for the ends of sentences in a line, and for one at the end of the line. Unicode's
+    property is known to `tokenizers` but not to Python.
     """
     drop = normalizers.Replace(
         tokenizers.Regex(rf"[\P{{Sentence_Terminal}}{_NEEDS_SPACE}{_WIDE}]"), ""
     )
-    # Without surrogates; beyond are ideographs.
+    # All characters but surrogates; above them are ideographs.
     others = drop.normalize_str("".join(map(chr, (*range(0xD800), *range(0xE000, 0x20000)))))
     # Patterns start with a character class and never backtrack: otherwise scanning takes ten times
     # as long, and a row of dots quadratic time. A wide full stop may be a decimal point.
@@ -357,9 +364,8 @@ def _sentence_ends() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def split_sentences(line: str) -> Iterator[str]:
     """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    After `. ! ? …` white space must follow, and then no lower-case letter; after those of other
-    scripts, such as `。` and `।`, anything may follow. There is no list of abbreviations: "Mr.
-    Smith" is cut.
+    White space and no lower-case letter must follow `. ! ? …`; anything may follow the punctuation
+    of other scripts, such as `。` and `।`. There is no list of abbreviations: "Mr. Smith" is cut.
     """
     start = 0
     for end in _sentence_ends()[0].finditer(line):
@@ -367,5 +373,5 @@ def split_sentences(line: str) -> Iterator[str]:
         if after is None or not after[0].islower():
             yield line[start : end.end()]
             start = end.end()
-    if start < len(line) and not line[start:].isspace():
+    if line[start:].strip():
         yield line[start:]

@@ -1,8 +1,8 @@
 """One work unit of `prepare`: some text in, one shard per split and a note out.
 
-Pure: the output depends only on the request, the text and the unit's number. A shard is written on
-the local disk, read again, and moved into place, which may be a bucket; the note is written last,
-so it means "done". Two processes on the same unit do no harm.
+The output depends only on the request, the text and the unit's number. A shard is written on the
+local disk, read again, and moved to its place, which may be in a bucket. The note is written last
+and means "done". Two processes on the same unit do no harm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from xlnet_jax.data import unknown, vocabulary
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import marks
-from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.sources import Unit
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
@@ -29,7 +29,7 @@ from xlnet_jax.storage.files import Json
 SPLITS = ("train", "heldout")
 FOLDER = "units"
 COUNTS = "counts"
-"""Suffix of a unit's counts; see `count_unit`."""
+"""Suffix of the file with a unit's counts; see `count_unit`."""
 COUNTED = ("tokens", "documents", "sentences", "paragraphs")
 
 _REQUESTS = 16  # to a bucket, at the same time
@@ -37,8 +37,8 @@ _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
-    """A file of unit `index` until the corpus is finished: suffix `json` is its note, a split's
-    name its shard.
+    """The name of a file of unit `index` until the corpus is finished: suffix `json` is its note,
+    the name of a split its shard.
     """
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
 
@@ -49,7 +49,7 @@ def file_names(output: str, units: Sequence[Any], suffix: str) -> list[str]:
 
 
 def in_threads(function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
-    """As `map`, many calls at the same time: in a bucket every request costs a round trip."""
+    """`map` with many calls at the same time: every request to a bucket costs a round trip."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
         yield from threads.map(function, *arguments)
 
@@ -68,14 +68,14 @@ class _SplitWriter:
         self.counts = np.zeros(tokenizer.vocab_size, np.int64)
 
     def add(self, document: Document) -> None:
-        """Takes a document: paragraphs of normalised sentences, at least one."""
+        """Takes a document of at least one normalised sentence."""
         self._waiting.append(document)
         self._characters += sum(map(len, itertools.chain.from_iterable(document)))
         if self._characters >= _ENCODE_CHARACTERS:
             self._flush()
 
     def _flush(self) -> None:
-        """Writes the waiting documents. D documents, P paragraphs, S sentences, K of them with a
+        """Writes the waiting documents: D documents, P paragraphs, S sentences of which K have a
         piece, N tokens.
         """
         waiting, self._waiting, self._characters = self._waiting, [], 0
@@ -91,7 +91,7 @@ class _SplitWriter:
         paragraph_S = np.repeat(
             np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs]
         )
-        # A sentence of zero-width characters only leaves no piece, and does not count.
+        # A sentence of zero-width characters alone leaves no piece and does not count.
         paragraph_K, length_K = paragraph_S[length_S > 0], length_S[length_S > 0]
         document_K = document_P[paragraph_K]
         opens_document_K = np.diff(document_K, prepend=-1) > 0
@@ -108,7 +108,7 @@ class _SplitWriter:
             + opens_paragraph_K * pages.PARAGRAPH_START
         )
         if (eod := self._tokenizer.special.eod) is not None:
-            # It ends every document, and belongs to the last sentence.
+            # EOD ends every document and belongs to the last sentence.
             ends_D = np.append(start_K[opens_document_K][1:], len(pieces))
             tokens_N, starts_N = np.insert(pieces, ends_D, eod), np.insert(starts_N, ends_D, 0)
         sums = len(tokens_N), documents, len(length_K), opens_paragraph_K.sum()
@@ -119,8 +119,8 @@ class _SplitWriter:
         self._writer.write(tokens_N, starts_N)
 
     def close(self) -> Json | None:
-        """The shard's entry in the manifest, checked, or None where the split has no document
-        here.
+        """Finishes and checks the shard. Returns its entry in the manifest, or None if the split
+        has no document in the unit.
         """
         self._flush()
         if not self._writer:
@@ -131,12 +131,12 @@ class _SplitWriter:
         return entry
 
 
-def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
+def count_unit(output: str, index: int, parts: Unit, request: Request) -> int:
     """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as
     `TextReader.documents`.
 
-    Words are counted in the training text alone: the others become `<unk>`. Characters and bytes
-    are counted in all text, held out or not, because every one of them needs a piece.
+    Words are counted in the training text alone: all others become `<unk>`. Characters and bytes
+    are counted in all text, held out or not, because each needs a piece.
     """
     note = file_name(output, index, COUNTS)
     reader, counts, tokens = TextReader(request), Counter[str](), 0
@@ -155,7 +155,7 @@ def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Reques
 
 
 def prepare_unit(
-    output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request
+    output: str, index: int, parts: Unit, tokenizer: Tokenizer, request: Request
 ) -> int:
     """Writes the shards of one work unit (one per split that occurs), their token counts, and last
     the unit's note. Returns the number of tokens. Raises BadInput as `TextReader.documents` does,
@@ -176,7 +176,9 @@ def prepare_unit(
             shards = {split: writer.close() for split, writer in writers.items()}
         except vocabulary.Unseen as error:
             where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
-            raise BadInput(f"{where}: {error}; prepare with one of all the text") from error
+            raise BadInput(
+                f"{where}: {error}; prepare with a vocabulary of all the text"
+            ) from error
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}

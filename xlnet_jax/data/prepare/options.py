@@ -1,0 +1,67 @@
+"""The options of `prepare`, for the library and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareOptions:
+    """Options of `prepare`.
+
+    Attributes:
+      tokenizer: a file or folder for `vocabulary.open_tokenizer`; None makes a tokenizer from the
+        text.
+      vocabulary: the kind to make: `sentencepiece`, `wordpiece` and `bytebpe` are trained on a
+        sample of the text that is not held out; `words`, `characters` and `bytes` are counted.
+        None = the kind of the data set or of the tokenizer, or else of `family`.
+      family: the model that will read the corpus; it decides the kind of vocabulary (None = xlnet).
+      dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
+      vocab_size: pieces of the trained tokenizer (None = the largest of `_PIECES` that the text
+        gives), or the most pieces of a counted vocabulary (None = a million words, all characters
+        and bytes).
+      sample_bytes: text for training the tokenizer, at most (exceeded by less than one document).
+      seed: of the sample and of the tokenizer's training.
+      document, sentences, unwrap, field, heldout, errors, page_tokens: see `text.Request`.
+      uncased, strip_accents, nfkc: steps of `tokenizer.Normalization`, added to those of the given
+        `tokenizer`. A folder that was begun with stripped accents goes on stripping them.
+      shard_bytes: source text of a work unit, which gives a shard per split; None = 64 MB, or 1 GB
+        from 1 TB of text on.
+      data_dir: folder of TFDS; see `records.find_tfds`.
+      workers: processes of the engine `local`; None = one per core. Neither workers nor engine
+        change the result.
+      engine, beam_options: `local`, or `beam`, an Apache Beam pipeline with options such as
+        `runner=DataflowRunner`.
+    """
+
+    tokenizer: str | None = None
+    vocabulary: str | None = None
+    family: str | None = None
+    dataset: str | None = None
+    vocab_size: int | None = None
+    sample_bytes: int = 100_000_000
+    seed: int = 0
+    document: str = "blank_line"
+    sentences: str = "line"
+    unwrap: bool = False
+    field: str = "text"
+    uncased: bool = False
+    strip_accents: bool = False
+    nfkc: bool = False
+    heldout: float = 0.01
+    errors: str = "strict"
+    page_tokens: int = 4096
+    shard_bytes: int | None = None
+    data_dir: str | None = None
+    workers: int | None = None
+    engine: str = "local"
+    beam_options: Sequence[str] = ()
+
+    def steps(self) -> dict[str, bool]:
+        """The fields of `Normalization` that were asked for."""
+        asked = {"lower": self.uncased, "keep_accents": self.strip_accents, "nfkc": self.nfkc}
+        return {name: name != "keep_accents" for name, is_on in asked.items() if is_on}
+
+
+DEFAULTS = PrepareOptions()
