@@ -45,7 +45,7 @@ from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_order
+from xlnet_jax.infer.orders import Segment, any_order, check, checked_texts, warn_of_order
 from xlnet_jax.infer.score import Bound, Likelihood, Scorer
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.model import choice
@@ -290,7 +290,7 @@ class Model:
             model.transformer.objective.causal and not self.config.model.member.positions_at_input
         )
         longest = math.inf if endless else T
-        rows = checked(model, longest, [text.ids for text in gapped], known)
+        rows = checked_texts(model, longest, [text.ids for text in gapped], known)
         warn_of_order(self.config, known, asked.order)
         with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
             decode = Decoder(any_order(config), params, self.tokenizer.special, T, self.batch_size)
@@ -308,7 +308,7 @@ class Model:
           known: of each text, whether its tokens are given.
           options: see `infer.options.Score`.
 
-        Raises BadInput; see `orders.checked` and `Scorer`.
+        Raises BadInput; see `orders.checked_texts` and `Scorer`.
         """
         return self._scored(tokens, known, Scorer.log_prob, Score(**options))
 
@@ -323,7 +323,7 @@ class Model:
         bound = how is Scorer.elbo
         check(self.config, self.name, asked, bound)
         rows, special = (
-            checked(any_order(self.config), self.longest, tokens, known),
+            checked_texts(any_order(self.config), self.longest, tokens, known),
             self.tokenizer.special,
         )
         for number, (ids_N, _) in enumerate(rows, 1):

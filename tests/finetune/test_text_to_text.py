@@ -33,9 +33,9 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import encode, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
-from xlnet_jax.infer.beam import _penalty, search
+from xlnet_jax.infer.beam import Beam, _penalty, search
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.text_to_text import writer
+from xlnet_jax.infer.text_to_text import Writer
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train import loop
 from xlnet_jax.train.recipe import make_recipe
@@ -212,8 +212,9 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
     calls = []
     for alpha in (0.0, 0.6, 8.0):  # the last one wants long targets
         for width in (V**2, 1):
+            beam = Beam(width, U, END, T)
             tokens_BU, log_prob_B, count = search(
-                recipe.model, params, sources, lengths, T, width, U, END, alpha
+                recipe.model, beam, params, sources, lengths, alpha
             )
             calls.append(int(count))
             for b, log_probs in enumerate(every):
@@ -242,7 +243,7 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
             np.array([source + [0] * (16 - len(source))], np.int32),
             np.array([len(source)], np.int32),
         )
-        tokens_BU, _, _ = search(recipe.model, params, padded, length, T, V**2, U, END, 8.0)
+        tokens_BU, _, _ = search(recipe.model, Beam(V**2, U, END, T), params, padded, length, 8.0)
         score = {
             seq: p / ((5 + len(seq)) / 6) ** 8
             for seq, p in _likelihoods("xlnet", source, 4.0).items()
@@ -251,7 +252,7 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
         assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
     recipe, params = _small("xlnet", 20.0)
     sources, lengths = np.array([[3, 4, 5, 1]], np.int32), np.array([4], np.int32)
-    tokens_BU, _, count = search(recipe.model, params, sources, lengths, T, 4, U, END, 0.6)
+    tokens_BU, _, count = search(recipe.model, Beam(4, U, END, T), params, sources, lengths, 0.6)
     assert int(count) == 1 and tokens_BU.tolist() == [[END, -1, -1]]
 
 
@@ -262,8 +263,8 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
     rows = _rows(task)
     greedy = dataclasses.replace(recipe, config=recipe.config.changed(finetune={"beam": 1}))
     with jax.set_mesh(mesh):
-        found = writer(task, greedy, mesh, 8)(params, rows)
-        drawn = writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
+        found = Writer(task, greedy, mesh, 8)(params, rows)
+        drawn = Writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
     assert (drawn["tokens"] != found["tokens"]).any() and (
         drawn["log_prob"] < found["log_prob"] + 1e-4
     ).any()

@@ -24,7 +24,7 @@ from xlnet_jax.finetune.task import Example, Row, Task
 from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.infer.opened import Stored, find, opened
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.text_to_text import GREEDY, writer
+from xlnet_jax.infer.text_to_text import GREEDY, Writer
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage.files import Json
 
@@ -144,7 +144,7 @@ def _outputs(
         log.info("predicting with step %d", model.step)
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
         if isinstance(task, TextToText):
-            predictions = writer(task, model.recipe, model.mesh, batch_size or 0, asked)(
+            predictions = Writer(task, model.recipe, model.mesh, batch_size or 0, asked)(
                 model.params, rows
             )
             return task.outputs(predictions, rows, examples)

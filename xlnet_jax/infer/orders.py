@@ -32,7 +32,7 @@ predicted.
 """
 
 Text = tuple[np.ndarray, np.ndarray]
-"""The ids of a text, int32 [N], and whether they are given, bool [N]; see `checked`."""
+"""The ids of a text, int32 [N], and whether they are given, bool [N]; see `checked_texts`."""
 
 
 class Segment(NamedTuple):
@@ -125,7 +125,7 @@ def any_order(config: Config) -> LanguageModel:
     return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))
 
 
-def checked(
+def checked_texts(
     model: LanguageModel,
     segment_len: float,
     tokens: Sequence[Sequence[int]],

@@ -114,7 +114,7 @@ class Scorer(TextModel):
         """The log-likelihood of what is unknown in each text given what is known.
 
         Args:
-          texts: of `orders.checked`.
+          texts: of `orders.checked_texts`.
           asked: an order of positions is for texts with the same unknown ones, segment after
             segment; K orders are drawn by the seed, the number of the text and of the order.
           listener: called with the number of texts times orders that were computed together.
