@@ -30,7 +30,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import encode, prepare, rows_of
+from xlnet_jax.finetune.setup import encode_examples, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
 from xlnet_jax.infer.beam import Beam, _penalty, search
@@ -299,7 +299,7 @@ def test_batches_are_by_length_and_a_function_of_the_step():
         " ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9)))
         for _ in range(96)
     ]
-    data = encode(
+    data = encode_examples(
         task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)]
     )
     stream, plan = data.stream(task.config), (PlanEntry(0, 0, 4),)
@@ -556,7 +556,9 @@ def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, di
 def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
     """The fault: a mean of the means of rows, in which short targets count as much as long ones."""
     task, recipe, params = _trained("gpt2")
-    dev = encode(task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS])
+    dev = encode_examples(
+        task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS]
+    )
     mesh = meshes.make_mesh(recipe.config.mesh)
     nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
     with jax.set_mesh(mesh):

@@ -34,7 +34,7 @@ from xlnet_jax.comparison.report import binned
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.estimators import MEASURES, estimate, reads, unknown
+from xlnet_jax.infer.estimators import MEASURES, estimate, text_tokens_at_once, unknown_places
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import any_order
 from xlnet_jax.infer.score import Scorer
@@ -100,7 +100,7 @@ def compare(
     named, tuned = scaled(loaded(configs, corpus, overrides), equal), task_configs(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
     heldout = open_mixture(next(iter(named.values())), "heldout", weighted=False)
-    length = length or min(reads(config.parts[-1]) for config in named.values())
+    length = length or min(text_tokens_at_once(config.parts[-1]) for config in named.values())
     tokens_NT = sliding.windows(heldout, length, windows, every=length)
     asked = {
         "equal": equal,
@@ -323,7 +323,8 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
     """By measure the bytes of text in what is unknown of each window, [N]."""
     bytes_NT = heldout.tokenizer.text_lengths()[1][tokens_NT]
     return {
-        measure: (bytes_NT * unknown(measure, tokens_NT.shape)).sum(axis=1) for measure in MEASURES
+        measure: (bytes_NT * unknown_places(measure, tokens_NT.shape)).sum(axis=1)
+        for measure in MEASURES
     }
 
 

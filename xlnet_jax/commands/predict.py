@@ -19,7 +19,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.evaluation import Predictor, predictor
 from xlnet_jax.finetune.formats import Record
-from xlnet_jax.finetune.setup import add, trained
+from xlnet_jax.finetune.setup import add_example, trained_task
 from xlnet_jax.finetune.task import Example, Row, Task
 from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.infer.opened import Stored, find, opened
@@ -67,7 +67,7 @@ def predict(
     `skip_bad` an example that the task cannot use; its `results` are all objects.
     """
     stored = find(workdir, overrides, step)
-    task = trained(stored.config, stored.tokenizer, workdir)
+    task = trained_task(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(
@@ -118,7 +118,7 @@ def _encoded(
                         f"{example.where}: the number of texts is {len(example.texts)}, and in "
                         f"training it was {len(names)} ({', '.join(names)})"
                     )
-                add(task, example._replace(label=None), examples, rows)
+                add_example(task, example._replace(label=None), examples, rows)
                 if example.label is not None and not is_none(example.label):
                     result["gold"] = example.label
             except BadInput as error:

@@ -16,7 +16,7 @@ import numpy as np
 from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.infill import Passage, pieces_of
+from xlnet_jax.infer.infill import Passage, ids_of_passage
 from xlnet_jax.infer.options import Generate, Score
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
@@ -223,7 +223,7 @@ def _result(
     log_prob_U: np.ndarray,
     totals: Mapping[str, float | None],
 ) -> Json:
-    tokens, _ = pieces_of(tokenizer, passage, number)
+    tokens, _ = ids_of_passage(tokenizer, passage, number)
     pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
     mean = {"mean_log_prob": float(log_prob_U.mean())}
     return {

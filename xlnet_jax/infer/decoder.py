@@ -30,7 +30,15 @@ from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import DecodingState, Method
 from xlnet_jax.infer.options import Decoding, Fill
-from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
+from xlnet_jax.infer.orders import (
+    Segment,
+    Text,
+    TextModel,
+    places,
+    segments,
+    with_leading_eod,
+    with_masks,
+)
 from xlnet_jax.infer.sampling import Sampling, most_probable
 
 log = logging.getLogger("xlnet_jax")
@@ -270,7 +278,7 @@ def _continued(
     with the first `decode.CHUNK` unknown tokens; then one for each further `CHUNK`, which read
     nothing.
     """
-    read_N, known_N = following(ids_N, known_N, special)
+    read_N, known_N = with_leading_eod(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)
     reads = np.split(read_N[:length], range(segment_len, length, segment_len))
     gaps = np.split(np.arange(length, N), range(decode.CHUNK, N - length, decode.CHUNK))
