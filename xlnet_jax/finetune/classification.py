@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -22,7 +21,7 @@ from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.heads import Classifier, binary_cross_entropy, cross_entropy, squared_error
-from xlnet_jax.finetune.task import Example, Labels, Task
+from xlnet_jax.finetune.task import Example, Labels, Outputs, Scores, Task
 from xlnet_jax.storage.files import Json
 
 LETTERS = string.ascii_uppercase
@@ -55,9 +54,7 @@ class Classification(Task):
             "scores": dict(zip(self.labels, share_N.tolist(), strict=True)),
         }
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """Accuracy, F1 and Matthews' correlation. Of two classes F1 is of the second; of more it is
         the mean over the classes.
         """
@@ -89,9 +86,7 @@ class MultiLabelClassification(Classification):
         scores = dict(zip(self.labels, share_C.tolist(), strict=True))
         return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """F1 over all labels together, and the mean of the F1 of each label."""
         label_NC = np.array([self.target(example)["label"] for example in examples], int)
         predicted_NC = np.array([[*output["scores"].values()] for output in outputs]) > 0.5
@@ -118,9 +113,7 @@ class Regression(Task):
         """`score`: the number."""
         return {"score": float(prediction["logits"][0, 0])}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """Pearson's and Spearman's correlation."""
         return correlations(examples, [output["score"] for output in outputs])
 
@@ -176,9 +169,7 @@ class MultipleChoice(Task):
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The share of right answers."""
         right = np.array([self.gold(example) for example in examples])
         chosen = np.array([output["label"] for output in outputs])

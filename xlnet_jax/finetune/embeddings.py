@@ -9,7 +9,7 @@ would change the loss, so the rules of the configuration refuse them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -22,7 +22,7 @@ from xlnet_jax.data import layouts
 from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Scores, Task
 from xlnet_jax.storage.files import Json
 
 _ROWS = 1024  # rows of the similarity table that are computed at a time
@@ -107,9 +107,7 @@ class Embeddings(Task):
         pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}
         return {"vectors": vectors_CD.tolist()} | pair
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """Correlations of the cosines with the labels; without labels the share of first texts
         whose nearest second text is their partner.
         """

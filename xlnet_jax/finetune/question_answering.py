@@ -23,8 +23,8 @@ answer" on the true start in training, and adds probabilities, not their logarit
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -36,7 +36,7 @@ from xlnet_jax.data import layouts, offsets
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
 
@@ -338,9 +338,7 @@ class QuestionAnswering(Task):
             for k, e in np.argwhere(good_KK & inside_K[:, None])
         ]
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The official scores; see `metrics.squad`."""
         true = [[text for _, text in example.label] for example in examples]
         return metrics.squad(

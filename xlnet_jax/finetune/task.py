@@ -41,6 +41,12 @@ Array = Any
 Labels = Mapping[str, Array]
 """Labels or predictions: arrays, usually with rows first, under names that the task chooses."""
 
+Outputs = Sequence[Json]
+"""Results of `Task.outputs`: a JSON object for each example."""
+
+Scores = dict[str, float]
+"""Scores of a split by the name of the metric."""
+
 
 class Example(NamedTuple):
     """One labelled example, as read."""
@@ -328,9 +334,7 @@ class Task(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The scores of the `outputs` of labelled examples, computed on the host over the whole
         split.
         """

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +31,7 @@ from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows,
 from xlnet_jax.data.layouts import Layout
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
-from xlnet_jax.finetune.task import Example, Labels, Row, Task, TaskBatch
+from xlnet_jax.finetune.task import Example, Labels, Outputs, Row, Scores, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.model.heads import weighed
 from xlnet_jax.storage.files import Json
@@ -130,9 +130,7 @@ class TextToText(Task):
         pieces = [piece for piece in prediction["tokens"].tolist() if piece not in (-1, self.end)]
         return {"target": self.tokenizer.decode(pieces), "log_prob": float(prediction["log_prob"])}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The share of targets that are equal up to white space around them, and if sacrebleu is
         installed BLEU and chrF, 0 to 100.
         """

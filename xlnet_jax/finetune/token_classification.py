@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -22,7 +21,7 @@ from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.storage.files import Json
 
 
@@ -117,9 +116,7 @@ class TokenClassification(Task):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return outputs
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The share of right words, and the F1 of entities if the labels follow a scheme."""
         true = [list(map(str, example.label)) for example in examples]
         predicted = [output["labels"] for output in outputs]

@@ -292,7 +292,7 @@ def _speculate(
         for logits in (chain_BQV, state.logits_BPV)
     )
     key_BQ = keys(sampling, *_numbers(state, Q)).reshape(slot_BQ.shape)
-    accepted_B = _accepted(key_BQ, p_BQV, q_BQV, token_BQ, drafted_B)
+    accepted_B = _accepted(key_BQ, p_BQV, q_BQV, token_BQ, step_1Q, drafted_B)
     rejected_B = accepted_B < drafted_B
     at_B1 = jnp.minimum(accepted_B, Q - 1)[:, None]
     again_B = _replacement(key_BQ, p_BQV, q_BQV, at_B1)
@@ -320,6 +320,7 @@ def _accepted(
     p_BQV: jax.Array,
     q_BQV: jax.Array,
     token_BQ: jax.Array,
+    step_1Q: jax.Array,
     drafted_B: jax.Array,
 ) -> jax.Array:
     """The number of accepted drafts of each text, [B], from the log-distributions p of the chain
@@ -328,7 +329,7 @@ def _accepted(
     u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
     # The distributions of the first draft differ by rounding only.
     stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (
-        jnp.arange(token_BQ.shape[1])[None] == 0
+        step_1Q == 0
     )
     return jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
 

@@ -69,6 +69,9 @@ from xlnet_jax.train.loss import LanguageModel
 FEWEST_TARGETS = 8
 """Targets of the smallest program that is compiled; larger programs double it."""
 
+Counter = Callable[[int], None]
+"""Function that is called with the number of texts times orders of each computed batch."""
+
 
 class Likelihood(NamedTuple):
     """The likelihood of the U unknown tokens of one text under K orders."""
@@ -136,7 +139,7 @@ class Scorer(TextModel):
     """A model that scores texts."""
 
     def log_prob(
-        self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Likelihood]:
         """The log-likelihood of the unknown tokens of each text given the known ones.
 
@@ -145,7 +148,6 @@ class Scorer(TextModel):
           asked: the options. A list of positions orders the unknown positions of every text,
             segment after segment. K random orders depend on the seed and the numbers of text and
             order.
-          listener: called with the number of texts times orders of each batch that was computed.
 
         Raises BadInput as `orders.places`, and for parameters that are not finite.
         """
@@ -167,7 +169,7 @@ class Scorer(TextModel):
         ]
 
     def elbo(
-        self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Bound]:
         """The bound of masked diffusion, with a pass for each of the K = `asked.draws` sets of
         masks; arguments and errors as in `log_prob`.
@@ -192,7 +194,7 @@ class Scorer(TextModel):
         return results
 
     def _log_probs(
-        self, rows_of_texts: list[list[list[Segment]]], listener: Callable[[int], None] | None
+        self, rows_of_texts: list[list[list[Segment]]], listener: Counter | None
     ) -> list[np.ndarray]:
         """log p of the targets of all rows of each text. Raises BadInput if a value is not
         finite.
