@@ -158,7 +158,7 @@ def test_the_most_probable_pieces_of_a_gap(model, capsys, folder):
     ):
         with pytest.raises(BadInput, match=message):
             model.fill([text], **options)
-    with pytest.raises(BadInput, match="text 2 has 3 unknown pieces: top=2 ranks what may be one"):
+    with pytest.raises(BadInput, match="text 2 has 3 unknown pieces: top=2 ranks the pieces"):
         model.fill([text, "Bado [MASK:3]"], top=2)
 
 
@@ -210,12 +210,12 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
     for wrong, message in (
         (
             lambda: model.encode(["Kilu", f"Kilu {gap}"]),
-            "and a vector is that of a whole text; fill it first",
+            "and only a whole text has a vector; fill it first",
         ),
-        (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and a likelihood is that of words; `fill`"),
+        (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and only words have a likelihood; `fill`"),
         (
             lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]),
-            "and a likelihood is that of words",
+            "and only words have a likelihood",
         ),
         (
             lambda: model.generate(["Kilu", f"Kilu {gap}"]),

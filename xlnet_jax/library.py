@@ -117,7 +117,7 @@ class Model:
         """
         for number, text in enumerate(self._texts(texts), 1):
             infill.refuse_gap(
-                text, number, "a vector is that of a whole text; fill it first, with `fill`"
+                text, number, "only a whole text has a vector; fill it first, with `fill`"
             )
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
         summary = 0 if self.config.model.member.cls == "first" else -1
@@ -237,7 +237,7 @@ class Model:
         if asked.top > 1:
             infill.require_one_unknown(
                 rows,
-                f"top={asked.top} ranks what may be one [MASK]; for several fillings of longer "
+                f"top={asked.top} ranks the pieces for one [MASK]; for several fillings of longer "
                 "gaps give samples and temperature=1",
             )
             if asked.top > self.tokenizer.vocab_size:
@@ -322,9 +322,8 @@ class Model:
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(
-                    f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is "
-                    "that of words; give the ids whose likelihood is wanted, or fill it with "
-                    "`fill`"
+                    f"text {number}: id {special.mask} (<mask>) is a gap, and only words have "
+                    "a likelihood; give the ids whose likelihood is wanted, or fill it with `fill`"
                 )
         warn_of_order(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
@@ -345,7 +344,7 @@ class Model:
 
     def _pairs(self, texts: Sequence[str | Passage]) -> tuple[list[list[int]], list[list[bool]]]:
         """The ids of texts and passages, and whether each is given."""
-        ids, known, passages = [], [], list[Passage]()
+        ids, known, passages = [], [], []
         for number, text in enumerate(self._texts(texts), 1):
             passages.append(text if isinstance(text, Passage) else Passage(text))
             pair = infill.ids_of_passage(self.tokenizer, passages[-1], number)

@@ -184,7 +184,7 @@ def _option(example: Example) -> int:
         index = LETTERS.find(label.upper())
     if not 0 <= index < min(options, len(LETTERS)):
         raise BadInput(
-            f"{example.where}: the label {label!r} is none of {options} options; use A to "
+            f"{example.where}: the label {label!r} is not one of {options} options; use A to "
             f"{LETTERS[options - 1]}, or 0 to {options - 1}"
         )
     return index

@@ -79,13 +79,12 @@ class Record(NamedTuple):
     def text(self, name: str) -> str:
         """A field that must be a text. Raises BadInput if it is empty or no text."""
         value = self.field(name)
-        if not isinstance(value, (str, type(None))):
-            what = f"is {value!r}, not a text"
-        elif value and value.strip():
+        if isinstance(value, str) and value.strip():
             return value
-        else:
-            what = "is empty"
-        raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
+        wrong = f"is {value!r}, not a text"
+        if value is None or isinstance(value, str):
+            wrong = "is empty"
+        raise BadInput(f"{self.where}: {name!r} {wrong}; correct the row or remove it")
 
     def list(self, name: str) -> list[Any]:
         """A field that must be a list. Raises BadInput if it is none."""
@@ -182,7 +181,7 @@ def _records(config: Config, name: str) -> Iterator[Record]:
                 for number, fields in enumerate(stored.parquet_rows(path), 1):
                     yield Record(f"{path}, row {number}", fields)
             elif end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
-                raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
+                raise BadInput(f"{path}: unknown format; the name must end in {', '.join(known)}")
             elif end in (".csv", ".tsv"):
                 yield from _table(
                     path, _decoded(file), "".join(config.finetune.column_list()).isdecimal()
@@ -227,7 +226,7 @@ def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
     """The records of a .csv or .tsv. Rows count from 1, as in a spreadsheet, with the header."""
     tabs = (line.split("\t") for line in files.lines(text))
     rows = tabs if kind_of(path).suffix == ".tsv" else _csv_rows(text, strict=True)
-    names, number, short = list[str](), 0, list[int]()
+    names, number, short = [], 0, []
     try:
         for number, row in enumerate(rows, 1):
             where, error = f"{path}, row {number}", None
@@ -321,7 +320,7 @@ def _conll(path: str, text: str) -> Iterator[Record]:
     ):
         sentence = () if ends else [(number, line, _columns(line)) for number, line in group]
         width = next((len(columns) for _, line, columns in sentence if line[0] != "#"), width)
-        rows = dict[int, list[str]]()
+        rows = {}
         for number, line, columns in sentence:
             where, other = f"{path}, row {number}", len(columns) != width
             # `# text = ...`, but not `#this`.

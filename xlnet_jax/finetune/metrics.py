@@ -122,7 +122,7 @@ def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, 
     if found is None:
         raise BadInput(NO_SCHEME)
     by_tag, strict = found
-    entities = list[tuple[int, int, str]]()
+    entities = []
     marks, kinds = zip(("O", ""), *map(by_tag.__getitem__, tags), strict=True)
     for end, (mark, kind) in enumerate(zip(marks, kinds, strict=True)):
         if mark in "IE" and marks[end - 1] in "BI" and kinds[end - 1] == kind:

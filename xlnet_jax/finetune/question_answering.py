@@ -265,7 +265,7 @@ class QuestionAnswering(Task):
         if example.label:
             start, text = example.label[0]
             first, last = paragraph.covering(start, start + len(text))
-        T, is_labelled, rows = self.config.data.segment_len, example.label is not None, list[Row]()
+        T, is_labelled, rows = self.config.data.segment_len, example.label is not None, []
         none = T - 1 if is_labelled and not self.layout.first else 0
         for window in layouts.windows(
             self.layout, T, paragraph.tokens_N, asked, settings.stride, settings.max_question

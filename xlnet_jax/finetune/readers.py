@@ -39,7 +39,7 @@ def examples(read: Read, config: Config, source: str, first: Sequence[str] = ())
     Without `finetune.columns` a record is read by `first`, the names in the first record of
     training, or if it lacks these texts by its own usual names.
     """
-    found, columns = list[Example](), config.finetune.column_list()
+    found, columns = [], config.finetune.column_list()
     for record in records(config, source):
         same = {*first[:-1]} <= record.checked().fields.keys()
         found += read(record, columns or [*first] * same)
@@ -112,7 +112,7 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
         # Some tables have the text of a Python list in a cell.
         if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
             raise BadInput(
-                f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number "
+                f"{record.where}: {name[:60]!r} is no label, or occurs twice; a list with a number "
                 "for each class has 0.0 and 1.0, and a cell has | between names"
             )
     return [example._replace(label=labels)]

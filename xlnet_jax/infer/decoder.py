@@ -118,8 +118,8 @@ class Decoder(TextModel):
         end = -1 if stop is None else stop
         if asked.tokens_per_step > 1:
             log.warning(
-                "tokens_per_step=%d is inexact: the pieces of one call do not know of each other, "
-                "so the result is no draw of the model, and has no joint likelihood",
+                "tokens_per_step=%d is inexact: the pieces of one call are drawn independently, so "
+                "the result is no sample of the model and has no joint likelihood",
                 asked.tokens_per_step,
             )
         order = "left" if asked.order == "confidence" else asked.order

@@ -117,7 +117,7 @@ def estimate(
 
 def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[list[int], list[Text]]:
     """The texts to score, each in one piece, and the number of the window of each."""
-    window_X, texts, T = list[int](), list[Text](), tokens_NT.shape[1]
+    window_X, texts, T = [], [], tokens_NT.shape[1]
     reach = T if config.model.memory_len else text_tokens_at_once(config)
     for number, unknown_T in enumerate(unknown_places(measure, tokens_NT.shape)):
         for start in range(0, T, reach):

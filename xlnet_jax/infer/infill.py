@@ -237,7 +237,7 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
         if symbol not in ids[:2]:
             raise BadInput(
                 f"tokenizer {tokenizer.path}: {name} is no symbol of texts; texts with gaps need "
-                "one that `xlnet-jax prepare` trained, or that of a released XLNet or ALBERT"
+                "the tokenizer of a released XLNet or ALBERT, or one from `xlnet-jax prepare`"
             )
         all_ids.append(ids[ids.index(symbol) + 1 :])
     for ids in all_ids[:-1]:
@@ -279,7 +279,7 @@ def ids_of_passage(
         refuse_gap(
             part,
             number,
-            "a likelihood is that of words; `fill` fills it and says how likely that is",
+            "only words have a likelihood; `fill` fills it and gives the likelihood",
         )
     if not len(tokenizer.encode(passage.text)):
         raise BadInput(
@@ -347,7 +347,7 @@ def as_text(
     """A listener for a decoder that calls `listener` with the new text of each prompt: if
     `as_written` after each dispatch, otherwise once at the end.
     """
-    new: list[dict[int, int]] = [{} for _ in prompts]
+    new = [dict[int, int]() for _ in prompts]
     told = [""] * len(prompts)
 
     def hear(number: int, pairs: list[tuple[int, int]], ended: bool) -> None:

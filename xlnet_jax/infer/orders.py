@@ -103,8 +103,8 @@ def check_question(config: Config, path: str, asked: Options, bound: bool = Fals
         )
     if objective.causal and chosen:
         raise BadInput(
-            f"{next(iter(chosen))}: a left-to-right model ({of}) has one token after the other; "
-            "leave it out, or train a model with data.objective=plm"
+            f"{next(iter(chosen))}: a left-to-right model ({of}) predicts one token after the "
+            "other; leave it out, or train a model with data.objective=plm"
         )
     if isinstance(asked, Decoding):
         if config.model.member.parts.positions == "per_layer":
@@ -135,7 +135,7 @@ def checked_texts(
     """
     if len(tokens) != len(known):
         raise BadInput(f"{quantity(len(tokens), 'text')}, but `known` is for {len(known)}")
-    config, texts = model.transformer.config, list[Text]()
+    config, texts = model.transformer.config, []
     for number, (ids, given) in enumerate(zip(tokens, known, strict=True), 1):
         text = f"text {number}"
         ids_N = _array(f"{text}: give ids as a list of whole numbers", ids, "iu")
@@ -153,7 +153,7 @@ def checked_texts(
         first = int(np.argmin(known_N))
         if model.transformer.objective.causal and known_N[first:].any():
             raise BadInput(
-                f"{text}: a left-to-right model knows only what is before; position {first} is "
+                f"{text}: a left-to-right model sees only earlier tokens; position {first} is "
                 f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known"
             )
         if len(ids_N) + 2 * is_framed(model) > segment_len and not config.memory_len:
