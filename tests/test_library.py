@@ -185,7 +185,7 @@ def test_a_wrong_question_is_one_line(model):
         (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
         (
             lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2),
-            "text 2: id 6 (<mask>) is a gap, and a",
+            "text 2: id 6 (<mask>) is a gap, and only",
         ),
     ):
         with pytest.raises(BadInput) as raised:

@@ -273,8 +273,8 @@ def _by_masks(
     rows = []
     for at in np.flatnonzero(~known_N):
         whole = with_masks(scorer.model, ids_N, known_N | (place_N < place_N[at]), scorer.special)
-        only = [each_U[whole.text_U == at] for each_U in whole[2:5]]
-        rows.append([Segment(*whole[:2], *only, whole.kind_N)])
+        position_U, target_U, text_U = (each_U[whole.text_U == at] for each_U in whole[2:5])
+        rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
     return rows
 
 
