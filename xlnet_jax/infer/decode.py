@@ -107,7 +107,7 @@ class DecodingState(NamedTuple):
         return (self.turn_BU < 0) & (jnp.arange(self.turn_BU.shape[1])[None] < self.size_B[:, None])
 
 
-class Call(NamedTuple):
+class DecodingCall(NamedTuple):
     """The Q tokens of each text that one call reads, and the P slots that it predicts."""
 
     tokens_BQ: jax.Array
@@ -188,7 +188,7 @@ def read_known(
         full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
         state = state._replace(cache=state.cache.next_segment(full_B))
     slot_1P = jnp.arange(state.logits_BPV.shape[1])[None]
-    return _predict(model, params, state, Call(tokens_BQ, rank_BQ, None, slot_1P))
+    return _predict(model, params, state, DecodingCall(tokens_BQ, rank_BQ, None, slot_1P))
 
 
 @program(static_argnums=(0, 1), donate_argnums=3)
@@ -236,7 +236,7 @@ def _extend(
     state: DecodingState,
     sampling: Sampling,
     stop: jax.Array,
-) -> tuple[DecodingState, Call]:
+) -> tuple[DecodingState, DecodingCall]:
     """Fixes the next `tokens_per_step` tokens of every text. Returns also the call that reads them
     and predicts the tokens after them.
     """
@@ -261,7 +261,7 @@ def _extend(
         )
         state = state._replace(cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
-    return state, Call(token_BQ, rank_BQ, position_BQ, slot_BP)
+    return state, DecodingCall(token_BQ, rank_BQ, position_BQ, slot_BP)
 
 
 def _speculate(
@@ -271,7 +271,7 @@ def _speculate(
     state: DecodingState,
     sampling: Sampling,
     stop: jax.Array,
-) -> tuple[DecodingState, Call]:
+) -> tuple[DecodingState, DecodingCall]:
     """Drafts the next tokens of every text, verifies them in one call, and fixes the accepted ones
     and a replacement. Returns also the call that reads the replacement and predicts the next draft.
     """
@@ -282,7 +282,7 @@ def _speculate(
     live_BQ = _up_to(stop, token_BQ, slot_BQ < state.size_B[:, None])
     drafted_B = live_BQ.sum(axis=1)
     position_BQ, rank_BQ = _positions(state, slot_BQ, live_BQ), 1 + slot_BQ
-    call = Call(token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ)
+    call = DecodingCall(token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ)
     verified = _predict(model, params, state, call)
     chain_BQV = verified.logits_BPV
     p_BQV, q_BQV = (
@@ -312,7 +312,7 @@ def _speculate(
         jnp.take_along_axis(x_BQ, at_B1, axis=1) for x_BQ in (token_BQ, rank_BQ, position_BQ)
     )
     position_B1 = jnp.where(rejected_B[:, None], position_B1, state.cache.segment_len)
-    return state, Call(token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q)
+    return state, DecodingCall(token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q)
 
 
 def _accepted(
@@ -410,7 +410,7 @@ def _predict(
     model: LanguageModel,
     params: Any,
     state: DecodingState,
-    call: Call,
+    call: DecodingCall,
 ) -> DecodingState:
     """Runs a call. A left-to-right model predicts the token after the last one that it reads."""
     tokens_BQ, rank_BQ, position_BQ, slot_BP, limit_BP = call
