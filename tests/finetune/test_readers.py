@@ -290,7 +290,7 @@ def _parquet(rows):
         (
             "a.xlsx",
             b"PK\xff",
-            "a.xlsx: a name that ends in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll",
+            "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll",
         ),
         ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
         ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
@@ -455,7 +455,7 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: not JSON ('utf-8' codec can't encode",
         ),
-        ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
+        ("labelled", "a.xml", "<a/>", "", "the name must end in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         (
             "multiple_choice",
