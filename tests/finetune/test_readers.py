@@ -290,7 +290,7 @@ def _parquet(rows):
         (
             "a.xlsx",
             b"PK\xff",
-            "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll",
+            "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl",
         ),
         ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
         ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
