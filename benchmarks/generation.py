@@ -169,7 +169,7 @@ def check_rows(decoder: Any) -> None:
     state = decode.start(
         decoder.model, method, decoder.params, decoder.segment_len, 0, 8, np.zeros(B, np.int32)
     )
-    write = functools.partial(decode.write, decoder.model, method, decoder.params)
+    write = functools.partial(decode.write_unknown, decoder.model, method, decoder.params)
     program = jax.make_jaxpr(write)(
         state, Sampling.of(Decoding(temperature=1.0)), np.int32(1), np.int32(-1), np.bool_(True)
     )

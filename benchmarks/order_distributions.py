@@ -137,12 +137,12 @@ def answers(
     `spread` is the standard deviation over the random orders, nats per unknown token.
     """
     from xlnet_jax.infer.options import Score
-    from xlnet_jax.infer.orders import any_order, checked
+    from xlnet_jax.infer.orders import any_order, checked_texts
     from xlnet_jax.infer.score import Scorer
 
     T, scored = model.config.data.segment_len, any_order(model.config)
     score = Scorer(scored, model.params, model.tokenizer.special, T, batch_size=64)
-    texts = checked(scored, T, windows_BN, known_BN)
+    texts = checked_texts(scored, T, windows_BN, known_BN)
     found = {
         name: np.array([each.joint_K[0] for each in score.log_prob(texts, Score(order=name))])
         for name in ORDERS[:2]

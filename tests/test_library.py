@@ -149,7 +149,7 @@ def test_the_most_probable_pieces_of_a_gap(model, capsys, folder):
     ):
         with pytest.raises(BadInput, match=message):
             model.fill([text], **options)
-    with pytest.raises(BadInput, match="text 2 has 3 unknown pieces: top=2 ranks what may be one"):
+    with pytest.raises(BadInput, match="text 2 has 3 unknown pieces: top=2 ranks the pieces"):
         model.fill([text, "Bado [MASK:3]"], top=2)
 
 
@@ -176,7 +176,7 @@ def test_a_wrong_question_is_one_line(model):
         (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
         (
             lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2),
-            "text 2: id 6 (<mask>) is a gap, and a",
+            "text 2: id 6 (<mask>) is a gap, and only",
         ),
     ):
         with pytest.raises(BadInput) as raised:
@@ -201,12 +201,12 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
     for wrong, message in (
         (
             lambda: model.encode(["Kilu", f"Kilu {gap}"]),
-            "and a vector is that of a whole text; fill it first",
+            "and only a whole text has a vector; fill it first",
         ),
-        (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and a likelihood is that of words; `fill`"),
+        (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and only words have a likelihood; `fill`"),
         (
             lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]),
-            "and a likelihood is that of words",
+            "and only words have a likelihood",
         ),
         (
             lambda: model.generate(["Kilu", f"Kilu {gap}"]),

@@ -9,11 +9,11 @@
     model.fill(["The [MASK] of the union"])[0].text       # filled with the most probable piece
     model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
 
-Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For
-similarity, classification and the like fine-tune the model first. `score`, `fill` and `generate`
-read the pieces alone. A left-to-right model (`data.objective=clm`) only scores and continues texts;
-a masked one (`mlm`) fills one gap of one piece, and has `pseudo_score` in place of `score`; one of
-masked diffusion (`mdm`) has `elbo` there.
+`encode`, `hidden` and `logits` read the pieces of a text with SEP and CLS, and every position sees
+every other. For similarity or classification fine-tune the model first. `score`, `fill` and
+`generate` read the pieces without SEP and CLS. A left-to-right model (`data.objective=clm`) only
+scores and continues texts. A masked model (`mlm`) fills one gap of one piece and has `pseudo_score`
+instead of `score`. A model of masked diffusion (`mdm`) has `elbo` instead of `score`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from xlnet_jax.data import layouts, unknown
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import infill, masked
+from xlnet_jax.infer import infill
 from xlnet_jax.infer.batching import batches, padded, program, read_by_host
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
-from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_order
-from xlnet_jax.infer.score import Bound, Likelihood, Scorer
+from xlnet_jax.infer.orders import Segment, any_order, check_question, checked_texts, warn_of_order
+from xlnet_jax.infer.score import Bound, Likelihood, Pseudo, Scorer
 from xlnet_jax.messages import progress_bar
 from xlnet_jax.model import choice
 from xlnet_jax.train.loss import LanguageModel
@@ -54,23 +53,23 @@ from xlnet_jax.train.recipe import language_model
 
 log = logging.getLogger("xlnet_jax")
 
-_ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
+_ROUND = 32  # lengths are rounded up to a multiple of it, so that few shapes are compiled
 
 
 def load(
     path: str, *, step: int | None = None, batch_size: int = 16, compute_dtype: str = "float32"
 ) -> Model:
-    """A model for inference on the default device.
+    """Loads a model for inference on the default device.
 
     Args:
-      path: a work directory of pretraining, of fine-tuning or of `xlnet-jax import`, or what that
-        command reads, such as a Hugging Face folder.
-      step: the checkpoint of a work directory; None = the newest good one, of a fine-tuned model
-        the best one.
-      batch_size: texts computed at a time.
-      compute_dtype: of activations.
+      path: a work directory of pretraining, fine-tuning or `xlnet-jax import`, or a folder that
+        `import` reads, such as a Hugging Face folder.
+      step: the step of a checkpoint in the work directory; None = the newest good checkpoint, or
+        the best one of a fine-tuned model.
+      batch_size: number of texts that are computed at a time.
+      compute_dtype: dtype of activations.
 
-    Raises BadInput if there is no model at `path`, or if it cannot be read.
+    Raises BadInput for a path without a readable model.
     """
     stored = find(path, step=step)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
@@ -79,23 +78,15 @@ def load(
 
 
 def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
-    """A model for one question of a command, which all processes ask; see `Model.opening`."""
+    """A model for the one question of a command, which all processes ask; see `Model.opening`."""
     stored = find(path, overrides, step)
-    return Model(
-        stored.config,
-        stored.tokenizer,
-        None,
-        batch_size,
-        path,
-        functools.partial(opened, stored, step),
-    )
+    opening = functools.partial(opened, stored, step)
+    return Model(stored.config, stored.tokenizer, None, batch_size, path, opening)
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Parameters with their configuration and tokenizer. Its functions may be called with any
-    number of texts.
-    """
+    """Parameters with their configuration and tokenizer. All methods take any number of texts."""
 
     config: Config
     tokenizer: Tokenizer
@@ -103,30 +94,30 @@ class Model:
     batch_size: int
     name: str = "this model"
     opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
-    """Where `params` is None: gives them on the devices, once a question was found to be a good
-    one.
+    """A function that opens the parameters on the devices, where `params` is None. It is called
+    after the checks of a question.
     """
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP
+        """The content stream after the last layer: [n, D] for the n pieces of each text with SEP
         and CLS.
 
-        What is in a gap of a text (`infer.infill`) is seen by none of the others.
+        No other position sees the positions in a gap (`infer.infill`).
         """
-        rows = [self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)]
-        return self._run(rows, lambda number, hidden_ND, logits_PV: hidden_ND)
+        return self._run(
+            self._rows(texts, needed=False), lambda number, hidden_ND, logits_PV: hidden_ND
+        )
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task
-        `embeddings`.
+        """One vector for each text, [N, D]: the mean over its pieces with SEP and CLS, as in the
+        task `embeddings`, or with `finetune.pooling=cls` the vector of CLS.
 
-        Of a model that is only pretrained, near vectors do not mean near texts: fine-tune it with
-        that task first. With `finetune.pooling=cls` in its configuration it is the vector of CLS.
-        Raises BadInput for a gap.
+        The vectors of a pretrained model do not measure similarity: fine-tune it with that task
+        first. Raises BadInput for a gap.
         """
         for number, text in enumerate(self._texts(texts), 1):
             infill.refuse_gap(
-                text, number, "a vector is that of a whole text; fill it first, with `fill`"
+                text, number, "only a whole text has a vector; fill it first, with `fill`"
             )
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
         summary = 0 if self.config.model.member.cls == "first" else -1
@@ -134,43 +125,51 @@ class Model:
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Logits over the vocabulary at every unknown piece of a text, given the text without any
-        of them: [P, V] each.
+        """Logits over the vocabulary at the P unknown pieces of each text, [P, V], given its known
+        pieces.
 
-        Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
+        Raises BadInput for a text without a gap; `infer.infill` describes how to write gaps.
         """
-        rows = [
-            self.pieces(text, number, needed=True)
-            for number, text in enumerate(self._texts(texts), 1)
+        rows = self._rows(texts, needed=True)
+        self._refuse_left_to_right()
+        return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
+
+    def _rows(self, texts: Sequence[str], needed: bool) -> list[list[int]]:
+        """`pieces` of each text."""
+        return [
+            self.pieces(text, number, needed) for number, text in enumerate(self._texts(texts), 1)
         ]
+
+    def _refuse_left_to_right(self) -> None:
         if self.config.objective.causal:
             raise BadInput(
                 "this model is left-to-right (data.objective=clm), and no position sees both "
                 "sides; use `generate`, or a model of plm or mlm"
             )
-        return self._run(rows, lambda number, hidden_ND, logits_PV: logits_PV)
 
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
-        """The ids of a text, SEP and CLS; `<mask>` where it has gaps.
+        """The ids of a text with SEP and CLS, and `<mask>` in gaps.
 
-        Raises BadInput for a gap whose length is drawn, and if one is `needed` for a text without
-        any.
+        Raises BadInput for a gap whose length is drawn, and for a text without a gap if gaps are
+        `needed`.
         """
-        found = infill.gapped(self.tokenizer, text, number, needed=needed)
-        if found.drawn:
+        gapped = infill.gapped(self.tokenizer, text, number, needed=needed)
+        if gapped.drawn:
             raise BadInput(
                 f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]"
             )
-        return self._laid_out(found.ids)
+        return self._laid_out(gapped.ids)
 
     def _laid_out(self, ids: Sequence[int]) -> list[int]:
-        """A text with the special pieces of its member."""
+        """The ids of a text with the special pieces of the member."""
         layout = layouts.Layout(self.tokenizer.special, self.config.model.member)
         return layouts.framed(layout, np.array(ids, np.int32)).tokens.tolist()
 
     @property
     def longest(self) -> int:
-        """T: tokens that are read at a time, and of a text if positions are learned."""
+        """The number T of tokens that are read at a time; with learned positions the most tokens of
+        a text.
+        """
         model = self.config.model
         return (
             model.max_positions if model.member.positions_at_input else self.config.data.segment_len
@@ -179,48 +178,48 @@ class Model:
     def generate(
         self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any
     ) -> list[str]:
-        """What the model writes after each prompt: `tokens` tokens; from left to right the end of a
-        document ends it.
+        """Continues each prompt by `tokens` tokens, or in the order `left` up to the end of a
+        document.
 
-        In another order nothing ends it: what is after an end would be known before it.
+        In other orders the end of a document does not end a text, because later tokens may be known
+        before it.
 
         Args:
-          listener: called with the number of a prompt, its new text and whether it has ended, while
-            texts are made; in an order other than `left` once for each text.
+          listener: called with the number of a prompt, its new text and whether it has ended; in
+            the order `left` while the text grows, otherwise once for each text.
           options: see `infer.options.Generate`.
 
-        Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model
-        cannot do.
+        Raises BadInput for options out of range or not supported by the model, and for a masked
+        model.
         """
         asked = Generate(**options)
         left = asked.order == "left"
-        check(self.config, self.name, asked)
+        check_question(self.config, self.name, asked)
         bounded = self.config.model.member.positions_at_input
         longest = self.longest - 2 * self.config.objective.framed[bounded] if bounded else None
         rows = [
             infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
             for number, text in enumerate(self._texts(prompts), 1)
         ]
-        heard = (
-            infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
-        )
+        heard = listener and infill.as_text(self.tokenizer, rows, listener, left)
         filled = self._filled(rows, asked, self.tokenizer.special.eod if left else None, heard)
         return [
-            infill.continuation(self.tokenizer, *pair) for pair in zip(rows, filled, strict=True)
+            infill.continuation(self.tokenizer, row, text.token_N[row.gaps[0][0] :].tolist())
+            for row, text in zip(rows, filled, strict=True)
         ]
 
     def fill(self, texts: Sequence[str], **options: Any) -> list[Infilled]:
-        """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is
-        written.
+        """Fills the gaps of all texts, sample after sample; `infer.infill` describes how to write
+        gaps.
 
-        With `top=K` the K best pieces for the only gap of each text: all texts with their best one,
-        then with the next. `options` are those of `infer.options.Fill`. Raises BadInput if the
-        model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
+        With `top=K` the result has the K most probable pieces for the only gap of each text: first
+        all texts with their best piece, then all with the second. `options` are the fields of
+        `infer.options.Fill`. Raises BadInput for options that the model does not support, and as
+        `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
         asked, texts = Fill(**options), self._texts(texts)
-        check(self.config, self.name, asked)
-        # Text n has number n in every sample: what becomes of it does not depend on how many
-        # samples there are.
+        check_question(self.config, self.name, asked)
+        # Text n has number n in every sample, so its first sample does not depend on `samples`.
         rows = [
             infill.gapped(self.tokenizer, text, number, asked.seed, sample)
             for sample in range(asked.samples)
@@ -236,9 +235,9 @@ class Model:
                 f"samples={asked.samples} of the most probable pieces are alike; give temperature=1"
             )
         if asked.top > 1:
-            infill.check_one(
+            infill.require_one_unknown(
                 rows,
-                f"top={asked.top} ranks what may be one [MASK]; for several fillings of longer "
+                f"top={asked.top} ranks the pieces for one [MASK]; for several fillings of longer "
                 "gaps give samples and temperature=1",
             )
             if asked.top > self.tokenizer.vocab_size:
@@ -253,24 +252,21 @@ class Model:
             for text, filled in pairs
         ]
         return [
-            infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1)
+            infill.infilled(self.tokenizer, *pair, exact=asked.tokens_per_step == 1)
             for pair in ranked
         ]
 
     def filled(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
-        """Texts as ids, filled; of a masked model the only unknown piece of each. See `fill`."""
-        if self.config.objective.likelihood != "pseudo":
-            return self._filled(gapped, asked)
-        infill.check_one(
-            gapped,
-            "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
-            "one piece, [MASK]; use a model of data.objective=plm",
-        )
-        rows = [self._laid_out(text.ids) for text in gapped]
-        logits = self._run(
-            rows, lambda number, hidden_ND, logits_PV: logits_PV[0, : self.config.model.pieces]
-        )
-        return masked.filled(gapped, np.stack(logits), asked) if logits else []
+        """Fills texts that are given as ids; a masked model fills the only unknown piece of each.
+        See `fill`.
+        """
+        if self.config.objective.likelihood == "pseudo":
+            infill.require_one_unknown(
+                gapped,
+                "a masked model (data.objective=mlm) predicts each by itself, and fills one gap of "
+                "one piece, [MASK]; use a model of data.objective=plm",
+            )
+        return self._filled(gapped, asked)
 
     def _filled(
         self,
@@ -279,18 +275,17 @@ class Model:
         stop: int | None = None,
         listener: Listener | None = None,
     ) -> list[Filled]:
-        """The texts of a question, filled."""
+        """Fills texts with the `Decoder`."""
         if not gapped:
             return []
-        model, T = any_order(self.config), self.longest
-        known = [text.known for text in gapped]
-        # Left to right a segment without a memory knows less, as in training, and nothing that was
-        # given is unseen.
-        endless = (
-            model.transformer.objective.causal and not self.config.model.member.positions_at_input
-        )
-        longest = math.inf if endless else T
-        rows = checked(model, longest, [text.ids for text in gapped], known)
+        ids, known = [text.ids for text in gapped], [text.known for text in gapped]
+        T, learned = self.longest, self.config.model.member.positions_at_input
+        if self.config.objective.likelihood == "pseudo" and not learned:
+            T = max(T, 2 + max(map(len, ids)))  # a text of any length, with CLS and SEP
+        # A left-to-right model without a memory may continue past a segment: as in training, the
+        # next segment sees nothing of the one before.
+        endless = self.config.objective.causal and not learned
+        rows = checked_texts(any_order(self.config), math.inf if endless else T, ids, known)
         warn_of_order(self.config, known, asked.order)
         with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
             decode = Decoder(any_order(config), params, self.tokenizer.special, T, self.batch_size)
@@ -303,12 +298,12 @@ class Model:
         `infer.score`.
 
         Args:
-          tokens: ids, as of `tokenizer.encode`: without SEP and CLS, and without `<mask>`: what is
-            unknown to the model is given here, too.
-          known: of each text, whether its tokens are given.
+          tokens: ids from `tokenizer.encode`, without SEP, CLS and `<mask>`; also the ids of
+            unknown tokens.
+          known: for each text, whether each token is known.
           options: see `infer.options.Score`.
 
-        Raises BadInput; see `orders.checked` and `Scorer`.
+        Raises BadInput as `orders.checked_texts` and `Scorer`.
         """
         return self._scored(tokens, known, Scorer.log_prob, Score(**options))
 
@@ -319,63 +314,52 @@ class Model:
         how: Any,
         asked: Score,
     ) -> list[Any]:
-        """What a method of `Scorer` says of the texts."""
+        """The results of `how`, a method of `Scorer`."""
         bound = how is Scorer.elbo
-        check(self.config, self.name, asked, bound)
-        rows, special = (
-            checked(any_order(self.config), self.longest, tokens, known),
-            self.tokenizer.special,
-        )
+        check_question(self.config, self.name, asked, bound)
+        rows = checked_texts(any_order(self.config), self.longest, tokens, known)
+        special = self.tokenizer.special
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(
-                    f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is "
-                    "that of words; give the ids whose likelihood is "
-                    "wanted, or fill it with `fill`"
+                    f"text {number}: id {special.mask} (<mask>) is a gap, and only words have "
+                    "a likelihood; give the ids whose likelihood is wanted, or fill it with `fill`"
                 )
         warn_of_order(self.config, known, asked.order)
         count = len(rows) * (asked.draws if bound else asked.orders)
         with self._ready((tokens, known), count) as (config, params, done):
-            return how(
-                Scorer(any_order(config), params, special, self.longest, self.batch_size),
-                rows,
-                asked,
-                done,
-            )
+            scorer = Scorer(any_order(config), params, special, self.longest, self.batch_size)
+            return how(scorer, rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
-        """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
+        """`log_prob` of whole texts, or of the texts of passages given their other parts."""
         ids, known = self._pairs(texts)
         return self.log_prob(ids, known, **options) if ids else []
 
     def elbo(self, texts: Sequence[str | Passage], **options: Any) -> list[Bound]:
-        """Of masked diffusion, in place of `score`: a lower bound on the log-likelihood of texts or
-        passages.
+        """A lower bound on the log-likelihood of texts or passages: the `score` of masked
+        diffusion.
         """
         return self._scored(*self._pairs(texts), Scorer.elbo, Score(**options))
 
     def _pairs(self, texts: Sequence[str | Passage]) -> tuple[list[list[int]], list[list[bool]]]:
-        """Of texts and passages the ids, and which of them are given."""
-        passages = [
-            text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)
-        ]
-        pairs = [
-            infill.pieces_of(self.tokenizer, passage, number)
-            for number, passage in enumerate(passages, 1)
-        ]
-        ids, known = [each for each, _ in pairs], [given for _, given in pairs]
+        """The ids of texts and passages, and whether each is given."""
+        ids, known, passages = [], [], []
+        for number, text in enumerate(self._texts(texts), 1):
+            passages.append(text if isinstance(text, Passage) else Passage(text))
+            pair = infill.ids_of_passage(self.tokenizer, passages[-1], number)
+            ids.append(pair[0])
+            known.append(pair[1])
+        arrays = [*map(np.array, ids)]
         unknown.warn_of_texts(
-            self.tokenizer,
-            "the texts",
-            [*map(np.array, ids)],
-            lambda number: " ".join(passages[number]),
+            self.tokenizer, "the texts", arrays, lambda number: " ".join(passages[number])
         )
         return ids, known
 
     def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
-        """Of a masked model log p of each piece of a text given all others; see `infer.masked`.
+        """log p of each piece of a text given all others, by a masked model.
 
-        Raises BadInput for another model.
+        Raises BadInput for a model that is not masked.
         """
         if self.config.objective.likelihood != "pseudo":
             raise BadInput(
@@ -383,29 +367,24 @@ class Model:
                 "and a likelihood of texts; use `score`"
             )
         every, known = self._pairs(texts)
-        places, mask = (
-            [np.flatnonzero(~np.array(given)) for given in known],
-            self.tokenizer.special.mask,
-        )
+        mask = self.tokenizer.special.mask
+        places = [np.flatnonzero(~np.array(given)) for given in known]
         each = [(ids, at) for ids, place_U in zip(every, places, strict=True) for at in place_U]
 
-        def chance(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
+        def log_prob(number: int, hidden_ND: np.ndarray, logits_PV: np.ndarray) -> float:
             ids, at = each[number]
             return float(logits_PV[0, ids[at]] - np.logaddexp.reduce(logits_PV[0]))
 
-        left = iter(
-            self._run(
-                [self._laid_out([*ids[:at], mask, *ids[at + 1 :]]) for ids, at in each], chance
-            )
-        )
+        rows = [self._laid_out([*ids[:at], mask, *ids[at + 1 :]]) for ids, at in each]
+        left = iter(self._run(rows, log_prob))
         return [Pseudo(place_U, np.array([next(left) for _ in place_U])) for place_U in places]
 
     @contextlib.contextmanager
     def _ready(
         self, question: object, count: int
     ) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
-        """Configuration, parameters, and a function that counts texts that are done, up to `count`;
-        with `opening` by a bar.
+        """Gives the configuration, the parameters, and a function that counts finished texts: with
+        `opening` on a progress bar up to `count`.
 
         All processes must ask the same question.
         """
@@ -416,30 +395,24 @@ class Model:
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
             with progress_bar("texts", count) as bar:
-                yield (
-                    model.recipe.config,
-                    model.params,
-                    functools.partial(bar.advance, bar.task_ids[0]),
-                )
+                advance = functools.partial(bar.advance, bar.task_ids[0])
+                yield model.recipe.config, model.params, advance
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
-        return infill.strings(self.tokenizer, texts)
+        return infill.check_texts(self.tokenizer, texts)
 
     def _run(
         self, rows: list[list[int]], keep: Callable[[int, np.ndarray, np.ndarray], Any]
     ) -> list[Any]:
-        """What to `keep` of each row: of its number, hidden states [N, D] and logits [P, V]. Rows
-        of similar length run together.
+        """The result of `keep` for each row, from its number, hidden states [N, D] and logits
+        [P, V]. Rows of similar length run together.
         """
         if not rows:
             return []
-        member = self.config.model.member
-        if self.config.objective.causal and not member.positions_at_input:
-            raise BadInput(
-                "this model is left-to-right (data.objective=clm), and no position sees both "
-                "sides; use `generate`, or a model of plm or mlm"
-            )
-        if member.positions_at_input and (long := max(map(len, rows))) > self.longest:
+        learned = self.config.model.member.positions_at_input
+        if not learned:
+            self._refuse_left_to_right()
+        if learned and (long := max(map(len, rows))) > self.longest:
             raise BadInput(
                 f"a text has {long} tokens with its special pieces, and the model has positions "
                 f"for {self.longest} (model.max_positions); shorten it"
@@ -451,14 +424,10 @@ class Model:
                 segments = [self._whole(np.array(rows[number])) for number in numbers]
                 T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
                 P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-                batch = padded(
-                    segments, B, min(T, self.longest) if member.positions_at_input else T, P
-                )
-                found = zip(
-                    *jax.device_get(_forward(language_model(config), params, batch)), strict=True
-                )
-                for number, segment, (hidden_TD, logits_PV) in zip(
-                    numbers, segments, found, strict=False
+                batch = padded(segments, B, min(T, self.longest) if learned else T, P)
+                found = jax.device_get(_forward(language_model(config), params, batch))
+                for number, segment, hidden_TD, logits_PV in zip(
+                    numbers, segments, *found, strict=False
                 ):
                     real = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
                     computed[number] = keep(number, *real)
@@ -466,9 +435,11 @@ class Model:
         return computed
 
     def _whole(self, ids_N: np.ndarray) -> Segment:
-        """A text in which all see all, or what is before them, and MASK is asked for."""
+        """The segment of a whole text, in which every position sees all others, or with `clm` the
+        earlier ones; MASK positions are predicted.
+        """
         objective, is_mask_N = self.config.objective, ids_N == self.tokenizer.special.mask
-        # Of two streams: the text is seen by all, a masked position by none but itself.
+        # With two streams all positions see the known pieces, and a MASK is seen by itself only.
         rank_N = (
             is_mask_N if objective.stream == "query" else np.arange(len(ids_N)) * objective.causal
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.errors import LARGEST_INT, BadInput
-from xlnet_jax.infer.options import Options, described
+from xlnet_jax.infer.options import Options, option_help
 from xlnet_jax.keys import key, mistake
 from xlnet_jax.messages import print_lines, suggest
 
@@ -146,7 +146,7 @@ def declared_options(options: type[Options], only: Sequence[str] = ()) -> tuple[
     return tuple(
         option(
             f"--{field.name}",
-            described(field),
+            option_help(field),
             field.default,
             field,
             choices=field.metadata["choices"] or None,

@@ -9,7 +9,7 @@ import tiny
 
 from xlnet_jax.cli import make_parser
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.options import Fill, Generate, Score, described
+from xlnet_jax.infer.options import Fill, Generate, Score, option_help
 
 DECLARED = {
     "fill": (Fill, "any_order"),
@@ -25,7 +25,7 @@ def test_the_command_line_and_the_docs_have_what_is_declared(command):
     rows = (tiny.ROOT / "docs" / f"{page}.md").read_text().splitlines()
     for field in dataclasses.fields(options):
         assert parsed[field.name] == field.default
-        assert f"| `--{field.name}` | {described(field)} |" in rows
+        assert f"| `--{field.name}` | {option_help(field)} |" in rows
     assert options(seed=3).seed == 3
     with pytest.raises(TypeError, match="parallel"):
         options(parallel=3)

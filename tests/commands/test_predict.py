@@ -131,7 +131,7 @@ def asked(tmp_path, monkeypatch):
             "predictor",
             lambda *_: lambda params, rows, segment_len: (None, predicted(rows)),
         )
-        monkeypatch.setattr(predict, "writer", lambda *_: lambda params, rows: predicted(rows))
+        monkeypatch.setattr(predict, "Writer", lambda *_: lambda params, rows: predicted(rows))
         monkeypatch.setattr(predict.meshes, "row_devices", lambda mesh: 1)
         if files:
             options["input"] = str(tmp_path / options.get("input", next(iter(files))))

@@ -112,12 +112,12 @@ def test_several_labels_as_people_write_them(tmp_path, name, text, columns, expe
             "a.jsonl",
             '{"text": "a", "labels": [0, 1, 0]}',
             "",
-            "'0' is no label, or there twice; a list with a number for",
+            "'0' is no label, or occurs twice; a list with a number for",
         ),
         ("a.jsonl", '{"text": "a", "labels": [0.0, 2.0]}', "", "'0.0' is no label"),
         ("a.jsonl", '{"text": "a", "labels": ["joy", null]}', "", "'None' is no label"),
         ("a.csv", "text,label\na,joy||fear\n", "", "row 2: '' is no label"),
-        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is no label, or there twice"),
+        ("a.csv", "text,label\na,\"['joy', 'fear']\"\n", "", "is no label, or occurs twice"),
         ("a.csv", "text,rude,mean\na,1,0\n", "text,nice", "no column 'nice'"),
     ],
 )
@@ -290,7 +290,7 @@ def _parquet(rows):
         (
             "a.xlsx",
             b"PK\xff",
-            "a.xlsx: a name that ends in .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll",
+            "a.xlsx: unknown format; the name must end in .csv, .tsv, .jsonl",
         ),
         ("a.txt", "__label__a one\n\n__label__b\ttwo\n", ROWS),
         ("a.txt", "__label__a __label__b one\ntwo\n", [(("one",), ("a", "b")), (("two",), "")]),
@@ -455,7 +455,7 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
             "",
             "row 1: not JSON ('utf-8' codec can't encode",
         ),
-        ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
+        ("labelled", "a.xml", "<a/>", "", "the name must end in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         (
             "multiple_choice",

@@ -52,7 +52,7 @@ def test_a_choice_is_one_sequence_for_each_option():
     assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}
     for label in ("C", "2", "", "AB", None):
         with pytest.raises(
-            BadInput, match="a.txt: the label .* is none of 2 options; use A to B, or 0 to 1"
+            BadInput, match="a.txt: the label .* is not one of 2 options; use A to B, or 0 to 1"
         ):
             task.score(outputs, [example._replace(label=label)])
 

@@ -30,12 +30,12 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import encode, prepare, rows_of
+from xlnet_jax.finetune.setup import encode_examples, prepare, rows_of
 from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.text_to_text import TextToText, as_batch
-from xlnet_jax.infer.beam import _penalty, search
+from xlnet_jax.infer.beam import Beam, _penalty, search
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.text_to_text import writer
+from xlnet_jax.infer.text_to_text import Writer
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train import loop
 from xlnet_jax.train.recipe import make_recipe
@@ -212,8 +212,9 @@ def test_a_wide_beam_is_an_exhaustive_search(member):
     calls = []
     for alpha in (0.0, 0.6, 8.0):  # the last one wants long targets
         for width in (V**2, 1):
+            beam = Beam(width, U, END, T)
             tokens_BU, log_prob_B, count = search(
-                recipe.model, params, sources, lengths, T, width, U, END, alpha
+                recipe.model, beam, params, sources, lengths, alpha
             )
             calls.append(int(count))
             for b, log_probs in enumerate(every):
@@ -242,7 +243,7 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
             np.array([source + [0] * (16 - len(source))], np.int32),
             np.array([len(source)], np.int32),
         )
-        tokens_BU, _, _ = search(recipe.model, params, padded, length, T, V**2, U, END, 8.0)
+        tokens_BU, _, _ = search(recipe.model, Beam(V**2, U, END, T), params, padded, length, 8.0)
         score = {
             seq: p / ((5 + len(seq)) / 6) ** 8
             for seq, p in _likelihoods("xlnet", source, 4.0).items()
@@ -251,7 +252,7 @@ def test_a_search_ends_when_nothing_can_win_and_not_before():
         assert score[found] == pytest.approx(max(score.values()), abs=1e-4)
     recipe, params = _small("xlnet", 20.0)
     sources, lengths = np.array([[3, 4, 5, 1]], np.int32), np.array([4], np.int32)
-    tokens_BU, _, count = search(recipe.model, params, sources, lengths, T, 4, U, END, 0.6)
+    tokens_BU, _, count = search(recipe.model, Beam(4, U, END, T), params, sources, lengths, 0.6)
     assert int(count) == 1 and tokens_BU.tolist() == [[END, -1, -1]]
 
 
@@ -262,8 +263,8 @@ def test_greedy_pieces_are_the_most_probable_without_a_cache(member):
     rows = _rows(task)
     greedy = dataclasses.replace(recipe, config=recipe.config.changed(finetune={"beam": 1}))
     with jax.set_mesh(mesh):
-        found = writer(task, greedy, mesh, 8)(params, rows)
-        drawn = writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
+        found = Writer(task, greedy, mesh, 8)(params, rows)
+        drawn = Writer(task, greedy, mesh, 8, Decoding(temperature=1.0, seed=3))(params, rows)
     assert (drawn["tokens"] != found["tokens"]).any() and (
         drawn["log_prob"] < found["log_prob"] + 1e-4
     ).any()
@@ -298,7 +299,7 @@ def test_batches_are_by_length_and_a_function_of_the_step():
         " ".join(draw.choice(["ba", "do", "ki"]) for _ in range(draw.randint(1, 9)))
         for _ in range(96)
     ]
-    data = encode(
+    data = encode_examples(
         task, "train.jsonl", [Example((text,), "ba", f"row {n}") for n, text in enumerate(words)]
     )
     stream, plan = data.stream(task.config), (PlanEntry(0, 0, 4),)
@@ -557,7 +558,9 @@ def test_a_target_that_the_tokenizer_cannot_write_is_told(tmp_path, settings, di
 def test_the_loss_of_the_dev_set_weighs_tokens_as_training_does(tmp_path):
     """The fault: a mean of the means of rows, in which short targets count as much as long ones."""
     task, recipe, params = _trained("gpt2")
-    dev = encode(task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS])
+    dev = encode_examples(
+        task, "dev.tsv", [Example((source,), target, "") for source, target in PAIRS]
+    )
     mesh = meshes.make_mesh(recipe.config.mesh)
     nothing = {"tokens": np.full((len(PAIRS), 1), -1), "log_prob": np.zeros(len(PAIRS))}
     with jax.set_mesh(mesh):

@@ -22,7 +22,7 @@ from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import bucket
 from xlnet_jax.infer.decoder import Decoder
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.orders import checked
+from xlnet_jax.infer.orders import checked_texts
 from xlnet_jax.infer.score import _from_left
 
 V, FIRST = 30, 9
@@ -36,7 +36,7 @@ def decoder(batch_size=4, **options):
 
 def fill(model, tokens, known, stop=None, listener=None, temperature=1.0, **asked):
     longest = np.inf if model.model.transformer.objective.causal else model.segment_len
-    texts = checked(model.model, longest, tokens, known)
+    texts = checked_texts(model.model, longest, tokens, known)
     return model(texts, Decoding(temperature=temperature, **asked), stop, listener)
 
 
@@ -137,7 +137,7 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
 
 def test_few_programs_for_prompts_of_any_length():
     """Three read, one of them nothing; one writes."""
-    programs = (decode.read.__wrapped__, decode.write.__wrapped__)
+    programs = (decode.read_known.__wrapped__, decode.write_unknown.__wrapped__)
     model = decoder(2, objective="clm", memory_len=3, compute_dtype="float32")
     model = dataclasses.replace(model, segment_len=20)
     before = [program._cache_size() for program in programs]
@@ -222,14 +222,14 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
     """Its first token always stays."""
     ids, known = questions(6, (T,))
     known = [np.arange(T) == 2]
-    seen, checked, write = [], 0, decode.write
+    seen, checked, write = [], 0, decode.write_unknown
 
     def recorded(*arguments):
         results, state = write(*arguments)
         seen.append((int(state.count_B[0]), jax.nn.log_softmax(state.logits_BPV[0, 0])))
         return results, state
 
-    monkeypatch.setattr(decode, "write", recorded)
+    monkeypatch.setattr(decode, "write_unknown", recorded)
     monkeypatch.setattr(decode, "CHUNK", 1)
     for seed in range(3):
         (found,) = fill(decoder(), ids, known, seed=seed, order="random", speculative=4)

@@ -13,7 +13,7 @@ from special_ids import CLS, MASK, SEP
 from test_score import T, scorer
 
 from xlnet_jax.batch import forward_text
-from xlnet_jax.infer.estimators import estimate, known_places, reads, unknown
+from xlnet_jax.infer.estimators import estimate, known_places, text_tokens_at_once, unknown_places
 from xlnet_jax.infer.options import Score
 from xlnet_jax.model.transformer import empty_memory
 
@@ -120,7 +120,9 @@ def test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_se
         made, config = scorer(V, "plm", memory_len=memory_len), configured("plm", memory_len)
         found = estimate(made, config, "half", tokens_NT, orders=2)
         asked = ~known_places(tokens_NT.shape, 0.5)
-        assert (asked == unknown("half", tokens_NT.shape)).all() and (asked.sum(axis=1) == T).all()
+        assert (asked == unknown_places("half", tokens_NT.shape)).all() and (
+            asked.sum(axis=1) == T
+        ).all()
         cuts = [slice(0, 2 * T)] if memory_len else [slice(0, T), slice(T, 2 * T)]
         parts = [
             (row[cut], ~unknown_T[cut])
@@ -130,7 +132,9 @@ def test_half_is_asked_in_random_orders_and_a_model_without_memory_reads_each_se
         each = [one.joint_K.mean() for one in made.log_prob(parts, Score(orders=2))]
         np.testing.assert_allclose(found.nats_N, -np.reshape(each, (3, -1)).sum(axis=1), rtol=1e-12)
         assert found.calls == 3 * 2 * 2 and found.flops > 0
-    assert [reads(configured(objective)) for objective in ("clm", "plm", "mdm", "mlm")] == [
+    assert [
+        text_tokens_at_once(configured(objective)) for objective in ("clm", "plm", "mdm", "mlm")
+    ] == [
         T,
         T,
         T,

@@ -17,9 +17,9 @@ from xlnet_jax.infer.infill import (
     as_text,
     continuation,
     gapped,
-    pieces_of,
+    ids_of_passage,
+    infilled,
     prompt,
-    result,
 )
 
 
@@ -132,7 +132,7 @@ def filled(tools, text, new):
     positions = np.flatnonzero(np.logical_not(text.known))[::-1]
     token_N = np.array(text.ids)
     token_N[positions] = [tools.pieces.index(piece) for piece in new[::-1]]
-    return result(
+    return infilled(
         tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3), exact=True
     )
 
@@ -187,15 +187,14 @@ def test_a_continuation_is_a_gap_at_the_end(as_written):
     assert heard == (
         [(0, written[0], False), (0, written[1], True)] if as_written else [(0, written, True)]
     )
-    filled = Filled(np.array([*text.ids[:2], *new]), np.arange(2, 5), np.zeros(3), 3)
-    assert continuation(tools, text, filled) == written
+    assert continuation(tools, text, new) == written
 
 
 def test_a_passage_keeps_its_spaces_in_every_level():
     passage = Passage("kilu", "Bado ", " menora.")
-    assert pieces_of(tokenizer_of("characters"), Passage("a", "a"), 1)[1] == [True, False]
+    assert ids_of_passage(tokenizer_of("characters"), Passage("a", "a"), 1)[1] == [True, False]
     for level in ("characters", "bytes"):
-        ids, given = pieces_of(tokenizer_of(level), passage, 1)
+        ids, given = ids_of_passage(tokenizer_of(level), passage, 1)
         assert tokenizer_of(level).decode(ids) == "Bado kilu menora."
         assert (
             tokenizer_of(level).decode(
@@ -203,5 +202,5 @@ def test_a_passage_keeps_its_spaces_in_every_level():
             )
             == "kilu"
         )
-        ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
+        ids, _ = ids_of_passage(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"

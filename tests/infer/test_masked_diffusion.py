@@ -18,7 +18,7 @@ from xlnet_jax.batch import forward_text
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.infer.decoder import Decoder
 from xlnet_jax.infer.options import Decoding, Score
-from xlnet_jax.infer.orders import checked
+from xlnet_jax.infer.orders import checked_texts
 from xlnet_jax.model.transformer import empty_memory
 
 
@@ -84,7 +84,7 @@ def test_the_bound_is_the_mean_over_all_orders_of_the_chain_rule(x64):
 
     known = np.isin(np.arange(4), unknown, invert=True)
     draws = 3 * 100
-    bounds = made.elbo(checked(made.model, T, texts[:2], [known] * 2), Score(draws=draws))
+    bounds = made.elbo(checked_texts(made.model, T, texts[:2], [known] * 2), Score(draws=draws))
     for text, bound, exact in zip(texts, bounds, elbo_X, strict=False):
         assert bound.position_U.tolist() == unknown
         drawn = [
@@ -118,7 +118,7 @@ def test_filling_reads_the_whole_text_in_each_call(order, together, x64):
         mask[-1] = False
     decode = Decoder(made.model, made.params, XLNET, T, 4)
     found = decode(
-        checked(made.model, T, ids, known), Decoding(order=order, tokens_per_step=together)
+        checked_texts(made.model, T, ids, known), Decoding(order=order, tokens_per_step=together)
     )
     for text_N, known_N, one in zip(ids, known, found, strict=True):
         text_N, left, positions, log_probs = (

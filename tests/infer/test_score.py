@@ -16,7 +16,7 @@ from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Score
-from xlnet_jax.infer.orders import any_order, checked
+from xlnet_jax.infer.orders import any_order, checked_texts
 from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.model.transformer import empty_memory
 
@@ -51,7 +51,7 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
 
 
 def log_prob(made, tokens, known, **asked):
-    return made.log_prob(checked(made.model, T, tokens, known), Score(**asked))
+    return made.log_prob(checked_texts(made.model, T, tokens, known), Score(**asked))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Generate
-from xlnet_jax.infer.orders import check
+from xlnet_jax.infer.orders import check_question
 from xlnet_jax.model import choice, flops
 from xlnet_jax.train import sliding
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -292,4 +292,4 @@ def test_what_does_not_fit_absolute_positions_is_refused():
     with pytest.raises(
         BadInput, match="run has model.architecture=vanilla, and no memory that could follow a text"
     ):
-        check(config(), "run", Generate())
+        check_question(config(), "run", Generate())

@@ -35,7 +35,7 @@ from xlnet_jax.comparison.report import binned
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.estimators import MEASURES, estimate, reads, unknown
+from xlnet_jax.infer.estimators import MEASURES, estimate, text_tokens_at_once, unknown_places
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import any_order
 from xlnet_jax.infer.score import Scorer
@@ -104,7 +104,9 @@ def compare(
     tuned = load_tasks(finetune)
     workdirs.check_folder(workdir, ours=(RESULT,), what="comparison")
     heldout = open_mixture(next(iter(systems.values())), "heldout", weighted=False)
-    length = asked.length or min(reads(config.parts[-1]) for config in systems.values())
+    length = asked.length or min(
+        text_tokens_at_once(config.parts[-1]) for config in systems.values()
+    )
     tokens_NT = sliding.windows(heldout, length, asked.windows, every=length)
     asked = asked._replace(windows=len(tokens_NT), length=length)
     result = asked._asdict() | {"corpus_sha256": heldout.sha256}
@@ -329,7 +331,8 @@ def unit_bytes(heldout: Mixture, tokens_NT: np.ndarray) -> dict[str, np.ndarray]
     """Bytes of the unknown text of each window, [N], by measure."""
     bytes_NT = heldout.tokenizer.text_lengths()[1][tokens_NT]
     return {
-        measure: (bytes_NT * unknown(measure, tokens_NT.shape)).sum(axis=1) for measure in MEASURES
+        measure: (bytes_NT * unknown_places(measure, tokens_NT.shape)).sum(axis=1)
+        for measure in MEASURES
     }
 
 

@@ -17,7 +17,7 @@ from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import TaskData, prepare
 from xlnet_jax.finetune.text_to_text import TextToText
-from xlnet_jax.infer.text_to_text import writer
+from xlnet_jax.infer.text_to_text import Writer
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
@@ -109,7 +109,7 @@ def _job(
 
     def evaluator(recipe: Recipe, mesh: Mesh) -> TaskEvaluator:
         assert dev is not None
-        write = writer(dev.task, recipe, mesh) if isinstance(dev.task, TextToText) else None
+        write = Writer(dev.task, recipe, mesh) if isinstance(dev.task, TextToText) else None
         return TaskEvaluator(recipe, mesh, dev, workdir, write)
 
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)

@@ -18,12 +18,12 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.evaluation import Predictor, predictor
 from xlnet_jax.finetune.formats import Record
-from xlnet_jax.finetune.setup import add, trained
+from xlnet_jax.finetune.setup import add_example, trained_task
 from xlnet_jax.finetune.task import Example, Row, Task
 from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.infer.opened import Stored, find, opened
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.text_to_text import GREEDY, writer
+from xlnet_jax.infer.text_to_text import GREEDY, Writer
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage.files import Json
 
@@ -67,7 +67,7 @@ def predict(
     `skip_bad`) an example that the task cannot use; `results` of the error has all objects.
     """
     stored = find(workdir, overrides, step)
-    task = trained(stored.config, stored.tokenizer, workdir)
+    task = trained_task(stored.config, stored.tokenizer, workdir)
     asked = Decoding(**options)
     if asked != GREEDY and not isinstance(task, TextToText):
         raise BadInput(
@@ -120,7 +120,7 @@ def _encode(
                         f"{example.where}: the number of texts is {len(example.texts)}, and in "
                         f"training it was {len(names)} ({', '.join(names)})"
                     )
-                add(task, example._replace(label=None), examples, rows)
+                add_example(task, example._replace(label=None), examples, rows)
                 if example.label is not None and not is_none(example.label):
                     result["gold"] = example.label
             except BadInput as error:
@@ -146,7 +146,7 @@ def _outputs(
         log.info("predicting with step %d", model.step)
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
         if isinstance(task, TextToText):
-            predictions = writer(task, model.recipe, model.mesh, batch_size or 0, asked)(
+            predictions = Writer(task, model.recipe, model.mesh, batch_size or 0, asked)(
                 model.params, rows
             )
             return task.outputs(predictions, rows, examples)

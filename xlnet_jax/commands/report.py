@@ -14,7 +14,7 @@ from xlnet_jax.comparison import report as pages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import formats
-from xlnet_jax.finetune.setup import trained
+from xlnet_jax.finetune.setup import trained_task
 from xlnet_jax.messages import printable
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import workdir as workdirs
@@ -93,7 +93,7 @@ def read_run(workdir: str) -> Json:
             kept = checkpoints.steps()
     scored = {each["step"]: workdirs.heldout_loss(each) for each in evaluations}
     of_task = not config.pretrains
-    metric = trained(config, workdirs.tokenizer(workdir), workdir).metric if of_task else None
+    metric = trained_task(config, workdirs.tokenizer(workdir), workdir).metric if of_task else None
     rates = [each["tokens_per_second"] for each in metrics if each.get("tokens_per_second")]
     return {
         "state": goodputs.end_of(line, last, config.train.max_bad_steps) or "lost",

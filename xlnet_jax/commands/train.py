@@ -18,7 +18,7 @@ from xlnet_jax.data.vocabulary import warn_of_export
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.infer import infill
 from xlnet_jax.infer.options import Fill
-from xlnet_jax.infer.orders import check
+from xlnet_jax.infer.orders import check_question
 from xlnet_jax.library import Model
 from xlnet_jax.messages import print_lines
 from xlnet_jax.run import progress
@@ -120,7 +120,7 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
     """
     parts = config.parts
     for part in parts:
-        check(part, f"log.samples={config.log.samples}: this run", Fill())
+        check_question(part, f"log.samples={config.log.samples}: this run", Fill())
     length = min(SAMPLE_LENGTH, *(part.data.segment_len for part in parts)) - 2  # SEP and CLS
     windows_NT = windows(heldout, length, config.log.samples, every=length)
     tokenizer = heldout.tokenizer
@@ -129,7 +129,11 @@ def sampler(config: Config, heldout: Mixture) -> Callable[[Recipe, Any], list[Js
         tokens_T[~np.isin(tokens_T, tokenizer.special.ids())].tolist()
         for tokens_T in windows_NT[:: len(heldout.corpora)]
     ]
-    pairs = [(ids, gapped) for ids in texts if (gapped := infill.hidden(tokenizer, ids, alone))]
+    pairs = [
+        (ids, gapped)
+        for ids in texts
+        if (gapped := infill.with_hidden_words(tokenizer, ids, alone))
+    ]
 
     def sample(recipe: Recipe, params: Any) -> list[Json]:
         model = Model(recipe.config, tokenizer, params, max(len(pairs), 1))

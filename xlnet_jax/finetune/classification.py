@@ -1,10 +1,9 @@
-"""Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest
+"""Classes, numbers and choices for texts, from the vector of CLS: GLUE and RACE, and the smallest
 complete `Task`s.
 
-Classes are trained with the cross-entropy, numbers with the squared error. If a text may have
-several classes, or none, there is a sigmoid and a cross-entropy for each class. Of a multiple
-choice every option is a separate sequence (`layouts.choice`), and the softmax is over the options'
-logits.
+Classes are trained with the cross-entropy, numbers with the squared error. If a text may have any
+number of classes, each class has a sigmoid and a cross-entropy. Every option of a multiple choice
+is a separate sequence (`layouts.choice`), and the softmax is over the logits of the options.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -23,7 +21,7 @@ from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.heads import Classifier, binary_cross_entropy, cross_entropy, squared_error
-from xlnet_jax.finetune.task import Example, Labels, Task
+from xlnet_jax.finetune.task import Example, Labels, Outputs, Scores, Task
 from xlnet_jax.storage.files import Json
 
 LETTERS = string.ascii_uppercase
@@ -41,11 +39,8 @@ class Classification(Task):
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
-        return {
-            "label": np.int32(
-                0 if example.label is None else self.label_number(example.label, example)
-            )
-        }
+        label = example.label
+        return {"label": np.int32(0 if label is None else self.label_number(label, example))}
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -59,11 +54,9 @@ class Classification(Task):
             "scores": dict(zip(self.labels, share_N.tolist(), strict=True)),
         }
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews'
-        correlation.
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """Accuracy, F1 and Matthews' correlation. Of two classes F1 is of the second; of more it is
+        the mean over the classes.
         """
         label_N = np.array([self.labels.index(str(example.label)) for example in examples])
         predicted_N = np.array([self.labels.index(output["label"]) for output in outputs])
@@ -73,7 +66,7 @@ class Classification(Task):
 
 
 class MultiLabelClassification(Classification):
-    """Any number of the classes in `finetune.labels`, also none."""
+    """Any number of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.multi_labelled)
     ranking = ("f1_micro", "f1_macro")
@@ -86,18 +79,15 @@ class MultiLabelClassification(Classification):
         return {"label": label_C}
 
     def output(self, prediction: Labels) -> Json:
-        """`labels`: those with a probability above 0.5, and `scores`: the probability of each."""
-        scores = dict(
-            zip(
-                self.labels, expit(prediction["logits"][0].astype(np.float64)).tolist(), strict=True
-            )
-        )
+        """`labels`: the classes with a probability above 0.5, and `scores`: the probability of each
+        class.
+        """
+        share_C = expit(prediction["logits"][0].astype(np.float64))
+        scores = dict(zip(self.labels, share_C.tolist(), strict=True))
         return {"labels": [name for name, share in scores.items() if share > 0.5], "scores": scores}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """F1 of all labels together, and the mean over the labels."""
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """F1 over all labels together, and the mean of the F1 of each label."""
         label_NC = np.array([self.target(example)["label"] for example in examples], int)
         predicted_NC = np.array([[*output["scores"].values()] for output in outputs]) > 0.5
         return metrics.multi_label_f1(label_NC, predicted_NC)
@@ -123,16 +113,14 @@ class Regression(Task):
         """`score`: the number."""
         return {"score": float(prediction["logits"][0, 0])}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """Pearson's and Spearman's correlation."""
         return correlations(examples, [output["score"] for output in outputs])
 
 
 class MultipleChoice(Task):
-    """One of several options answers a question about a context. Labels are letters from A, or
-    numbers from 0.
+    """The right one of several options for a question about a context. Labels are letters from A,
+    or numbers from 0.
     """
 
     read = staticmethod(readers.multiple_choice)
@@ -143,7 +131,7 @@ class MultipleChoice(Task):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """See `Task`. Numbers that count from 1, as in ARC, would say the next option."""
+        """See `Task`. Raises BadInput for numbers that count from 1, as in ARC."""
         labels = {str(example.label).strip().upper() for example in examples}
         if any(map(str.isdecimal, labels)) and not labels & {"0", *LETTERS}:
             raise BadInput(
@@ -156,9 +144,9 @@ class MultipleChoice(Task):
         """One for each option."""
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
-        # In place of the question's blank, or after the question.
-        before, *after = re.split("_+", question)
-        asked = [each.join((before, *after)) if after else f"{question} {each}" for each in options]
+        # An option fills the blank of the question, or follows the question.
+        parts = re.split("_+", question)
+        asked = [each.join(parts) if len(parts) > 1 else f"{question} {each}" for each in options]
         return [
             layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
             for each in asked
@@ -181,33 +169,29 @@ class MultipleChoice(Task):
         share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The share of right answers."""
-        right, chosen = (
-            [self.gold(example) for example in examples],
-            [output["label"] for output in outputs],
-        )
-        return {"accuracy": metrics.accuracy(np.array(right), np.array(chosen))}
+        right = np.array([self.gold(example) for example in examples])
+        chosen = np.array([output["label"] for output in outputs])
+        return {"accuracy": metrics.accuracy(right, chosen)}
 
 
 def _option(example: Example) -> int:
-    """The number of the right option. Raises BadInput."""
+    """The number of the right option. Raises BadInput for a label that is no option."""
     label, options = str(example.label).strip(), len(example.texts) - 2
-    index = (
-        int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
-    )
+    index = int(label) if label.isdecimal() else -1
+    if len(label) == 1 and index < 0:
+        index = LETTERS.find(label.upper())
     if not 0 <= index < min(options, len(LETTERS)):
         raise BadInput(
-            f"{example.where}: the label {label!r} is none of {options} options; use A to "
+            f"{example.where}: the label {label!r} is not one of {options} options; use A to "
             f"{LETTERS[options - 1]}, or 0 to {options - 1}"
         )
     return index
 
 
 def number_of(example: Example) -> float:
-    """The label as a number. Raises BadInput."""
+    """The label as a number. Raises BadInput for a label that is not a finite float32."""
     try:
         value = float(example.label)
     except (TypeError, ValueError, OverflowError):
@@ -221,10 +205,7 @@ def number_of(example: Example) -> float:
 
 def correlations(examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, float]:
     """Pearson's and Spearman's correlation of predicted numbers with the labels."""
-    label_N, predicted_N = (
-        np.array([number_of(example) for example in examples]),
-        np.array(predicted),
-    )
+    label_N, predicted_N = np.array([*map(number_of, examples)]), np.array(predicted)
     return {
         "pearson": metrics.pearson(label_N, predicted_N),
         "spearman": metrics.spearman(label_N, predicted_N),

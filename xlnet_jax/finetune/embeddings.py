@@ -1,15 +1,15 @@
-"""Vectors of texts whose cosine says how similar the texts are, learnt from pairs of similar ones.
+"""Vectors of texts whose cosine is the similarity of the texts, learnt from pairs of similar texts.
 
     loss_i = -( log softmax_j( cos(a_i, b_j) / t )[i] + log softmax_j( cos(b_i, a_j) / t )[i] ) / 2
 
-The other texts of the batch are the negatives (InfoNCE), those of all devices: inside the step's
-`shard_map` the vectors are gathered, so the loss does not depend on the number of devices.
-Micro-batches would change it, and the rules of the configuration refuse them.
+The other texts of the batch on all devices are the negatives (InfoNCE). The vectors are gathered
+inside the step's `shard_map`, so the loss does not depend on the number of devices. Micro-batches
+would change the loss, so the rules of the configuration refuse them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -22,18 +22,18 @@ from xlnet_jax.data import layouts
 from xlnet_jax.finetune import metrics, readers, unlabelled
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Scores, Task
 from xlnet_jax.storage.files import Json
 
-_ROWS = 1024  # of the table of similarities at once
+_ROWS = 1024  # rows of the similarity table that are computed at a time
 
 
 class EmbeddingHead(nn.Module):
     """Pools the vectors of a sequence; has no parameters."""
 
     pooling: str
-    """`mean` or `max` over all pieces with SEP and CLS, or the vector of `cls` or of the `last`
-    piece.
+    """`mean` or `max` over all pieces with SEP and CLS, or the vector of the piece `cls` or
+    `last`.
     """
     temperature: float
     normalize: bool = False
@@ -64,11 +64,10 @@ class EmbeddingHead(nn.Module):
 
 
 def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
-    """The losses of the rows here, against the texts of all rows of the global batch: [B]."""
+    """The losses [B] of the rows on this device, with the texts of the whole batch as negatives."""
     unit_B2D = _unit(vectors_B2D, jnp)
     mesh = jax.sharding.get_abstract_mesh()
-    # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one
-    # device.
+    # Under `jit` an array is the whole batch; under `shard_map` it is the part of one device.
     axes = tuple(
         name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1
     )
@@ -80,7 +79,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
 
 
 class Embeddings(Task):
-    """Examples of two texts, in `predict` also of one."""
+    """Vectors of pairs of texts, or in `predict` of single texts."""
 
     read, usual = staticmethod(readers.pairs), staticmethod(readers.usual_pair)
     options = frozenset({"normalize", "pooling", "segments", "temperature"})
@@ -108,11 +107,9 @@ class Embeddings(Task):
         pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}
         return {"vectors": vectors_CD.tolist()} | pair
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """Spearman's correlation of cosines with the labels; without labels the share of first
-        texts whose own second text is the nearest of all.
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """Correlations of the cosines with the labels; without labels the share of first texts
+        whose nearest second text is their partner.
         """
         if examples[0].label is not None:
             return correlations(examples, [output["similarity"] for output in outputs])
@@ -125,5 +122,5 @@ class Embeddings(Task):
 
 
 def _unit(vectors: Any, library: Any = np) -> Any:
-    """The directions of vectors, of numpy or of its part in JAX."""
+    """Vectors scaled to length 1, by numpy or `jax.numpy`."""
     return vectors / library.linalg.norm(vectors, axis=-1, keepdims=True)

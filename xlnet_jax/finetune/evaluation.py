@@ -1,6 +1,4 @@
-"""Scores of a task on its dev set: an `Evaluator` of the training loop, and the predictions of any
-examples.
-"""
+"""Scores a task on its dev set, as an `Evaluator` of the training loop, and predicts examples."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ log = logging.getLogger("xlnet_jax")
 
 @dataclasses.dataclass(frozen=True)
 class InOrder:
-    """All rows once, `size` at a time: `loader.Dispatches` of one batch each, of which this host
-    feeds `local`.
+    """`loader.Dispatches` of one batch each: all rows once, `size` at a time. This host feeds the
+    rows `local` of each batch.
     """
 
     task: Task
@@ -49,7 +47,7 @@ class InOrder:
         return -(-len(self.rows) // self.size)
 
     def __call__(self, index: int) -> Any:
-        """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
+        """A batch with a leading axis of length 1. Rows of weight 0 fill up the last batch."""
         chosen = self.rows[index * self.size : (index + 1) * self.size]
         return jax.tree.map(
             lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len)
@@ -57,19 +55,19 @@ class InOrder:
 
 
 Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
-"""See `predictor`."""
+"""The function that `predictor` makes."""
 Write = Callable[..., dict[str, np.ndarray]]
-"""Of a task that writes texts, from parameters, rows and hooks to its predictions; see
-`infer.text_to_text`.
+"""The predictions of a task that writes texts, from parameters, rows and hooks; see
+`infer.text_to_text.Writer`.
 """
 
 
 def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
-    """Makes a function from parameters and N rows to loss_N and the predictions of the head, in
-    order, on every host.
+    """Makes a function from parameters and N rows to loss_N and the predictions of the head, in the
+    order of the rows, on every host.
 
-    It takes `batch_size` rows at a time (0 = as configured), and compiles once for a length of
-    segments, its argument `segment_len` (None = as configured).
+    The function takes `batch_size` rows at a time (0 = as configured) and compiles once for each
+    value of its argument `segment_len` (None = as configured).
     """
     config, size = recipe.config, rows_at_once(recipe.config, mesh, batch_size)
 
@@ -78,7 +76,7 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
         with meshes.RULES.applied():
             return recipe.model.evaluate(params, batch)
 
-    # Every host scores all of them.
+    # Every host scores all predictions.
     compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def predict(
@@ -89,15 +87,15 @@ def predictor(task: Task, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Pr
         parts = results(
             batches, config, lambda batch: compiled(params, meshes.place(batch, mesh, size)), hooks
         )
-        # Without the rows that fill up the last batch.
+        # Drops the rows that fill up the last batch.
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(rows)], *parts)
 
     return predict
 
 
 class TaskEvaluator:
-    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work
-    directory.
+    """Scores a dev set, and writes the outputs of the best evaluation to `predictions.jsonl` in the
+    work directory.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class TaskEvaluator:
         self._write, self._workdir = write, workdir
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> Json:
-        """`score` (of `Task.metric`), all scores of the task by name, the `loss`, a mean as in
+        """`score` (by `Task.metric`), all scores of the task by name, the mean `loss` as in
         training, and `rank` = -score.
         """
         task, dev = self._dev.task, self._dev
@@ -124,21 +122,18 @@ class TaskEvaluator:
             )
         earlier = best(read_jsonl(self._workdir, "evaluations.jsonl"))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
-            lines = zip(dev.examples, outputs, strict=True)
-            text = "".join(
-                json.dumps(
-                    {"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}
-                )
-                + "\n"
-                for each, output in lines
-            )
+            lines = [
+                {"where": each.where, "texts": each.texts, "gold": task.gold(each), **output}
+                for each, output in zip(dev.examples, outputs, strict=True)
+            ]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
             path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
             until_it_works(write, path, task.config.checkpoint.io_deadline_seconds, lambda: None)
         return {"loss": number(loss), "score": score, **scores, "rank": -score}
 
     def described(self, scores: Json) -> str:
-        """The score that ranks."""
+        """The ranking score and the loss, for the log."""
         examples = quantity(len(self._dev.examples), "dev example")
         return (
             f"{self._dev.task.metric} {scores['score']:.4f}, "

@@ -1,22 +1,22 @@
-"""Records of labelled files and of data sets that TFDS has built, by the end of the name.
+"""Reads records from labelled files and from data sets built by TFDS. The end of the name decides
+the format.
 
     tfds:NAME:SPLIT     see `data.prepare.records`; classes have their names
-    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a
-                        header. A .tsv has no quotes, as in GLUE
-    *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0; all three
-    *.json              ends may have any of these
+    *.csv  *.tsv        a header and one row per example; with finetune.columns `0,1,...` no header.
+                        A .tsv has no quotes, as in GLUE
+    *.jsonl  *.ndjson   one object per line, an array of objects, or SQuAD 1.1 or 2.0; each of the
+    *.json              three ends may have any of these
     *.parquet           one row per example
-    *.conll  *.conllu   words in lines with their tags, a blank line after a sentence; columns
+    *.conll  *.conllu   a line for each word with its tags, a blank line after a sentence; columns
     *.iob  *.iob2       count from 0
     *.bio  *.txt
     *.txt               lines of fastText, if the first starts with `__label__`
     two other files     text_to_text: the sources and the targets, line by line
-    a folder            the files below it that `prepare` reads. A .txt is one JSON object, as in
+    a folder            all files below it that `prepare` reads. A .txt is one JSON object, as in
                         RACE, or a text whose label is the name of its folder, as in aclImdb
 
-.gz or .zst may follow the end of a text file. Several sources are joined with commas. Every source
-becomes records, which are dictionaries with a place for messages. Every error is one line with the
-file and the row.
+The name of a text file may also end in .gz or .zst. Several sources are separated by commas. A
+record is a dictionary with its file and row, which every message names in its one line.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from xlnet_jax.storage import files
 from xlnet_jax.storage.files import Json
 
 _WITH_FIELDS = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet"]
-"""Ends of names of files whose records say what is what."""
+"""Ends of the names of files whose records have named fields."""
 _WITH_WORDS = [".conll", ".conllu", ".iob", ".iob2", ".bio"]
 NAMES = ["id", "idx", "index", "guid"]
-"""The usual names of what tells an example from the others."""
+"""Usual names of the field that identifies an example."""
 PREFIX = "__label__"
-"""Of the labels of fastText."""
+"""Prefix of fastText labels."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -56,10 +56,10 @@ class Record(NamedTuple):
     """One record of a source."""
 
     where: str
-    """`train.tsv, row 12`."""
+    """Place of the record in messages, such as `train.tsv, row 12`."""
     fields: Json
     error: BadInput | None = None
-    """Why it could not be read."""
+    """The error of a record that could not be read."""
 
     def checked(self) -> Record:
         """The record itself. Raises BadInput if it could not be read."""
@@ -68,7 +68,7 @@ class Record(NamedTuple):
         return self
 
     def field(self, name: str) -> Any:
-        """A field. Raises BadInput if there is none."""
+        """The field of this name. Raises BadInput if it is missing."""
         if name not in self.fields:
             raise BadInput(
                 f"{self.where}: no column {name!r}, "
@@ -77,26 +77,24 @@ class Record(NamedTuple):
         return self.fields[name]
 
     def text(self, name: str) -> str:
-        """A field that must be a text. Raises BadInput."""
+        """A field that must be a text. Raises BadInput if it is empty or no text."""
         value = self.field(name)
-        if not isinstance(value, str) or not value.strip():
-            what = (
-                "is empty"
-                if value is None or isinstance(value, str)
-                else f"is {value!r}, not a text"
-            )
-            raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
-        return value
+        if isinstance(value, str) and value.strip():
+            return value
+        wrong = f"is {value!r}, not a text"
+        if value is None or isinstance(value, str):
+            wrong = "is empty"
+        raise BadInput(f"{self.where}: {name!r} {wrong}; correct the row or remove it")
 
     def list(self, name: str) -> list[Any]:
-        """A field that must be a list. Raises BadInput."""
+        """A field that must be a list. Raises BadInput if it is none."""
         value = self.field(name)
         if not isinstance(value, list):
             raise BadInput(f"{self.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
         return value
 
     def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
-        """The first of several lists of names whose fields are there. Raises BadInput."""
+        """The first group of names whose fields all exist. Raises BadInput if no group does."""
         for each in names:
             if self.fields.keys() >= {*each}:
                 return each
@@ -106,25 +104,24 @@ class Record(NamedTuple):
 
     @property
     def name(self) -> Json:
-        """What tells it from the others: its field of `NAMES`, or the number of its row."""
+        """The identity of the record: its first field of `NAMES`, or the number of its row."""
         number = self.where.rpartition(" ")[2]
         row = {"row": int(number) if number.isdecimal() else self.where}
         return next(({name: self.fields[name]} for name in NAMES if name in self.fields), row)
 
     @property
     def names(self) -> str:
-        """Of its fields that hold something, for messages."""
-        return ", ".join(
-            [repr(name[:40]) for name, value in self.fields.items() if value is not None][:20]
-        )
+        """The names of up to 20 fields with a value, for messages."""
+        names = [repr(name[:40]) for name, value in self.fields.items() if value is not None]
+        return ", ".join(names[:20])
 
 
 def records(config: Config, source: str) -> Iterator[Record]:
-    """The records of all sources, in order; damaged rows of a table or of JSON lines have their
-    `error`.
+    """The records of all sources, in order. A damaged row of a table or of JSON lines is a record
+    with an `error`.
 
-    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
-    RestartMe: a silent bucket.
+    Raises BadInput if a source is missing, empty, damaged, not UTF-8 or of an unknown kind, and
+    RestartMe if a bucket does not answer.
     """
     names = [name.strip() for name in source.split(",") if name.strip()] or [source]
     task = config.finetune.task
@@ -140,7 +137,7 @@ def records(config: Config, source: str) -> Iterator[Record]:
 
 
 def has_records(task: str, name: str) -> bool:
-    """Whether a file for `predict` is read as those for training: others have a text in each
+    """Whether a file for `predict` has records as for training; other files have a text in each
     line.
     """
     kind = kind_of(name)
@@ -153,7 +150,7 @@ def has_records(task: str, name: str) -> bool:
 
 
 def _line_files(names: list[str]) -> Iterator[Record]:
-    """The lines of two files, one with the sources and one with the targets."""
+    """The records of a file of sources and a file of targets, line by line."""
     if len(names) != 2:
         raise BadInput(
             f"{','.join(names)}: name two files of lines, SOURCES,TARGETS, or a .jsonl, .tsv or "
@@ -184,7 +181,7 @@ def _records(config: Config, name: str) -> Iterator[Record]:
                 for number, fields in enumerate(stored.parquet_rows(path), 1):
                     yield Record(f"{path}, row {number}", fields)
             elif end not in (known := [*_WITH_FIELDS, *_WITH_WORDS, ".txt"]):
-                raise BadInput(f"{path}: a name that ends in {', '.join(known)} says what it holds")
+                raise BadInput(f"{path}: unknown format; the name must end in {', '.join(known)}")
             elif end in (".csv", ".tsv"):
                 yield from _table(
                     path, _decoded(file), "".join(config.finetune.column_list()).isdecimal()
@@ -199,9 +196,8 @@ def _records(config: Config, name: str) -> Iterator[Record]:
 
 
 def _in_folder(path: str, label: str, text: str) -> Record:
-    """An object of JSON, or a text whose label is its folder.
-
-    Texts beside the folders, and those in aclImdb's `unsup`, have no label.
+    """A JSON object, or a text whose label is its folder. Texts outside of the label folders and in
+    the folder `unsup` of aclImdb have no label.
     """
     if text.lstrip().startswith("{"):
         return Record(path, files.json_object(text, path))
@@ -227,10 +223,10 @@ def _csv_rows(text: str, strict: bool = False) -> Iterator[list[str]]:
 
 
 def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
-    """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
+    """The records of a .csv or .tsv. Rows count from 1, as in a spreadsheet, with the header."""
     tabs = (line.split("\t") for line in files.lines(text))
     rows = tabs if kind_of(path).suffix == ".tsv" else _csv_rows(text, strict=True)
-    names, number, short = list[str](), 0, list[int]()
+    names, number, short = [], 0, []
     try:
         for number, row in enumerate(rows, 1):
             where, error = f"{path}, row {number}", None
@@ -258,7 +254,7 @@ def _table(path: str, text: str, numbered: bool) -> Iterator[Record]:
 
 
 def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
-    """A record for each line that is not empty, an object of JSON."""
+    """A record for the JSON object in each line that is not empty."""
     for number, line in enumerate(lines, 1):
         where = f"{path}, row {number}"
         if not line.strip():
@@ -270,11 +266,13 @@ def json_lines(path: str, lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json(path: str, text: str) -> Iterator[Record]:
-    """SQuAD, whose object has a list `data`; an array of objects; or one object per line."""
+    """The records of a JSON file: SQuAD, an object with a list `data`; an array of objects; or one
+    object per line.
+    """
     try:
         value = files.parse_json(text, path)
     except BadInput:
-        value = None  # several lines, one of which may be damaged
+        value = None  # one object per line; a line may be damaged
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         return _squad(path, value)
     return json_lines(path, map(json.dumps, value) if isinstance(value, list) else text.split("\n"))
@@ -295,7 +293,7 @@ def _squad(path: str, value: Json) -> Iterator[Record]:
 
 
 def _fasttext(path: str, text: str) -> Iterator[Record]:
-    """A text behind its labels; a list of several."""
+    """The text and the label of each line; several labels are a list."""
     for number, line in enumerate(files.lines(text), 1):
         if line.strip():
             labels = re.findall(rf"{PREFIX}(\S+)", line)
@@ -305,14 +303,16 @@ def _fasttext(path: str, text: str) -> Iterator[Record]:
 
 
 def _columns(line: str) -> list[str]:
-    """By tabs if there is one; else by spaces. Other white space, as U+00A0, belongs to a word."""
+    """The columns of a line, split at tabs, or without tabs at spaces. Other white space, such as
+    U+00A0, belongs to a word.
+    """
     split = line.split("\t") if "\t" in line else filter(None, line.split(" "))
     return [column.strip(" ") for column in split]
 
 
 def _conll(path: str, text: str) -> Iterator[Record]:
-    """Sentences; every column is a list under its number, and under its number from the end: 0, 1,
-    -2, -1.
+    """A record for each sentence. Every column is a list under its number from the start and from
+    the end: 0, 1, -2, -1.
     """
     width, numbered = 2, enumerate(files.lines(text), 1)
     for ends, group in itertools.groupby(
@@ -320,7 +320,7 @@ def _conll(path: str, text: str) -> Iterator[Record]:
     ):
         sentence = () if ends else [(number, line, _columns(line)) for number, line in group]
         width = next((len(columns) for _, line, columns in sentence if line[0] != "#"), width)
-        rows = dict[int, list[str]]()
+        rows = {}
         for number, line, columns in sentence:
             where, other = f"{path}, row {number}", len(columns) != width
             # `# text = ...`, but not `#this`.
@@ -338,20 +338,20 @@ def _conll(path: str, text: str) -> Iterator[Record]:
                 )
             rows[number] = columns
         if rows:
-            lists = [
+            columns = [
                 list(column) for column in zip(*_without_ranges([*rows.values()]), strict=True)
             ]
             by_number = {
                 str(n): column
-                for start in (0, -len(lists))
-                for n, column in enumerate(lists, start)
+                for start in (0, -len(columns))
+                for n, column in enumerate(columns, start)
             }
             yield Record(f"{path}, row {min(rows)}", by_number)
 
 
 def _without_ranges(rows: list[list[str]]) -> list[list[str]]:
-    """Without the rows `1-2` and `1.1` of CoNLL-U, which has at least five columns and counts the
-    words from 1.
+    """The rows without `1-2` and `1.1` of CoNLL-U. Its files have at least five columns, and number
+    the words from 1 in the first.
     """
     words = [columns for columns in rows if not re.fullmatch(r"\d+[-.]\d+", columns[0])]
     counted = all(columns[0] == str(n) for n, columns in enumerate(words, 1))

@@ -1,9 +1,9 @@
-"""Parts of heads, and the head of a classifier, as transformers has them.
+"""Parts of heads, and the head of a classifier, as in transformers.
 
     summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
     GPT-2:                                   logits = V h_last
 
-BERT's and ALBERT's summary is their pooler, which their second loss has pretrained.
+The summary of BERT and ALBERT is their pooler, which the second loss of pretraining has trained.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, accumulator, parameter, 
 
 
 def high(x: jax.Array) -> jax.Array:
-    """In at least float32, as logits are computed."""
+    """The array in at least float32, the dtype of logits."""
     return x.astype(accumulator(x.dtype))
 
 
 def dropout_rate(config: ModelConfig) -> float:
-    """Of what the last layer of a head reads: that of the model, but ALBERT, which has none, has
-    one here.
+    """The dropout rate before the last layer of a head: the rate of the model, or for ALBERT, whose
+    model has no dropout, a rate of its member.
     """
     return config.member.parts.sentence_dropout or config.dropout
 
 
 class Linear(nn.Module):
-    """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two
-    classes.
+    """x W + b with kernel [in, out]. The outputs may be two classes only, so they are not split
+    over devices.
     """
 
     config: ModelConfig
@@ -62,13 +62,13 @@ class Linear(nn.Module):
 
 
 class Summary(nn.Module):
-    """Drop(tanh(W h + b)) of the vector of CLS; its parameters are those of a `Linear`."""
+    """Drop(tanh(W h + b)) of the vector h of CLS, with the parameters of a `Linear`."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """[B, C, D]: one for each sequence."""
+        """One vector for each sequence, [B, C, D]."""
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
         s_BCD = jnp.tanh(linear(hidden.cls_BCD))
@@ -76,17 +76,17 @@ class Summary(nn.Module):
 
 
 class Classifier(nn.Module):
-    """`outputs` numbers for each sequence of a row, from its `Summary`, or from its last vector
-    alone.
+    """`outputs` logits for each sequence of a row, from its `Summary`, or without CLS from its last
+    vector.
     """
 
     config: ModelConfig
     outputs: int
     loss: Any
-    """(logits_BCO in at least float32, labels["label"]) -> loss_B."""
+    """A function from logits_BCO, in at least float32, and `labels["label"]` to loss_B."""
 
     def setup(self) -> None:
-        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS
+        """Declares summary/{kernel,bias} and logits/{kernel,bias}; without CLS only
         logits/kernel.
         """
         summarised = self.config.member.cls != "none"
@@ -104,14 +104,14 @@ class Classifier(nn.Module):
         """loss_B."""
         return self.loss(self(hidden, deterministic=deterministic), labels["label"])
 
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+    def predictions(self, hidden: Hidden) -> Labels:
         """`logits` [B, C, O]."""
         return {"logits": self(hidden, deterministic=True)}
 
 
 def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
-    """-log softmax at the label; the classes are the outputs of one sequence, or one of each
-    sequence.
+    """-log softmax at the label. The classes are the outputs of one sequence, or the single outputs
+    of several sequences.
     """
     logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
     is_label_BN = jnp.arange(logits_BN.shape[1])[None] == label_B[:, None]
@@ -119,7 +119,9 @@ def cross_entropy(logits_BCO: jax.Array, label_B: jax.Array) -> jax.Array:
 
 
 def binary_cross_entropy(logits_BCO: jax.Array, label_BO: jax.Array) -> jax.Array:
-    """The mean over the outputs of one sequence of -log p(label), 0 or 1; p is a sigmoid."""
+    """The mean over the outputs of one sequence of -log p(label), where p is a sigmoid and the
+    label 0 or 1.
+    """
     logits_BO = logits_BCO[:, 0]
     return (jax.nn.softplus(logits_BO) - logits_BO * label_BO).mean(axis=1)
 

@@ -1,8 +1,8 @@
 """Metrics of predictions, on the host, in float64.
 
-Each takes the labels and the predictions of a whole split, because most of them are no means over
-examples. They agree with scikit-learn and seqeval (`tests/peers/test_scores.py`). `squad` scores
-answers to questions by the official rules of SQuAD 1.1 and 2.0: they are compared without case,
+Each metric takes the labels and the predictions of a whole split, because most metrics are not
+means over examples. They agree with scikit-learn and seqeval (`tests/peers/test_scores.py`).
+`squad` compares answers to questions by the official rules of SQuAD 1.1 and 2.0: without case,
 punctuation, English articles and extra white space.
 """
 
@@ -43,22 +43,20 @@ def f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """The mean of the F1 of all classes that are a label or predicted."""
+    """The mean of the F1 of all classes that are labels or predictions."""
     table_CC = confusion(label_N, predicted_N)
     size_C = table_CC.sum(axis=0) + table_CC.sum(axis=1)
     return float(np.mean(2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]))
 
 
 def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, float]:
-    """F1 of all classes together (`f1_micro`), and the mean over the classes (`f1_macro`), of 0 and
-    1: [N, C].
+    """F1 of all classes together (`f1_micro`), and the mean of the F1 of each class (`f1_macro`),
+    from arrays [N, C] of 0 and 1.
 
-    Any number of classes may be true. The F1 of a class that is neither a label nor predicted is 0.
+    The F1 of a class that is neither a label nor predicted is 0.
     """
-    both_C, size_C = (
-        (2 * label_NC * predicted_NC).sum(axis=0),
-        (label_NC + predicted_NC).sum(axis=0),
-    )
+    both_C = (2 * label_NC * predicted_NC).sum(axis=0)
+    size_C = (label_NC + predicted_NC).sum(axis=0)
     return {
         "f1_micro": _ratio(both_C.sum(), size_C.sum()),
         "f1_macro": float(np.mean(both_C / np.maximum(size_C, 1))),
@@ -66,7 +64,7 @@ def multi_label_f1(label_NC: np.ndarray, predicted_NC: np.ndarray) -> dict[str, 
 
 
 def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Matthews' correlation, for any number of classes (Gorodkin 2004, R_K); 0 where it is not
+    """Matthews' correlation for any number of classes (Gorodkin 2004, R_K); 0 where it is not
     defined.
     """
     table_CC = confusion(label_N, predicted_N).astype(np.float64)
@@ -88,7 +86,7 @@ def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
-    """Pearson's correlation of the ranks; equal values share the mean of their ranks."""
+    """Pearson's correlation of the ranks; equal values have the mean of their ranks."""
     from scipy.stats import rankdata
 
     return pearson(rankdata(label_N), rankdata(predicted_N))
@@ -99,11 +97,11 @@ Sentences = Sequence[Sequence[str]]
 
 
 def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()) -> float:
-    """F1 of the entities in sentences of tags: start, end and type must be equal.
+    """F1 of the entities in sentences of tags. Entities agree if start, end and type are equal.
 
-    `names` are all labels that the sentences could have; with those that they have they tell the
-    `scheme`. BIO and IOE are counted as the default of seqeval and CoNLL-2003 count them, BIOES and
-    BILOU as `mode="strict"` of seqeval. Raises BadInput if the labels are no scheme.
+    The `names` of all possible labels and the tags decide the `scheme`. BIO and IOE are counted as
+    in CoNLL-2003 and by default in seqeval, BIOES and BILOU as with `mode="strict"` in seqeval.
+    Raises BadInput if the labels follow no scheme.
     """
     names = {*names, *itertools.chain(*labels, *predicted)}
     true, guessed = (
@@ -114,17 +112,17 @@ def entity_f1(labels: Sentences, predicted: Sentences, names: Iterable[str] = ()
 
 
 def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, int, str]]:
-    """The entities [start, end) of one sentence with their types; `names` as of `entity_f1`.
+    """The entities [start, end) of one sentence with their types; `names` as in `entity_f1`.
 
-    An I or E behind a B or I of the same type continues its entity; every other mark starts one, as
-    an I does in IOB1. With BIOES and BILOU only S counts, and what starts with B and ends with E.
-    Raises BadInput if the labels are no `scheme`.
+    An I or E after a B or I of the same type continues the entity. Every other mark except O starts
+    an entity, as an I does in IOB1. With BIOES and BILOU an entity counts only if it is an S, or
+    starts with B and ends with E. Raises BadInput if the labels follow no `scheme`.
     """
     found = scheme((*names, *tags))
     if found is None:
         raise BadInput(NO_SCHEME)
     by_tag, strict = found
-    entities: list[tuple[int, int, str]] = []
+    entities = []
     marks, kinds = zip(("O", ""), *map(by_tag.__getitem__, tags), strict=True)
     for end, (mark, kind) in enumerate(zip(marks, kinds, strict=True)):
         if mark in "IE" and marks[end - 1] in "BI" and kinds[end - 1] == kind:
@@ -137,16 +135,18 @@ def entities(tags: Sequence[str], names: Iterable[str] = ()) -> list[tuple[int, 
 
 _BIOES = str.maketrans("LU", "ES")
 NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PER, PER_B, B and O"
-"""For messages about other labels."""
+"""Message about labels that follow no scheme."""
 
 
 def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | None:
-    """The first of BIO (with IOB1), IOE, BIOES and BILOU that has the marks of all labels, or None.
+    """The tagging scheme of labels: BIO (with IOB1), IOE, BIOES or BILOU.
 
-    The mark is the letter before the first `-` or `_`, or behind the last, or all of the label.
+    The mark of a label is the letter before its first `-` or `_`, or the letter after its last, or
+    the whole label.
 
     Returns:
-      The mark, as a letter of BIOES, and the type of each label; whether an end must be marked.
+      The mark of each label, as a letter of BIOES, and its type; and whether the scheme marks the
+      ends of entities. None if the marks follow no scheme.
     """
     before = {label: label.replace("_", "-").partition("-") for label in labels}
     behind = {label: label.replace("_", "-").rpartition("-")[::-1] for label in labels}
@@ -161,17 +161,19 @@ def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | N
 
 
 def normalized(answer: str) -> str:
-    """An answer in lower case, no ASCII punctuation, no articles, single spaces: in this order."""
+    """An answer in lower case, then without ASCII punctuation, then without articles, then with
+    single spaces.
+    """
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact(answer: str, predicted: str) -> float:
-    """1 if two answers are equal after `normalized`, else 0."""
+    """1 if two `normalized` answers are equal, else 0."""
     return float(normalized(answer) == normalized(predicted))
 
 
 def words_f1(answer: str, predicted: str) -> float:
-    """F1 of the words that two answers have. If one has no words, 1 if neither has any, else 0."""
+    """F1 of the words of two answers. If an answer has no words: 1 if both have none, else 0."""
     words, predicted_words = normalized(answer).split(), normalized(predicted).split()
     if words == predicted_words:
         return 1.0
@@ -182,15 +184,18 @@ def words_f1(answer: str, predicted: str) -> float:
 def squad(
     answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]
 ) -> dict[str, float]:
-    """Scores of the predicted answers to the questions of a split ("" for none), as shares between
-    0 and 1.
+    """Scores the predicted answers to the questions of a split, "" for no answer, from 0 to 1.
 
-    The nearest of the true answers counts. `no_answer` says how much speaks against any answer, on
-    any scale. Returns `exact` and `f1`; if there are questions with and without an answer,
-    `has_answer_exact` and so on; `best_exact` and `best_f1`, if no answer is given above the best
-    threshold for each, and these thresholds.
+    Args:
+      answers: the true answers of each question; the best match counts.
+      no_answer: a number for each question on any scale, higher where no answer is more likely.
+
+    Returns:
+      `exact` and `f1`. If some questions have an answer and others none, also `has_answer_exact`,
+      `no_answer_exact` and so on. `best_exact` and `best_f1` with the best threshold of `no_answer`
+      for each, above which no answer is given; and these thresholds.
     """
-    # An answer of nothing but articles and punctuation is none.
+    # An answer without words except articles is no answer.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
     by_metric = {
         name: np.array(
@@ -218,12 +223,11 @@ def squad(
 def best_threshold(
     gain_N: np.ndarray, silent: int, no_answer: Sequence[float]
 ) -> tuple[float, float]:
-    """The best score and its threshold: questions with `no_answer` above the threshold get no
-    answer.
+    """The best mean score, and its threshold of `no_answer`, above which no answer is given.
 
-    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed
-    score without any. The lowest of equal thresholds wins. If it is best to answer nothing, the
-    threshold is below every `no_answer`.
+    Answers are added one by one, lowest `no_answer` first. Each adds its gain to `silent`, the sum
+    of the scores without answers. The lowest of equally good thresholds wins. If giving no answer
+    is best, the threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
     sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *gain_N[order_N]])

@@ -5,26 +5,26 @@
     no answer: logit W3 Drop(tanh(W2 [sum_l p(start = l) h_l ; h_CLS]))
     loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
 
-over the positions l of the paragraph, and CLS. This is XLNet's. All other members have one dense
-layer, whose start and end do not know of each other, over all positions with padding, as in
-Google's code and in transformers. Their score is the sum of both logits, and `no_answer` the sum of
-those of CLS less that of the best answer:
+over the positions l of the paragraph and CLS. This is XLNet's head. All other members have one
+dense layer over all positions with padding, which predicts start and end independently, as in
+Google's code and in transformers. The score of their answers is the sum of both logits, and
+`no_answer` is the sum of both logits of CLS minus the score of the best answer:
 
     [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
 
-In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam`
-starts, and as many ends of each are ranked by log p(start) + log p(end | start), or the sum of
-logits. A long paragraph is read in overlapping windows. One that does not hold the answer has none:
-its start and end are CLS. Of all windows with a start, the one with the most context around it
-counts. (`XLNetForQuestionAnswering` of transformers takes the true start for "no answer" in
-training, and adds probabilities, not their logarithms.)
+In training the end is conditioned on the true start. In prediction it is conditioned on each of the
+`finetune.beam` best starts, and the same number of ends for each start are ranked by log p(start) +
+log p(end | start), or by the sum of logits. A long paragraph is read in overlapping windows. In a
+window without the answer start and end are CLS. If several windows contain a start, the window with
+the most context around it counts. (`XLNetForQuestionAnswering` of transformers conditions "no
+answer" on the true start in training, and adds probabilities, not their logarithms.)
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -36,7 +36,7 @@ from xlnet_jax.data import layouts, offsets
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.model.layers import HEAD_DEPTH, Dropout, layer_norm, parameter, product
 from xlnet_jax.storage.files import Json
 
@@ -56,7 +56,7 @@ class StartLogits(nn.Module):
 
 
 class EndLogits(nn.Module):
-    """Logits of all positions as the end, for each of some starts."""
+    """Logits of all positions as the end, given each of K starts."""
 
     config: ModelConfig
 
@@ -70,8 +70,8 @@ class EndLogits(nn.Module):
 
 
 class Joined(nn.Module):
-    """W [h_t ; start_k] + b for all t and k, as W_h h_t + W_s start_k + b: the joined vectors are
-    never stored.
+    """W [h_t ; start_k] + b for all t and k, computed as W_h h_t + W_s start_k + b, without storing
+    the concatenated vectors.
     """
 
     config: ModelConfig
@@ -102,8 +102,8 @@ class AnswerClass(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
-        """[B], from the expected vector of the start, whose logits are given, and the vector of
-        CLS.
+        """The logit [B], from the vector of CLS and the mean vector of the start, weighted by the
+        softmax of `start_BT`.
         """
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
@@ -114,20 +114,20 @@ class AnswerClass(nn.Module):
 
 
 class AnswerHead(nn.Module):
-    """Start, end for a start, and whether there is an answer."""
+    """XLNet's head: the start, the end given a start, and whether an answer exists."""
 
     config: ModelConfig
     beam: int
 
     def setup(self) -> None:
-        """Names as in the original's checkpoints and in transformers."""
+        """Declares the layers under the names of the original's checkpoints and of transformers."""
         self.start_logits = StartLogits(self.config)
         self.end_logits = EndLogits(self.config)
         self.answer_class = AnswerClass(self.config)
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """As in the module's docstring, loss_B; labels: start, end (positions), impossible (0 or
-        1), all [B].
+        """loss_B of the module's docstring; labels [B]: start and end (positions), impossible (0 or
+        1).
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
@@ -140,9 +140,9 @@ class AnswerHead(nn.Module):
         )
         return _span_losses(start_BT, end_BT, labels) + 0.5 * no_answer_B
 
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K];
-        `no_answer` [B].
+    def predictions(self, hidden: Hidden) -> Labels:
+        """The K best starts [B, K] and the K best ends of each start [B, K, K] with their log
+        probabilities; and `no_answer` [B].
         """
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
         K, T = min(self.beam, h_BTD.shape[1]), h_BTD.shape[1]
@@ -151,7 +151,7 @@ class AnswerHead(nn.Module):
         end_BKT = self.end_logits(h_BTD, _vectors(h_BTD, start_BK))
         end_BKT = jax.nn.log_softmax(jnp.where(allowed_BT[:, None], end_BKT, FAR))
         end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
-        # Counted from the end, so that the padding on the left does not matter.
+        # Positions count from the end, so that padding on the left does not change them.
         return {
             "start": start_BK - T,
             "start_score": start_score_BK,
@@ -170,7 +170,7 @@ class SpanHead(nn.Module):
     """Pieces of the longest answer."""
 
     def setup(self) -> None:
-        """The parameters: logits/{kernel,bias}, of the start and the end."""
+        """Declares logits/{kernel,bias}, for the start and the end."""
         self.logits = Linear(self.config, 2)
 
     def _scores(self, hidden: Hidden) -> tuple[jax.Array, jax.Array]:
@@ -181,9 +181,9 @@ class SpanHead(nn.Module):
         """loss_B; labels: start, end (positions), both [B]."""
         return _span_losses(*self._scores(hidden), labels)
 
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """As of `AnswerHead`, of spans that are no longer than `longest`, with logits; `no_answer`:
-        the sum of CLS.
+    def predictions(self, hidden: Hidden) -> Labels:
+        """The predictions of `AnswerHead`, but with logits, for spans of at most `longest` pieces;
+        `no_answer` is the sum of both logits of CLS.
         """
         (start_BT, end_BT), allowed_BT = self._scores(hidden), _paragraph(hidden)
         K, T = min(self.beam, start_BT.shape[1]), start_BT.shape[1]
@@ -201,7 +201,7 @@ class SpanHead(nn.Module):
 
 
 def _paragraph(hidden: Hidden) -> jax.Array:
-    """Positions of the paragraph, which ends with a SEP of the same segment: [B, T]."""
+    """Which positions are in the paragraph, bool [B, T]. A SEP of the same segment follows it."""
     kind = layouts.A if hidden.cls == "last" else layouts.B
     is_it_BT = hidden.real_BCT[:, 0] & (hidden.segments_BCT[:, 0] == kind)
     before_it_BT = jnp.pad(is_it_BT[:, 1:], ((0, 0), (0, 1)))
@@ -209,7 +209,7 @@ def _paragraph(hidden: Hidden) -> jax.Array:
 
 
 def _allowed(hidden: Hidden) -> jax.Array:
-    """The paragraph, and XLNet's CLS: [B, T]."""
+    """Which positions are in the paragraph or are XLNet's CLS, bool [B, T]."""
     T = hidden.real_BCT.shape[2]
     return _paragraph(hidden) | (jnp.arange(T) == T - 1)[None]
 
@@ -224,22 +224,22 @@ def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
 
 
 class ContextWindow(NamedTuple):
-    """The paragraph's pieces of a window."""
+    """The N pieces of the paragraph in one window."""
 
     first: int
-    """Position of the first: negative, counted from the end of the segment, with padding on the
-    left.
+    """Position of the first piece; with padding on the left negative, from the end of the
+    segment.
     """
     start_N: np.ndarray
-    """First character of each in the context."""
+    """First character of each piece in the context."""
     end_N: np.ndarray
-    """The character after its last."""
+    """The character after the last of each piece."""
     best_N: np.ndarray
-    """bool: no other window has more context around it."""
+    """bool: no other window has more context around the piece."""
 
 
 class QuestionAnswering(Task):
-    """A part of a paragraph, or none, for a question about it."""
+    """The part of a paragraph that answers a question about it, or no answer."""
 
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
@@ -249,7 +249,7 @@ class QuestionAnswering(Task):
 
     @functools.cached_property
     def _paragraph(self) -> Callable[[str], offsets.Pieces]:
-        """`offsets.encode`, once for the questions about one paragraph, which TFDS keeps apart."""
+        """`offsets.encode` with a cache, because several examples have the same paragraph."""
         return functools.lru_cache(1 << 15)(functools.partial(offsets.encode, self.tokenizer))
 
     def encode(self, number: int, example: Example) -> list[Row]:
@@ -261,11 +261,11 @@ class QuestionAnswering(Task):
                 f"{example.where}: nothing is left of the context after "
                 "normalisation; remove the question"
             )
-        first = last = -1  # piece of the answer
+        first = last = -1  # first and last piece of the answer
         if example.label:
             start, text = example.label[0]
             first, last = paragraph.covering(start, start + len(text))
-        T, is_labelled, rows = self.config.data.segment_len, example.label is not None, list[Row]()
+        T, is_labelled, rows = self.config.data.segment_len, example.label is not None, []
         none = T - 1 if is_labelled and not self.layout.first else 0
         for window in layouts.windows(
             self.layout, T, paragraph.tokens_N, asked, settings.stride, settings.max_question
@@ -286,7 +286,7 @@ class QuestionAnswering(Task):
         return rows
 
     def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
-        """See the module's docstring."""
+        """The head of the member; see the module's docstring."""
         settings = self.config.finetune
         if config.member.positions_at_input:
             return SpanHead(config, settings.beam, settings.max_answer)
@@ -295,10 +295,10 @@ class QuestionAnswering(Task):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """The best answer that is not empty, its first character and its score, and what speaks for
-        no answer.
+        """The best `answer`, or "", with its first character (`start`), its `score`, and
+        `no_answer`, which is higher where no answer is more likely.
 
-        `no_answer` is the lowest of all windows: one that holds the answer is enough.
+        `no_answer` is the lowest of all windows, because a single window with the answer is enough.
         """
         answers: list[Json] = [
             {"answer": "", "start": 0, "score": -np.inf, "no_answer": np.inf} for _ in examples
@@ -338,9 +338,7 @@ class QuestionAnswering(Task):
             for k, e in np.argwhere(good_KK & inside_K[:, None])
         ]
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
         """The official scores; see `metrics.squad`."""
         true = [[text for _, text in example.label] for example in examples]
         return metrics.squad(

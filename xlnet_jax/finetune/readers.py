@@ -1,7 +1,7 @@
-"""Labelled examples: what the reader of each task makes of a record, given `finetune.columns`.
+"""Makes labelled examples from records, with a reader for each kind of task.
 
-`formats` has the records: which files and data sets are read. A label may be a value that says that
-there is none; see `unlabelled`. Every error is one line with the file and the row.
+`formats` reads the records; `finetune.columns` names their fields. Some labels stand for a missing
+label; see `unlabelled`. Every error is one line with the file and the row.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ TEXTS = (
     ("sentence",),
     ("text",),
 )
-"""The usual names of texts: of GLUE's files and of TFDS."""
+"""Usual names of texts, in GLUE's files and TFDS."""
 LABELS = ["label", "gold_label", "Quality", "is_duplicate", "score", "labels", "answer"]
-"""The usual names of labels."""
+"""Usual names of labels."""
 Read = Callable[[Record, list[str]], Sequence[Example]]
-"""A reader: from a record and the names in `finetune.columns` to its examples."""
+"""A reader: a function from a record and the names in `finetune.columns` to its examples."""
 
 
 def examples(read: Read, config: Config, source: str, first: Sequence[str] = ()) -> list[Example]:
-    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see
-    `records`.
+    """The examples of all records of `finetune.train` or `finetune.dev`. Raises BadInput as
+    `formats.records`.
 
-    Without `finetune.columns` a record is read by the names that were found in the first record of
-    training, `first`; one that lacks these texts by its own usual names.
+    Without `finetune.columns` a record is read by `first`, the names in the first record of
+    training, or if it lacks these texts by its own usual names.
     """
-    found, columns = list[Example](), config.finetune.column_list()
+    found, columns = [], config.finetune.column_list()
     for record in records(config, source):
         same = {*first[:-1]} <= record.checked().fields.keys()
         found += read(record, columns or [*first] * same)
@@ -47,15 +47,14 @@ def examples(read: Read, config: Config, source: str, first: Sequence[str] = ())
 
 
 def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
-    """The examples of a record that needs no label: of `finetune.columns`, or if it has none of
-    these texts, of its list `texts` or of its usual names. Raises BadInput.
+    """The examples of a record that needs no label, by `finetune.columns`. A record without these
+    texts is read by its list `texts` or its usual names. Raises BadInput for a record that fits
+    neither.
     """
     columns, fields = config.finetune.column_list(), record.checked().fields
     if read is pairs:  # or single texts
-        read, columns = (
-            labelled,
-            [*(name for name in columns[:2] if name in fields), *(columns[2:] or LABELS[:1])],
-        )
+        read = labelled
+        columns = [name for name in columns[:2] if name in fields] + (columns[2:] or LABELS[:1])
     if not fields.keys() & {*columns[:-1]}:
         if "texts" in fields:
             return [Example(tuple(record.list("texts")), None, record.where)]
@@ -66,39 +65,39 @@ def to_predict(read: Read, config: Config, record: Record) -> Sequence[Example]:
 
 
 def usual(record: Record) -> list[str]:
-    """The usual names that a record has for texts and a label. Raises BadInput."""
+    """The usual names of the texts and the label in a record. Raises BadInput if it has none."""
     return [*record.first(TEXTS, "text"), *record.first(zip(LABELS), "label")]
 
 
 def usual_pair(record: Record) -> Sequence[str]:
-    """The usual names that a record has for two texts. Raises BadInput."""
+    """The usual names of the two texts in a record. Raises BadInput if it has none."""
     return record.first(TEXTS[:5], "pair of texts")
 
 
 def _named(names: Sequence[str], most: float, what: str) -> Sequence[str]:
-    """At least two names of columns. Raises BadInput, which says what they must name."""
+    """The names of columns. Raises BadInput for fewer than two or more than `most`; `what` says
+    what they must name.
+    """
     if not 2 <= len(names) <= most:
         raise BadInput(f"finetune.columns={','.join(names)} must name {what}")
     return names
 
 
 def labelled(record: Record, columns: list[str]) -> list[Example]:
-    """Texts and a label: for classification, regression, and multiple choice from a table. Raises
-    BadInput.
-    """
+    """Texts and a label, for classification and regression. Raises BadInput."""
     *texts, label = _named(columns or usual(record), math.inf, "a text and a label")
     value = record.field(label)
     value = tuple(value) if isinstance(value, list) else value
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas has floats where a column has a gap
+        value = int(value)  # pandas makes floats of a column with an empty cell
     return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
 def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
     """Texts and a tuple of labels, which may be empty. Raises BadInput.
 
-    They are a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose names
-    are then 0, 1, ...; or a text with `|` between them, or else commas.
+    A record has a list of names or whole numbers; a list with 0.0 or 1.0 for each class, whose
+    names are then 0, 1, ...; or a text of names separated by `|`, or otherwise by commas.
     """
     (example,) = labelled(record, columns)
     if example.label in (None, ""):
@@ -110,19 +109,19 @@ def multi_labelled(record: Record, columns: list[str]) -> list[Example]:
         given = [number for number, value in enumerate(given) if value]
     labels = tuple(map(str, given))
     for name, value in zip(labels, given, strict=True):
-        # Some writers of tables put Python's text of a list into a cell.
+        # Some tables have the text of a Python list in a cell.
         if type(value) not in (str, int) or not name or name[0] == "[" or labels.count(name) > 1:
             raise BadInput(
-                f"{record.where}: {name[:60]!r} is no label, or there twice; a list with a number "
+                f"{record.where}: {name[:60]!r} is no label, or occurs twice; a list with a number "
                 "for each class has 0.0 and 1.0, and a cell has | between names"
             )
     return [example._replace(label=labels)]
 
 
 def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
-    """(context, question, option, option, ...) and the right one's letter. Raises BadInput.
+    """(context, question, option, option, ...) and the letter of the right option. Raises BadInput.
 
-    A record is an article of RACE, or one question, whose options are columns or one list.
+    A record is an article of RACE, or a single question whose options are columns or a list.
     """
     if "questions" in record.fields:
         return _questions(record)
@@ -139,14 +138,10 @@ def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
 
 
 def _questions(record: Record) -> list[Example]:
-    """Those of an article of RACE."""
-    article, lists = (
-        record.text("article"),
-        [record.list(name) for name in ("questions", "options")],
-    )
-    lists.append(
-        [None] * len(lists[0]) if record.field("answers") is None else record.list("answers")
-    )
+    """The examples of an article of RACE."""
+    article, lists = record.text("article"), [record.list("questions"), record.list("options")]
+    unanswered = record.field("answers") is None
+    lists.append([None] * len(lists[0]) if unanswered else record.list("answers"))
     if len({*map(len, lists)}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
@@ -160,15 +155,13 @@ def _questions(record: Record) -> list[Example]:
 def question_answering(record: Record, columns: list[str]) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text). Raises BadInput.
 
-    The tuple is empty if the context holds no answer; a question without `answers` has no label.
+    The tuple is empty if the context has no answer. A question without `answers` has no label.
     """
-    context, question, answers = (
-        *map(record.text, ("context", "question")),
-        record.fields.get("answers"),
-    )
+    context, question = map(record.text, ("context", "question"))
+    answers = record.fields.get("answers")
     start_and_text, given = operator.itemgetter("answer_start", "text"), ()
     try:
-        if isinstance(answers, list):  # as SQuAD has them; TFDS has lists of texts and of starts
+        if isinstance(answers, list):  # SQuAD; TFDS has a list of texts and a list of starts
             given = map(start_and_text, answers)
         elif answers is not None:
             given = zip(*start_and_text(answers), strict=True)
@@ -183,7 +176,7 @@ def question_answering(record: Record, columns: list[str]) -> list[Example]:
             f"{record.where}: 'is_impossible' must be true or false, and is {impossible!r}"
         )
     if impossible:
-        label = ()  # only plausible ones
+        label = ()  # SQuAD 2.0 gives plausible answers
     elif answers is None:
         label = None
     return [Example((context, question), label, record.where)]
@@ -204,27 +197,25 @@ def token_classification(record: Record, columns: list[str]) -> list[Example]:
 
 
 def pairs(record: Record, columns: list[str]) -> list[Example]:
-    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises
-    BadInput.
-    """
-    one, two, *label = _named(
-        columns or usual_pair(record), 3, "two texts, or two and a similarity"
-    )
-    given = ["" if value is None else value for value in map(record.field, label)]
-    return [
-        Example((record.text(one), record.text(two)), given[0] if given else None, record.where)
-    ]
+    """Two similar texts, and with a third column their similarity. Raises BadInput."""
+    names = _named(columns or usual_pair(record), 3, "two texts, or two and a similarity")
+    label = None
+    if len(names) > 2:
+        label = "" if (value := record.field(names[2])) is None else value
+    return [Example(tuple(map(record.text, names[:2])), label, record.where)]
 
 
 def source_and_target(record: Record, columns: list[str]) -> list[Example]:
-    """A text, and the text that is made from it. Raises BadInput."""
+    """A source and its target. Raises BadInput."""
     source, target = _named(columns or ["source", "target"], 2, "the source and the target")
     text = None if record.field(target) is None else record.text(target)
     return [Example((record.text(source),), text, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
-    """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
+    """An answer and its first character: the occurrence in the context nearest to `start`. Raises
+    BadInput if the context lacks it.
+    """
     if type(start) is not int or not isinstance(answer, str) or not answer.strip():
         raise BadInput(
             f"{record.where}: an answer needs a text and a whole number as its start, "

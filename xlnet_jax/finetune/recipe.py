@@ -1,11 +1,10 @@
-"""The Recipe of a task: the pretrained transformer on the content stream alone, and the head of the
-task.
+"""The Recipe of a task: the content stream of the pretrained transformer, and the head of the task.
 
     segment 1 .. S-1  ->  memory, no gradient          (`finetune.segments`)
     segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
-No position predicts a token, so there are no target slots and no query stream; every real position
-sees every other, or of a member without CLS those before it.
+No position predicts a token, so batches have no target slots and the model no query stream. Every
+position of a text sees all others, or in a member without CLS the earlier ones.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from xlnet_jax.train.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class TaskModel:
-    """A transformer and the head of a task: it has the functions of a `train.loss.LanguageModel`.
+    """A transformer and the head of a task, with the methods of a `train.loss.LanguageModel`.
 
-    The tree of parameters is that of the transformer, the query stream's vector included (so that a
-    fine-tuned model can be exported whole), with the head's own under `head`.
+    The parameters are the tree of the transformer, and `head`. The vector of the query stream is
+    kept, so that an export is complete.
     """
 
     transformer: XLNet
@@ -45,7 +44,9 @@ class TaskModel:
     task: Task
 
     def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
-        """Fresh parameters in Flax's boxes; a head's do not depend on the transformer's."""
+        """Initial parameters in Flax's boxes. Those of the head do not depend on the
+        transformer.
+        """
         inputs, config = self._segment(batch, 0), self.transformer.config
         memory = empty_memory(config, len(inputs.tokens), 0)
         params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
@@ -53,12 +54,12 @@ class TaskModel:
         hidden = self._as_hidden(batch, h_NTD, jnp.arange(len(batch.tokens)))
         key = jax.random.fold_in(key, 1)
         variables = self.head.init(key, hidden, batch.labels, deterministic=True, method="losses")
-        # A head that only pools has none.
+        # A head that only pools has no parameters.
         return {**params, "head": variables.get("params", {})}
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """One loss, that of the task."""
+        """The weight of the only loss."""
         return {"task": 1.0}
 
     def divisors(self, batch: TaskBatch) -> dict[str, jax.Array]:
@@ -77,15 +78,14 @@ class TaskModel:
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a batch, or of some rows of it."""
-        loss_B = self._losses(
-            params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key
-        )
+        """The losses of a batch, whose rows have the numbers `rows_B` in the whole batch."""
+        hidden = self.hidden(params, batch, dropout_key, rows_B)
+        loss_B = self._losses(params, hidden, batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
         return RowLosses({"task": (weighed(loss_B, weight_B), weight_B)}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """loss_B and the predictions of the head without dropout, of filled-up rows too."""
+        """loss_B and the predictions of the head without dropout, also for rows of weight 0."""
         hidden = self.hidden(params, batch)
         predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
         return self._losses(params, hidden, batch), predictions
@@ -108,7 +108,7 @@ class TaskModel:
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> Hidden:
-        """Reads all segments of every sequence, and returns the vectors of the last one."""
+        """Reads all segments of every sequence, and returns the vectors of the last segment."""
         (B, C, S, _), config = batch.tokens.shape, self.transformer.config
         rows_B = jnp.arange(B) if rows_B is None else rows_B
         rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
@@ -129,7 +129,7 @@ class TaskModel:
             filled = jax.lax.stop_gradient(
                 run(jax.lax.stop_gradient(params), segment, memory).memory
             )
-            # The padding before a text is at the left end of the memory.
+            # Padding before a text is at the left end of the memory, so it is not valid.
             real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
@@ -147,15 +147,14 @@ class TaskModel:
         return tokens != self.task.tokenizer.special.pad
 
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
-        """A segment of all sequences as the transformer takes it, [B * C, T]."""
+        """A segment of all sequences as input of the transformer, [B * C, T]."""
         tokens, kinds = (
             x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments)
         )
         none, member = np.zeros((len(tokens), 0), np.int32), self.transformer.config.member
         if member.segments == 1:
             kinds = jnp.zeros_like(kinds)
-        # A text that ends without CLS is read from left to right. `valid_B` of the memory says how
-        # much of it is text.
+        # A text without CLS is read from left to right.
         rank_T = np.arange(tokens.shape[1], dtype=np.int32) if member.cls == "none" else 0
         return forward_text(
             tokens,
@@ -175,7 +174,7 @@ class TaskModel:
 
 
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
-    """Arguments of `apply`: without a key dropout is off, and every use has a key of its own."""
+    """Arguments of `apply`. Without a key dropout is off; every use has another `number`."""
     return {
         "deterministic": key is None,
         "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)},
@@ -183,8 +182,8 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
-    """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the
-    labels.
+    """The recipe of a task. `row` is any of its rows, for the number of sequences and the shapes of
+    the labels.
     """
     if isinstance(task, TextToText):
         objective = config.objective
@@ -198,13 +197,13 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     def example_batch(batch_size: int) -> TaskBatch:
         return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
-    # As of masked language modelling without memory, and as a rule without targets: the content
-    # stream alone.
+    # The FLOPs are those of masked language modelling without memory, whose model has the content
+    # stream only; most tasks have no targets.
     predicted = config.data.segment_len if isinstance(task, TextToText) else 0
     alone = config.changed(
         model={"memory_len": 0}, data={"num_predict": predicted, "objective": "mlm"}
     )
-    # A segment that only fills the memory needs the forward pass.
+    # A segment that only fills the memory needs no backward pass.
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
     forward = config.train.batch_size * sum(flops.forward_flops(bare).values())
     work = len(row.tokens) * (flops.step_flops(alone) + (config.finetune.segments - 1) * forward)

@@ -1,19 +1,18 @@
-"""From a configuration to a task, its tokenizer and its encoded examples, before any device is
-used.
+"""From a configuration to a task, its tokenizer and its encoded examples, without using a device.
 
-The architecture (`config.ARCHITECTURE`) and the tokenizer are those of the pretrained run
-(`checkpoint.init_from`), or later of the work directory itself; a run from scratch takes them from
-the configuration.
+Architecture (`config.ARCHITECTURE`) and tokenizer come from the pretrained run
+(`checkpoint.init_from`), and after the start from the work directory; a run from scratch takes them
+from the configuration.
 
-The rows of a task in batches are a function of the step:
+The rows of each batch are a function of the step:
 
     row number = permutation_epoch(n % N)
     n = first + (step - start) * B + row of the batch
     epoch = n // N
 
-This is the stream of pretraining with windows of one "token" (a row) and one window per block:
+This is the stream of pretraining with windows of one "token" (a row) and one window per block, and
 (start, first, B) is an entry of its data plan. So the batch size may change, and a resumed run
-reads what an undisturbed one would have read.
+reads the same rows as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from xlnet_jax.data.vocabulary import Unseen, check_pieces, open_tokenizer, warn
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.finetune import formats, readers
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, joined
+from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, as_one_row
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.finetune.text_to_text import TextToText
 from xlnet_jax.finetune.token_classification import TokenClassification
@@ -56,17 +55,17 @@ class TaskData:
     """Encoded examples: the `loader.TrainingData` of a task."""
 
     path: str
-    """Where they are from."""
+    """Source of the examples."""
     task: Task
     examples: tuple[Example, ...]
     rows: tuple[Row, ...]
     sha256: str
-    """Of all pieces and labels, in order."""
+    """Digest of all pieces and labels, in order."""
     names: tuple[str, ...] = ("train",)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """That of the task."""
+        """The tokenizer of the task."""
         return self.task.tokenizer
 
     def stream(self, config: Config) -> Stream:
@@ -76,18 +75,18 @@ class TaskData:
     def build(
         self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
     ) -> TaskBatch:
-        """The batch of the rows that `where` names."""
+        """The batch of the rows in the windows `where`."""
         together = len(where.block_B) // len(rows)
         groups = [
-            joined([self.rows[n] for n in numbers])
+            as_one_row([self.rows[n] for n in numbers])
             for numbers in where.block_B.reshape(-1, together).tolist()
         ]
         batch = self.task.batch(groups, len(rows), self.task.config.data.segment_len // together)
         return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
 
-def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
-    """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot
+def encode_examples(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
+    """Encodes examples. Raises BadInput, with the file and row, for an example that the task cannot
     use.
     """
     rows = rows_of(task, examples)
@@ -97,44 +96,32 @@ def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
     )
     digest = hashlib.sha256()
     for row in rows:
-        for array in (
-            *row.tokens,
-            *row.segments,
-            *(row.labels[name] for name in sorted(row.labels)),
-        ):
+        labels = (row.labels[name] for name in sorted(row.labels))
+        for array in (*row.tokens, *row.segments, *labels):
             digest.update(str(array.shape).encode() + array.tobytes())
     return TaskData(path, task, tuple(examples), tuple(rows), digest.hexdigest())
 
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
-    """The rows of all examples. Raises BadInput, with the place, for an example that the task
-    cannot use.
-    """
-    before, rows = list[Example](), list[Row]()
+    """The rows of all examples. Raises BadInput as `add_example`."""
+    before, rows = [], []
     for example in examples:
-        add(task, example, before, rows)
+        add_example(task, example, before, rows)
     return rows
 
 
-def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
-    """Adds an example to others, and its rows to theirs. Raises BadInput, with the place, if the
-    task cannot use it.
+def add_example(task: Task, example: Example, examples: list[Example], rows: list[Row]) -> None:
+    """Appends an example to `examples` and its rows to `rows`. Raises BadInput, with the file and
+    row, if the task cannot use it.
     """
     (low, high), count = task.texts, len(example.texts)
     if not low <= count <= high:
-        wanted = (
-            f"{low}"
-            if low == high
-            else f"{low} or more"
-            if high == math.inf
-            else f"{low} to {high}"
-        )
+        wanted = low if low == high else f"{low} to {high}".replace("to inf", "or more")
         raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
     for text in example.texts:
         if not isinstance(text, str) or not text.strip():
-            what = (
-                "a text is empty" if isinstance(text, str) else f"{str(text)[:60]!r} is not a text"
-            )
+            no_text = f"{str(text)[:60]!r} is not a text"
+            what = "a text is empty" if isinstance(text, str) else no_text
             raise BadInput(f"{example.where}: {what}; correct the row or remove it")
     try:
         new = task.encode(len(examples), example)
@@ -150,14 +137,14 @@ def add(task: Task, example: Example, examples: list[Example], rows: list[Row]) 
 
 
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
-    """Reads and encodes the examples, for training and of the dev set; all that was decided is in
-    their `task.config`.
+    """Reads and encodes the training examples and the dev set. Their `task.config` is the completed
+    configuration.
 
-    If the run of `workdir` has started, its model and tokenizer are taken from there: `init_from`
-    may be gone.
+    If the run in `workdir` has started, model and tokenizer are read there, because `init_from` may
+    be gone.
 
-    Raises BadInput: no task, a key that it does not read, a source or an example that cannot be
-    used, a tokenizer that is not the model's.
+    Raises BadInput for no task, a key that the task does not read, a source or an example that the
+    task cannot use, and a tokenizer of another model.
     """
     if config.pretrains:
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
@@ -166,20 +153,20 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
             "finetune.train is empty; name the training examples: --config.finetune.train=FILE"
         )
     kind, started = TASKS[config.finetune.task], workdirs.read_config(workdir) is not None
-    if not started:  # an older version may have let such a key pass
+    if not started:  # an older version may have started with a key that is now refused
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
     config, examples, dev_examples = _read(kind, config)
-    # Rows follow no other rows, and are put together faster than a process can pass them on.
+    # Rows do not follow each other; batching them here is faster than in a worker process.
     config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
-    if kind.several_lengths:  # the steps of a dispatch have one length
+    if kind.several_lengths:  # all steps of a dispatch have the same length
         config = config.changed(train={"steps_per_dispatch": 1})
     if config.evaluation.every:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     check_pieces(tokenizer, config, tokenizer.path)
     warn_of_export(tokenizer, config)
-    train = encode(kind(config, tokenizer), config.finetune.train, examples)
+    train = encode_examples(kind(config, tokenizer), config.finetune.train, examples)
     if len(train.rows) < config.train.batch_size:
         raise BadInput(
             f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
@@ -189,7 +176,6 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         config = _in_epochs(config, train.stream(config), bool(dev_examples))
         train = dataclasses.replace(train, task=kind(config, tokenizer))
     task = train.task
-    # What it cannot do with its examples.
     if isinstance(task, TextToText) and (lost := task.lost(train.rows, train.examples)):
         log.warning(
             "the tokenizer cannot write %s of %d, so no prediction equals them: %.60r becomes "
@@ -200,7 +186,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         )
     if isinstance(task, TokenClassification) and task.no_entities:
         log.warning("%s; accuracy ranks the checkpoints", task.no_entities)
-    dev = encode(task, config.finetune.dev or train.path, dev_examples) if dev_examples else None
+    dev_path = config.finetune.dev or train.path
+    dev = encode_examples(task, dev_path, dev_examples) if dev_examples else None
     log.info(
         "%s: %s in %s, %s",
         config.finetune.task,
@@ -212,8 +199,8 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
 
 
 def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list[Example]]:
-    """The labelled examples, for training and of the dev set, and the configuration with the names
-    of their labels and columns. Raises BadInput.
+    """The configuration with the names of labels and columns, and the labelled examples of the
+    training set and the dev set. Raises BadInput.
     """
     source, path = config.finetune.train, config.finetune.dev
     guessed = kind.usual and not config.finetune.columns
@@ -244,7 +231,7 @@ def _read(kind: type[Task], config: Config) -> tuple[Config, list[Example], list
 
 
 def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], list[Example]]:
-    """The training examples without those of `finetune.dev_share`, and these."""
+    """Splits the examples into a training set and a dev set of `finetune.dev_share`."""
     held = max(1, round(len(examples) * config.finetune.dev_share))
     order = np.random.default_rng(config.seeds.data).permutation(len(examples)).tolist()
     log.info(
@@ -253,15 +240,13 @@ def _split(examples: Sequence[Example], config: Config) -> tuple[list[Example], 
         quantity(len(examples), "example"),
         config.finetune.train,
     )
-    dev, train = ([examples[n] for n in sorted(part)] for part in (order[:held], order[held:]))
-    return train, dev
+    dev, train = sorted(order[:held]), sorted(order[held:])
+    return [examples[n] for n in train], [examples[n] for n in dev]
 
 
 def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
-    """The configuration with the keys that follow from `finetune.epochs`, but for those that are
-    set.
-
-    Raises BadInput if they do not fit.
+    """The configuration with values for all keys that follow from `finetune.epochs` and are not
+    set. Raises BadInput if they do not fit.
     """
     plan = extend_plan((), 0, config.train.batch_size, 1)
     steps, each = (
@@ -284,8 +269,8 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
-    """The configuration with the architecture of the parameters, those of the work directory if the
-    run has `started`, and their tokenizer.
+    """The configuration with the architecture of the parameters, and their tokenizer: from the work
+    directory `started`, or if it is empty from `init_from`.
     """
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
     source, step = (started, None) if started else restore.run_of(init_from)
@@ -299,9 +284,9 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         config = config.changed(
             model={name: getattr(trained.model, name) for name in configs.ARCHITECTURE}
         )
-        if "memory_len" in config.model.member.required:  # a configuration has one as a rule
+        if "memory_len" in config.model.member.required:  # its default is not 0
             config = config.changed(model={"memory_len": 0})
-        if config.finetune.task == "text_to_text":  # a left-to-right model has other parts
+        if config.finetune.task == "text_to_text":  # some parts depend on the objective
             config = config.changed(data={"objective": trained.data.objective})
         try:
             configs.check(config)
@@ -323,20 +308,18 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
 
 
 def _tokenizer(path: str) -> Tokenizer:
-    """The tokenizer of a work directory, or that of a file."""
-    return (
-        workdirs.tokenizer(path)
-        if workdirs.read_config(path) is not None
-        else open_tokenizer(files.resolve(path))
-    )
+    """The tokenizer in a work directory or a file."""
+    if workdirs.read_config(path) is not None:
+        return workdirs.tokenizer(path)
+    return open_tokenizer(files.resolve(path))
 
 
 def _labelled(
     kind: type[Task], config: Config, source: str, examples: list[Example]
 ) -> list[Example]:
-    """The examples that have a label; one line tells of the others.
+    """The examples with a label; a warning counts the others.
 
-    Raises BadInput if these may not be left out, or are all.
+    Raises BadInput if unlabelled examples may not be left out, or if all are unlabelled.
     """
     is_none = kind.no_label(config.finetune.label_list())
     without = [example for example in examples if is_none(example.label)]
@@ -356,7 +339,9 @@ def _labelled(
 
 
 def _sorted(labels: set[str], source: str) -> list[str]:
-    """The names of labels in order, numbers by their value. Raises BadInput for a text."""
+    """The names of labels in order, numbers by value. Raises BadInput for a name that is as long as
+    a text.
+    """
     for name in labels:
         if len(name) > 1000:
             raise BadInput(
@@ -366,8 +351,8 @@ def _sorted(labels: set[str], source: str) -> list[str]:
     return sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name))
 
 
-def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
-    """The task of a fine-tuned model. Raises BadInput."""
+def trained_task(config: Config, tokenizer: Tokenizer, where: str) -> Task:
+    """The task of a fine-tuned model. Raises BadInput for a pretrained model."""
     if config.pretrains:
         raise BadInput(
             f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`"
@@ -376,11 +361,11 @@ def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
 
 
 def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:
-    """The recipe of pretraining or, of a fine-tuned model, of its task: for the shapes of all
+    """The recipe of pretraining, or of the task of a fine-tuned model, for the shapes of all
     parameters.
     """
     if config.pretrains:
         return make_recipe(config)
-    task = trained(config, tokenizer, "")
+    task = trained_task(config, tokenizer, "")
     example = Example(("a",) * int(task.texts[0]), None, "")
     return task_recipe(task, task.encode(0, example)[0], config)

@@ -1,19 +1,18 @@
 """A task: examples with labels, their rows of token pieces, a head, its loss, and scores.
 
     files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden
-    Hidden -> its losses, in a training step
-    Hidden -> its predictions -> Task.outputs, .score
+    Hidden -> losses of the head, in a training step
+    Hidden -> predictions of the head -> Task.outputs -> Task.score
 
-A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It
-says four things: `sequences` lay an example out, `target` is its label, `head` reads the vectors,
-`output` is what `predict` gives. `classification` is the smallest complete task.
+A task is data and a head: State, step, loop, checkpoints and resume are the same as in pretraining.
+It defines four methods: `sequences` lays out an example, `target` makes its label, `head` reads the
+vectors, `output` is the result of `predict`. `classification` is the smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a
 sequence (`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the
-left, so that every sequence ends at the last position of its last segment; there is CLS, and what a
-head reads stands at -1. Those of members with learned positions are padded on the right, and CLS is
-the first piece; GPT-2 has none, and its last piece is read. Padding is a piece that no text has; no
-position of a text sees it.
+left, and CLS, which the head reads, is the last position of the last segment. Members with learned
+positions pad on the right, and CLS is the first piece; GPT-2 has no CLS, and the head reads the
+last piece. Padding is a piece that no text has; no position of a text sees it.
 """
 
 from __future__ import annotations
@@ -40,47 +39,51 @@ Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
 
 Labels = Mapping[str, Array]
-"""Labels or predictions: arrays, as a rule with rows first; the task names them."""
+"""Labels or predictions: arrays, usually with rows first, under names that the task chooses."""
+
+Outputs = Sequence[Json]
+"""Results of `Task.outputs`: a JSON object for each example."""
+
+Scores = dict[str, float]
+"""Scores of a split by the name of the metric."""
 
 
 class Example(NamedTuple):
     """One labelled example, as read."""
 
     texts: tuple[str, ...]
-    """As the task wants them: one sentence, two, (context, question), (context, question, option,
-    option, ...).
+    """The texts in the order of the task: a sentence, two sentences, (context, question), or
+    (context, question, option, option, ...).
     """
     label: Any
-    """As read: text, number, list of answers; None if there is none, as in `predict`."""
+    """The label as read: text, number, or tuple; None without a label, as in `predict`."""
     where: str
-    """For messages: `train.tsv, row 12`."""
+    """Place in messages, such as `train.tsv, row 12`."""
 
 
 class Row(NamedTuple):
-    """One row of a batch before padding. An example has one, or several (the windows of a long
-    context).
+    """One row of a batch before padding. An example has one row, or several for the windows of a
+    long context.
 
     All rows of a task have the same number C of sequences, and labels of the same names, shapes and
     dtypes; a row without labels has zeros. Labels that are positions count in the padded last
-    segment: with padding on the left a piece that is k pieces before the end of its sequence is at
-    T - k, with padding on the right piece k is at k.
+    segment: with padding on the left the k-th piece before the end of a sequence is at T - k, with
+    padding on the right piece k is at k.
     """
 
     tokens: tuple[np.ndarray, ...]
-    """C sequences, int32 [n] each with n <= S * T: pieces with SEP and CLS; see `layouts`."""
+    """C sequences, each int32 [n] with n <= S * T: pieces with SEP and CLS; see `layouts`."""
     segments: tuple[np.ndarray, ...]
-    """The same shapes: 0 for A, 1 for B, 2 for a CLS at the end."""
+    """Segment kinds of the tokens: 0 for A, 1 for B, 2 for a CLS at the end."""
     labels: Labels
     example: int
-    """Number of its example."""
+    """Number of the example."""
     more: Any = None
-    """What `outputs` needs of a row, such as the characters behind its pieces; never on a
-    device.
-    """
+    """Host data for `outputs`, such as the characters of the pieces."""
 
 
-def joined(rows: Sequence[Row]) -> Row:
-    """Rows with labels of each sequence as one row; a single one is itself."""
+def as_one_row(rows: Sequence[Row]) -> Row:
+    """Joins the sequences of rows, whose labels are per sequence, to one row."""
     if len(rows) == 1:
         return rows[0]
     tokens, segments = (
@@ -107,36 +110,34 @@ class TaskBatch:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """What a head reads."""
+    """The input of a head."""
 
     h_BCTD: jax.Array
-    """Content stream of the last segments after the last layer and the dropout before a head,
+    """The content stream of the last segments, after the last layer and the dropout before a head;
     compute dtype.
     """
     real_BCT: jax.Array
-    """bool: not padding."""
+    """bool: False at padding."""
     segments_BCT: jax.Array
-    """int32, as in `Row`."""
+    """int32: segment kinds as in `Row`."""
     rows_B: jax.Array
-    """Row numbers in the global batch: they key dropout masks."""
+    """Numbers of the rows in the whole batch; they key dropout masks."""
 
     cls: str = dataclasses.field(default="last", metadata={"static": True})
-    """Where CLS stands; see `members.member.Member`."""
+    """Position of CLS; see `members.member.Member`."""
 
     @property
     def last_BCD(self) -> jax.Array:
-        """The vectors of the last pieces, whichever side is padded."""
+        """The vectors of the last pieces, with padding on either side."""
         last_BC = self.real_BCT.shape[2] - 1 - self.real_BCT[:, :, ::-1].argmax(axis=2)
         return jnp.take_along_axis(self.h_BCTD, last_BC[:, :, None, None], axis=2)[:, :, 0]
 
     @property
     def cls_BCD(self) -> jax.Array:
-        """The vectors of CLS; without one those of the last pieces, which have seen all others."""
-        return (
-            self.last_BCD
-            if self.cls == "none"
-            else self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
-        )
+        """The vectors of CLS, or without CLS of the last pieces, which see all others."""
+        if self.cls == "none":
+            return self.last_BCD
+        return self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
 
 
 OF_ALL_TASKS = frozenset(
@@ -158,35 +159,35 @@ OF_ALL_TASKS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC):
-    """One kind of task: all that the program knows of it. Holds no array of a device.
+    """One kind of task. It holds no array of a device.
 
-    A sequence may have up to `length` pieces. The names of labels are in `finetune.labels`; if the
-    user has set none, the caller has set those of the training examples, sorted.
+    A sequence has up to `length` pieces. The names of labels are in `finetune.labels`; if the user
+    sets none, `setup.prepare` sets the sorted names from the training examples.
     """
 
     config: Config
     tokenizer: Tokenizer
 
     read: ClassVar[Any]
-    """Its `readers.Read`."""
+    """The `readers.Read` of the task."""
     usual: ClassVar[Any] = None
-    """The function of `readers` that finds the usual names of its texts, if there are several such
-    names.
+    """A function of `readers` that finds the names of texts and label in a record, if several names
+    are usual.
     """
     options: ClassVar[frozenset[str]] = frozenset()
-    """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
+    """Keys of `finetune` that the task reads besides `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)
     """The fewest and the most texts of an example."""
     any_length: ClassVar[bool] = True
-    """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then
-    `predict` makes batches of texts of similar length.
+    """Whether predictions do not depend on the segment length, so that `predict` may batch texts of
+    similar length.
     """
     several_lengths: ClassVar[bool] = False
     """Whether the batches of a run have several lengths; see `stream`."""
     no_label: ClassVar[Any] = staticmethod(unlabelled.rule)
-    """From the names of the labels to what says whether a label is none."""
+    """A function from the names of the labels to a test for missing labels; see `unlabelled`."""
     ranking: ClassVar[tuple[str, ...]] = ()
-    """See `metrics`, of a task with the same ones for all examples."""
+    """The `metrics` of a task whose metrics do not depend on the configuration."""
 
     def __post_init__(self) -> None:
         """Raises BadInput if the task has no score `finetune.metric`."""
@@ -198,25 +199,22 @@ class Task(abc.ABC):
 
     @classmethod
     def check_options(cls, config: Config) -> None:
-        """Raises BadInput if the user has set a key of `finetune` that this task would not read."""
+        """Raises BadInput if the user has set a key of `finetune` that this task does not read."""
         usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
         for name, value in vars(config.finetune).items():
             if value != usual[name] and name not in known:
-                read = (
-                    ", ".join(f"finetune.{option}" for option in sorted(cls.options))
-                    or "no such key"
-                )
+                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
                 raise BadInput(
                     f"finetune.{name}={value} has no meaning with "
-                    f"finetune.task={config.finetune.task}, which reads {read}; "
+                    f"finetune.task={config.finetune.task}, which reads {read or 'no such key'}; "
                     f"leave it at {usual[name]!r}"
                 )
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> set[str]:
-        """The names of all labels of examples; empty for a task whose labels are no names.
+        """The names of all labels of the examples; empty for a task whose labels are not names.
 
-        Raises BadInput for labels that do not go together.
+        Raises BadInput for labels that do not fit together.
         """
         if "labels" not in cls.options:
             return set()
@@ -228,11 +226,13 @@ class Task(abc.ABC):
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """The names of the labels by number."""
+        """The names of the labels; the index is the number of a label."""
         return self.config.finetune.label_list()
 
     def label_number(self, label: Any, example: Example) -> int:
-        """The number of a label of an example. Raises BadInput."""
+        """The number of a label. Raises BadInput, with the place of the example, for an unknown
+        label.
+        """
         if str(label) not in self.labels:
             some = ", ".join(self.labels[:10]) + (", ..." if len(self.labels) > 10 else "")
             raise BadInput(
@@ -242,7 +242,7 @@ class Task(abc.ABC):
 
     @property
     def layout(self) -> layouts.Layout:
-        """That of the member."""
+        """The layout of sequences."""
         return layouts.Layout(self.tokenizer.special, self.config.model.member)
 
     @property
@@ -252,8 +252,8 @@ class Task(abc.ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names in `score` that may rank checkpoints, the usual one first; all are better if
-        they are higher.
+        """The names of the scores that may rank checkpoints, the default first. Higher is
+        better.
         """
         return self.ranking
 
@@ -263,15 +263,15 @@ class Task(abc.ABC):
         return self.config.finetune.metric or self.metrics[0]
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """The rows of example `number`, as a rule one. Raises BadInput, starting with
-        `example.where`.
+        """The rows of example `number`, by default one. Raises BadInput with a message that starts
+        with `example.where`.
         """
         tokens, segments = zip(*self.sequences(example), strict=True)
         return [Row(tokens, segments, self.target(example), number)]
 
     def sequences(self, example: Example) -> Sequence[layouts.Sequence]:
-        """Its sequences; as a rule one of all texts. Raises BadInput if normalisation leaves
-        nothing of a text.
+        """The sequences of a row, by default one of all texts. Raises BadInput for a text that is
+        empty after normalisation.
         """
         parts = [self.tokenizer.encode(text) for text in example.texts]
         if not all(map(len, parts)):
@@ -282,7 +282,9 @@ class Task(abc.ABC):
         return [layouts.sentences(self.layout, self.length, *parts)]
 
     def target(self, example: Example) -> Labels:
-        """The labels of its row; zeros if it has none. Raises BadInput."""
+        """The labels of a row, zeros for an example without a label. Raises BadInput for a label
+        that the task cannot use.
+        """
         return {}
 
     def gold(self, example: Example) -> Any:
@@ -290,20 +292,20 @@ class Task(abc.ABC):
         return example.label
 
     def stream(self, rows: Sequence[Row]) -> Stream:
-        """Which rows the steps of a run read: shuffled ones. Or 2^k times as many, each of 1 / 2^k
-        the length.
+        """The rows of each step of a run, by default shuffled. A step may also read 2^k times as
+        many rows of 1 / 2^k the length.
         """
         return Stream(
             (ShuffledBlocks(len(rows), 1, 1, self.config.seeds.data),), bidirectional=False
         )
 
     def head(self, config: ModelConfig) -> Any:
-        """Its head: a Flax module, whose parameters are under `head`; their depth is
+        """The head: a Flax module, whose parameters are under `head`; their depth is
         `model.heads.DEPTH`.
 
-            losses(hidden, labels, *, deterministic)    loss_B. All parameters must be used here:
-                                                        `init` runs it. In training these are the
-                                                        rows of one device (and micro-batch).
+            losses(hidden, labels, *, deterministic)    loss_B. It must use all parameters, because
+                                                        `init` runs it. In training it gets the rows
+                                                        of one device (and micro-batch).
             predictions(hidden)                         small arrays with rows first, without
                                                         dropout: logits, vectors
 
@@ -316,9 +318,9 @@ class Task(abc.ABC):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """One JSON object for each example, as a rule the `output` of its row.
+        """One JSON object for each example, by default the `output` of its row.
 
-        `predictions` are those of the head for all rows of `examples`, in their order, on the host.
+        `predictions` of the head are arrays on the host, for all rows of `examples` in their order.
         """
         return [
             self.output({name: array[b] for name, array in predictions.items()})
@@ -326,30 +328,26 @@ class Task(abc.ABC):
         ]
 
     def output(self, prediction: Labels) -> Json:
-        """The JSON object of a row: label and scores, answer, vector. For a task without `outputs`
-        of its own.
+        """The JSON object of a row, such as label and scores, answer or vector; called by the
+        default `outputs`.
         """
         raise NotImplementedError
 
     @abc.abstractmethod
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """The scores of what `outputs` has returned for labelled examples: sums divided once, on
-        the host.
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """The scores of the `outputs` of labelled examples, computed on the host over the whole
+        split.
         """
 
     def batch(self, rows: Sequence[Row], size: int, segment_len: int | None = None) -> TaskBatch:
-        """Pads rows into a batch of `size`; missing ones repeat the first with weight 0. None = as
-        configured.
+        """Pads rows into a batch of `size`; the first row with weight 0 fills it up.
+        `segment_len`: None = as configured.
         """
         T = segment_len or self.config.data.segment_len
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         shape = (size, len(rows[0].tokens), self.config.finetune.segments * T)
-        tokens, kinds = (
-            np.full(shape, self.tokenizer.special.pad, np.int32),
-            np.zeros(shape, np.int32),
-        )
+        tokens = np.full(shape, self.tokenizer.special.pad, np.int32)
+        kinds = np.zeros_like(tokens)
         for b, row in enumerate(filled):
             for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
                 first = self.layout.origin(pieces) % shape[2]

@@ -1,24 +1,24 @@
-"""Text to text: translation, summaries, answers. The source sees itself, the target the source and
-its own past.
+"""Text to text: translation, summaries, answers. The source sees itself; the target sees the source
+and its own past.
 
     tokens     x_1 .. x_m  SEP  y_1 .. y_n  END         rank  0 .. 0  0  1 .. n  n + 1
-    loss       mean of -log p(y_i | x, y_<i), END included; the vector of the token before predicts
-               the next
+    loss       mean of -log p(y_i | x, y_<i), END included; the vector of each token predicts the
+               next token
 
 So one stack is both encoder and decoder, a prefix language model (Dong et al. 2019, UniLM, arXiv
-1905.03197; Raffel et al. 2020, arXiv 1910.10683, section 3.2.1). All is segment A, padding is on
-the right, and END is the end of a document, or SEP where the vocabulary has none.
+1905.03197; Raffel et al. 2020, arXiv 1910.10683, section 3.2.1). All tokens are in segment A,
+padding is on the right, and END is the end of a document, or SEP in a vocabulary without it.
 
-A batch holds texts of similar length: row b of `train.batch_size` has 2^k of them with T / 2^k
-tokens each, so that all batches have `train.batch_size` times T tokens. Which length a step has is
-a function of the step.
+A batch holds texts of similar length: each of its `train.batch_size` rows has 2^k texts of T / 2^k
+tokens, so that all batches have `train.batch_size` times T tokens. The length is a function of the
+step.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,18 +31,18 @@ from xlnet_jax.data.batches.stream import Plan, ShuffledBlocks, Stream, Windows,
 from xlnet_jax.data.layouts import Layout
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers, unlabelled
-from xlnet_jax.finetune.task import Example, Labels, Row, Task, TaskBatch
+from xlnet_jax.finetune.task import Example, Labels, Outputs, Row, Scores, Task, TaskBatch
 from xlnet_jax.messages import how_to_install
 from xlnet_jax.model.heads import weighed
 from xlnet_jax.storage.files import Json
 from xlnet_jax.train.loss import LanguageModel, RowLosses
 
 SHORTEST = 16
-"""Tokens of the shortest texts that have batches of their own."""
+"""Tokens of the shortest length of a batch."""
 
 
 class TextToText(Task):
-    """A text from a text. In place of a head it has that of the language model."""
+    """A target text for a source text. The head is the head of the language model."""
 
     read = staticmethod(readers.source_and_target)
     options = frozenset({"max_answer", "beam", "length_penalty"})
@@ -51,7 +51,7 @@ class TextToText(Task):
     no_label = staticmethod(unlabelled.null)
 
     def __post_init__(self) -> None:
-        """Raises BadInput for a score that needs what is not installed."""
+        """Raises BadInput for a metric whose library is not installed."""
         super().__post_init__()
         if self.metric != "exact_match" and not importlib.util.find_spec("sacrebleu"):
             raise BadInput(
@@ -60,7 +60,7 @@ class TextToText(Task):
 
     @property
     def layout(self) -> Layout:
-        """Of texts without CLS, with padding on the right."""
+        """The layout of texts without CLS, with padding on the right."""
         return Layout(self.tokenizer.special, self.config.model.member._replace(cls="none"))
 
     @property
@@ -76,9 +76,7 @@ class TextToText(Task):
         return special.sep if special.eod is None else special.eod
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """One row. A source that leaves too little room for the longest target loses pieces at its
-        end.
-        """
+        """One row. A long source loses pieces at its end, so that the longest target fits."""
         most = self.config.finetune.max_answer
         source_N = self.tokenizer.encode(example.texts[0])[: self.length - most - 2]
         target_N = np.zeros(0, np.int32)
@@ -103,8 +101,8 @@ class TextToText(Task):
         return [Row((tokens_N,), (np.zeros_like(tokens_N),), labels, number)]
 
     def lost(self, rows: Sequence[Row], examples: Sequence[Example]) -> list[tuple[str, str]]:
-        """The targets of labelled examples that their pieces do not give back, and what these
-        give.
+        """The targets of labelled examples that differ after encoding and decoding, each with the
+        decoded text.
         """
         decoded = (
             self.tokenizer.decode(row.tokens[0][row.labels["source"][0] : -1]).strip()
@@ -128,17 +126,13 @@ class TextToText(Task):
         return Buckets(corpora, bidirectional=False, steps=steps, lengths=tuple(lengths))
 
     def output(self, prediction: Labels) -> Json:
-        """`target`: the text, and `log_prob`: nats, of its pieces and END."""
-        pieces = [
-            piece for piece in prediction["tokens"].tolist() if piece >= 0 and piece != self.end
-        ]
+        """The text `target`, and `log_prob`, nats, of its pieces and END."""
+        pieces = [piece for piece in prediction["tokens"].tolist() if piece not in (-1, self.end)]
         return {"target": self.tokenizer.decode(pieces), "log_prob": float(prediction["log_prob"])}
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """The share of targets that are equal but for white space around them; BLEU and chrF by
-        sacrebleu, 0 to 100.
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """The share of targets that are equal up to white space around them, and if sacrebleu is
+        installed BLEU and chrF, 0 to 100.
         """
         said = [output["target"].strip() for output in outputs]
         wanted = [example.label.strip() for example in examples]
@@ -152,7 +146,7 @@ class TextToText(Task):
 
 
 class Length(NamedTuple):
-    """The rows with at most T / 2^k tokens, and more than half of that."""
+    """The rows with more than T / 2^(k+1) and at most T / 2^k tokens."""
 
     k: int
     blocks: ShuffledBlocks
@@ -161,18 +155,18 @@ class Length(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Buckets(Stream):
-    """Rows by length: the i-th step of a length reads its rows number i * B * 2^k and on, shuffled
-    in each epoch.
+    """A stream of rows by length. The i-th step of a length reads B * 2^k of its rows, from number
+    i * B * 2^k of the shuffled epoch.
 
-    `steps` deals the steps to the lengths, so that each has its share of the rows. The batch size
-    may change: then B is that of each earlier step.
+    `steps` deals the steps to the lengths in proportion to their rows. If the batch size changes,
+    each earlier step counts with its own B.
     """
 
     steps: Cycle = ONE
     lengths: tuple[Length, ...] = ()
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """See `Stream`; `block_B` has the numbers of 2^k rows for each of `rows`."""
+        """See `Stream`. `block_B` has the numbers of 2^k rows for each of `rows`."""
         which = int(self.steps.deal(np.array([step]))[0][0])
         k, blocks, numbers_N = self.lengths[which]
         first_B = (self._read(step, plan)[which] + rows) << k
@@ -190,7 +184,7 @@ class Buckets(Stream):
         )
 
     def _read(self, step: int, plan: Plan) -> np.ndarray:
-        """Of each length the rows of `train.batch_size` that were read before, int64."""
+        """The number of batch rows of each length that earlier steps have read, int64."""
         read = np.zeros(len(self.lengths), np.int64)
         for entry, end in zip(plan, [*(entry.step for entry in plan[1:]), step], strict=True):
             if entry.step < step:
@@ -200,7 +194,7 @@ class Buckets(Stream):
         return read
 
     def epochs(self, step: int, plan: Plan) -> list[float]:
-        """See `Stream`; of all lengths together."""
+        """See `Stream`. The mean over all rows."""
         read = sum(
             int(count) << each.k
             for count, each in zip(self._read(step, plan), self.lengths, strict=True)
@@ -210,9 +204,7 @@ class Buckets(Stream):
 
 @dataclasses.dataclass(frozen=True)
 class TextToTextModel(LanguageModel):
-    """A language model of `TaskBatch`es, in which sources see themselves, and which carries
-    nothing.
-    """
+    """A language model of `TaskBatch`es whose sources see themselves, without a memory."""
 
     def init(self, key: jax.Array, batch: Any) -> dict[str, Any]:
         """See `LanguageModel`."""
@@ -234,7 +226,7 @@ class TextToTextModel(LanguageModel):
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a batch, or of some rows of it."""
+        """The losses of a batch, whose rows have the numbers `rows_B` in the whole batch."""
         B, C = batch.tokens.shape[:2]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
         rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
@@ -245,21 +237,21 @@ class TextToTextModel(LanguageModel):
         return RowLosses({"tokens": sums}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Nats per predicted token of each row, [B], and its `weight`, their number:
-        `infer.text_to_text` writes the predictions.
+        """Nats per predicted token of each row, [B], and as `weight` the number of these tokens.
+        `infer.text_to_text` writes the targets.
         """
         loss_B, weight_B = self.row_losses(params, batch, ()).sums["tokens"]
         return loss_B / jnp.maximum(weight_B, 1), {"weight": weight_B}
 
 
 def _targets(batch: TaskBatch) -> jax.Array:
-    """Of each row the number of predicted tokens, those of targets and END."""
+    """The number of predicted tokens of each row: targets and END."""
     return (batch.labels["length"] - batch.labels["source"]).sum(axis=-1)
 
 
 def as_batch(batch: TaskBatch) -> Batch:
-    """All texts of a batch as the transformer takes them, [B * C, T]; every place but the last
-    predicts the next.
+    """All texts of a batch as input of the transformer, [B * C, T]. Every position but the last
+    predicts the next token.
     """
     T = batch.tokens.shape[-1]
     tokens_NT = jnp.asarray(batch.tokens).reshape(-1, T)

@@ -1,15 +1,15 @@
-"""A label for every word: tags of names (BIO, BIOES), parts of speech.
+"""A label for every word, such as tags of names (BIO, BIOES) or parts of speech.
 
-The label of a word is predicted at its first piece; other pieces have none. A sentence that is
+The label of a word is predicted at its first piece; other pieces have no label. A sentence that is
 longer than the segment is cut between words into several rows.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -21,7 +21,7 @@ from xlnet_jax.data import layouts
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy, high
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, Task
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Outputs, Row, Scores, Task
 from xlnet_jax.storage.files import Json
 
 
@@ -37,8 +37,8 @@ class TokenHead(nn.Module):
         return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no
-        word starts here.
+        """loss_B: the mean -log p(label) over the words of each row. `labels["label"]` [B, T] is -1
+        where no word starts.
         """
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)
@@ -46,7 +46,7 @@ class TokenHead(nn.Module):
         nll_BT = jnp.where(is_word_BT, nll_BT, 0)
         return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
 
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+    def predictions(self, hidden: Hidden) -> Labels:
         """The best label of every position."""
         return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
 
@@ -72,18 +72,18 @@ class TokenClassification(Task):
 
     @functools.cached_property
     def no_entities(self) -> str:
-        """Why the labels mark no entities, which F1 would count; empty if they do."""
+        """A message if the labels follow no scheme of entities, which F1 needs; else empty."""
         if metrics.scheme(self.labels):
             return ""
         return f"{metrics.NO_SCHEME}, and the labels are {', '.join(self.labels):.80}"
 
     def encode(self, number: int, example: Example) -> list[Row]:
-        """As few rows as hold all words. Raises BadInput for an unknown label."""
+        """The fewest rows that hold all words. Raises BadInput for an unknown label."""
         T, layout = self.config.data.segment_len, self.layout
         normal = [self.tokenizer.normalized(self.tokenizer.space + word) for word in example.texts]
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
-        # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
+        # A word that is empty after normalisation, such as a single accent, still has a label.
         words = [
             word if len(word) else np.array([self.tokenizer.special.unk], np.int32)
             for word in words
@@ -110,26 +110,18 @@ class TokenClassification(Task):
     def outputs(
         self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[Json]:
-        """`labels` of all words; `Row.more` has the places of their first pieces."""
+        """`labels` of all words; `Row.more` has the positions of their first pieces."""
         outputs: list[Json] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return outputs
 
-    def score(
-        self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]
-    ) -> dict[str, float]:
-        """The share of right words; if the labels mark entities, also their F1."""
-        true, predicted = (
-            [list(map(str, example.label)) for example in examples],
-            [each["labels"] for each in outputs],
-        )
-        right = [
-            a == b
-            for one, two in zip(true, predicted, strict=True)
-            for a, b in zip(one, two, strict=True)
-        ]
-        scores = {"accuracy": sum(right) / len(right)}
+    def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
+        """The share of right words, and the F1 of entities if the labels follow a scheme."""
+        true = [list(map(str, example.label)) for example in examples]
+        predicted = [output["labels"] for output in outputs]
+        words = [np.array([*itertools.chain(*side)]) for side in (true, predicted)]
+        scores = {"accuracy": metrics.accuracy(*words)}
         if not self.no_entities:
             scores["f1"] = metrics.entity_f1(true, predicted, self.labels)
         return scores

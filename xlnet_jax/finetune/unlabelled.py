@@ -1,9 +1,9 @@
-"""Values that say that an example has no label.
+"""Values that stand for a missing label.
 
-    null, NaN, `-`, an empty cell    of JSON, pandas, SNLI and MultiNLI, CSV
-    -1                               of TFDS and Hugging Face, beside classes 0 to n - 1
+    null, NaN, `-`, an empty cell    in JSON, pandas, SNLI and MultiNLI, CSV
+    -1                               in TFDS and Hugging Face, beside classes 0 to n - 1
 
-Beside 0 and 1 alone, -1 is a third class.
+With the classes 0 and 1 only, -1 is a third class.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ MINUS_ONE = frozenset({"-1", "-1.0"})
 
 
 def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
-    """Says of a label as read whether there is none. What is among the classes is a label.
+    """Makes a function that tells whether a label, as read, is missing. A class is never missing.
 
-    A tuple has the labels of words, where `-` is a tag; it is none if that of one word is.
+    A tuple has the labels of words, among which `-` is a tag. It is missing if the label of a word
+    is.
     """
     numbers = MINUS_ONE if are_counted(classes) else ()
     texts = {"", "-", "nan", "null", *numbers}.difference(classes)
@@ -31,19 +32,19 @@ def rule(classes: Collection[str] = ()) -> Callable[[Any], bool]:
 
 
 def null(classes: Collection[str]) -> Callable[[Any], bool]:
-    """`rule` of a task whose label may be any text: only null is none."""
+    """The `rule` of a task whose label may be any text: only null is missing."""
     return lambda label: label is None
 
 
 def beside_others(classes: Collection[str]) -> Callable[[Any], bool]:
-    """`rule` of a task that needs no labels. Null is the label of all examples then; beside others
-    it is read as "".
+    """The `rule` of a task that needs no labels: null means that no example has a label. Beside
+    labels null was read as "", which is missing.
     """
     is_none = rule()
     return lambda label: label is not None and is_none(label)
 
 
 def are_counted(classes: Collection[str]) -> bool:
-    """Whether there are classes, and they are 0 to n - 1."""
+    """Whether the classes are 0 to n - 1, with n > 0."""
     numbers = {name.removesuffix(".0") for name in classes}
     return bool(classes) and numbers == {*map(str, range(len(classes)))}

@@ -1,15 +1,15 @@
-"""Beam search: of the targets y that it finds, that of the largest log p(y | x) / ((5 + n) /
-6)^alpha, of n pieces.
+"""Beam search for the target y of n pieces with the highest score log p(y | x) / ((5 + n) /
+6)^alpha.
 
-    live       W prefixes of one length n without END; the next ones are the best of their W * V
-               continuations
-    finished   the best target so far: a prefix with END, or of the last length
+    live       the W best prefixes of n pieces without END; each step keeps the best W of their
+               W * V continuations
+    finished   the best target so far: a prefix that ends with END or has the longest length U
 
-The penalty is that of Wu et al. 2016 (arXiv 1609.08144, equation 14); Vaswani et al. 2017, section
-6.1, have W = 4 and alpha = 0.6. END is a piece. A log-probability only falls, and the divisor only
-grows up to the last length U: so no continuation of a prefix can score above log p / ((5 + U) /
-6)^alpha, and the search ends when no live prefix can beat what is finished: nothing is lost. With
-W = V^(longest - 1) or more the search is exhaustive.
+The length penalty is from Wu et al. 2016 (arXiv 1609.08144, equation 14); Vaswani et al. 2017
+(section 6.1) use W = 4 and alpha = 0.6. END counts as a piece. As a prefix grows, its
+log-probability falls, and the divisor rises to at most ((5 + U) / 6)^alpha. So no continuation
+scores above log p / ((5 + U) / 6)^alpha, and the search ends when no live prefix can beat the
+finished target. With W >= V^(U - 1) the search is exhaustive.
 
 Letters: B texts, W prefixes of each, N = B * W rows, U pieces of the longest target.
 """
@@ -29,54 +29,61 @@ from xlnet_jax.model.cache import Cache, empty_cache
 from xlnet_jax.train.loss import LanguageModel
 
 
+class Beam(NamedTuple):
+    """The sizes of a search. Each beam is compiled separately."""
+
+    width: int
+    """W: prefixes of each text, at most V."""
+    longest: int
+    """U: pieces of the longest target."""
+    end: int
+    """The piece END."""
+    segment_len: int
+    """Places of the cache: a source and `longest` pieces fit."""
+
+
 class _State(NamedTuple):
     cache: Cache
     logits_BWV: jax.Array
     live_BW: jax.Array
-    """log p of the prefixes; -inf for one that is none."""
+    """log p of each prefix; -inf for an unused place."""
     token_BWU: jax.Array
     best_B: jax.Array
-    """Score of the best target; -inf while there is none."""
+    """Score of the finished target; -inf before the first."""
     best_log_prob_B: jax.Array
     best_token_BU: jax.Array
-    """-1 after END."""
+    """Pieces of the finished target; -1 after its end."""
     pieces: jax.Array
-    """Of the prefixes."""
+    """Number n of pieces of the prefixes."""
 
 
-@program(static_argnums=(0, 4, 5, 6, 7))
+@program(static_argnums=(0, 1))
 def search(
     model: LanguageModel,
+    beam: Beam,
     params: Any,
     tokens_BQ: jax.Array,
     length_B: jax.Array,
-    segment_len: int,
-    width: int,
-    longest: int,
-    end: int,
     alpha: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The best target of each source that is found.
+    """Searches for the best target of each source.
 
     Args:
       tokens_BQ, length_B: sources with the separator at their end, padded on the right, and their
         lengths.
-      segment_len: places of the cache; a source and `longest` pieces fit.
-      width: W, at most V.
-      longest: U. A target ends with `end`, or after so many pieces.
       alpha: power of the length penalty, at least 0.
 
     Returns:
-      What the host reads: tokens_BU with -1 after the end, log p [B] and the number of calls.
+      For the host: tokens_BU with -1 after the end, log p [B] and the number of calls.
     """
-    (B, Q), W, U = tokens_BQ.shape, width, longest
-    cache = empty_cache(model.transformer.config, params, B, segment_len, 0)
+    (B, Q), W, U = tokens_BQ.shape, beam.width, beam.longest
+    cache = empty_cache(model.transformer.config, params, B, beam.segment_len, 0)
     rank_BQ = jnp.where(jnp.arange(Q)[None] < length_B[:, None], 0, NEVER)
     logits_B1V, cache = forward(model, params, cache, tokens_BQ, rank_BQ, (length_B - 1)[:, None])
     state = _State(
         _rows(cache, jnp.repeat(jnp.arange(B), W)),
         jnp.repeat(logits_B1V, W, axis=1),
-        # All prefixes are the empty one: it counts once.
+        # All W prefixes are empty, so only the first is used.
         jnp.broadcast_to(
             jnp.where(jnp.arange(W) == 0, 0, -jnp.inf).astype(logits_B1V.dtype), (B, W)
         ),
@@ -87,11 +94,11 @@ def search(
     )
 
     def more(state: _State) -> jax.Array:
-        hopes_B = state.live_BW.max(axis=1) / _penalty(U, alpha)
-        return (state.pieces < U) & (hopes_B > state.best_B).any()
+        bound_B = state.live_BW.max(axis=1) / _penalty(U, alpha)
+        return (state.pieces < U) & (bound_B > state.best_B).any()
 
     def body(state: _State) -> _State:
-        state, token_BW = _extended(state, end, alpha)
+        state, token_BW = _extended(state, beam.end, alpha)
         position_N1 = jnp.repeat(length_B, W)[:, None] + state.pieces - 1
         logits_N1V, cache = forward(
             model,
@@ -113,13 +120,13 @@ def _penalty(n: Any, alpha: Any) -> Any:
 
 
 def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
-    """One more piece of every prefix, and the newest pieces [B, W]; their rows are in the cache,
-    but not themselves.
+    """The state after one more piece of every prefix, and these pieces [B, W]. The cache has the
+    rows of the prefixes without the new pieces.
     """
     (B, W, V), U = state.logits_BWV.shape, state.token_BWU.shape[2]
     n = state.pieces + 1
     log_prob_BWV = state.live_BW[:, :, None] + jax.nn.log_softmax(state.logits_BWV)
-    # Every prefix has one END, so W of the best W * V others are live, whatever ends.
+    # Without END each prefix has V - 1 continuations, so W of them stay live.
     is_end_V = jnp.arange(V) == end
     ends_BWV = jnp.where(is_end_V | (n == U), log_prob_BWV, -jnp.inf)
     log_prob_B, at_B = (x[:, 0] for x in jax.lax.top_k(ends_BWV.reshape(B, -1), 1))
@@ -143,7 +150,7 @@ def _extended(state: _State, end: int, alpha: Any) -> tuple[_State, jax.Array]:
 
 
 def _rows(cache: Cache, row_N: jax.Array) -> Cache:
-    """The cache of other rows; a row may come several times."""
+    """The cache with these rows, which may repeat."""
     kept = cache.layers
     layers = kept._replace(k_BHKE=kept.k_BHKE[:, row_N], v_BHKE=kept.v_BHKE[:, row_N])
     return dataclasses.replace(cache, layers=layers, rank_BK=cache.rank_BK[row_N])

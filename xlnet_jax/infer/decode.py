@@ -1,26 +1,26 @@
-"""Unknown tokens one after the other, in any order, with a cache of keys and values: the programs
-of `Decoder`.
+"""The compiled programs of `Decoder`: they draw unknown tokens in any order, with a cache of keys
+and values.
 
-A token that is fixed is never changed by a later one, so neither are its keys and values, whatever
-its place in the text. So one new token costs two rows of each layer: the content row of the token
-that was just fixed, and the query row of the next one. A left-to-right model predicts the next
-token from the content row itself, and needs no other. Its unknown tokens go on past the end of a
-segment, each text at its own place: then the memory rolls inside the loop. Three ways, each a loop
-of such calls:
+A known token does not attend to tokens that are drawn later, so its keys and values never change.
+A new token costs two rows in each layer: the content row of the token before it in the order, and
+its own query row. A left-to-right model predicts the next token from the content row alone. Its
+texts may continue past the end of a segment, each at another call, so the loop itself moves the
+cache into the memory. The three methods are loops of such calls:
 
-    chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then
-                 see each other
-    confidence   of all unknown positions those whose most probable token is the most probable one
-    speculation  one call drafts `speculative` tokens independently, the next one has the chain's
-                 distribution p of the same tokens. Token x_j, drafted from q_j, stays with
-                 probability min(1, p_j(x_j) / q_j(x_j)); the first that does not is drawn again
-                 from max(p_j - q_j, 0), and those after it are forgotten (Leviathan et al. 2023,
-                 arXiv 2211.17192; for any order: arXiv 2504.20456). The result has the distribution
-                 of the chain. The first of a draft is the chain's own: two calls fix two tokens or
-                 more.
+    chain        draws the next `tokens_per_step` tokens of a given order; tokens of one call are
+                 independent of each other, and later tokens see all of them
+    confidence   draws at the unknown positions whose most probable token is the surest
+    speculation  one call drafts `speculative` tokens independently, from distributions q_j; the
+                 next call computes the chain's distributions p_j of these tokens. Draft x_j is
+                 accepted with probability min(1, p_j(x_j) / q_j(x_j)). The first rejected draft is
+                 replaced by a draw from max(p_j - q_j, 0), and all later drafts are dropped
+                 (Leviathan et al. 2023, arXiv 2211.17192; for any order: arXiv 2504.20456). The
+                 tokens have the chain's distribution. The first draft is always accepted, because
+                 q_1 = p_1; so two calls fix at least two tokens.
 
-In masked diffusion (`mdm`) every token sees the unknown ones, as MASK, so one that is fixed changes
-all others: each call reads the whole text, and there is no cache. The first two ways are the same.
+In masked diffusion (`mdm`) known tokens see the unknown ones as MASK, so every new token changes
+all others. Each call then reads the whole text and keeps no cache; chain and confidence work as
+above, and speculation is refused.
 
 Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one
 call.
@@ -44,64 +44,79 @@ from xlnet_jax.model.layers import accumulator
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
-"""Rounds of calls that the device runs without the host, which then tells a listener; slots of
-unknown tokens of a left-to-right model.
+"""Rounds of calls in one dispatch, after which the host tells a listener; also the number of slots
+of a left-to-right model.
 """
 
 
 class Method(NamedTuple):
-    """How unknown tokens are chosen; each is a program of its own."""
+    """How unknown tokens are chosen. Each method is compiled separately."""
 
     tokens_per_step: int = 1
     speculative: int = 0
     by_confidence: bool = False
     sort: bool = False
-    """`Decoding.filtered`."""
+    """Whether top_k or top_p apply; see `Decoding.filtered`."""
 
 
 class Reread(NamedTuple):
-    """B texts of masked diffusion, in place of their cache."""
+    """The whole texts of masked diffusion, which take the place of a cache."""
 
     tokens_BT: jax.Array
     rank_BT: jax.Array
 
     @property
     def segment_len(self) -> int:
-        """T."""
+        """The number T of positions."""
         return self.tokens_BT.shape[1]
 
 
 class DecodingState(NamedTuple):
-    """B texts between two dispatches: a segment, or so many tokens of a left-to-right model."""
+    """One part of each of B texts between two dispatches: a segment, or up to `CHUNK` tokens of a
+    left-to-right model. Its U slots are the unknown tokens to draw.
+    """
 
     cache: Any
-    """A `Cache`, of masked diffusion a `Reread`."""
+    """A `Cache`, or the `Reread` of masked diffusion."""
     logits_BPV: jax.Array
-    """Of the next P unknown tokens; by confidence of all."""
+    """Logits of the next P tokens; by confidence, of all slots."""
     position_BU: jax.Array
-    """In the segment, of the unknown tokens in their order, by confidence ascending; T in unused
-    slots, which no row is kept at. Of a left-to-right model 0 starts another segment.
+    """Positions of the slots in the segment: in the order of drawing, or by confidence ascending.
+    Unused slots have T, where the cache keeps no row. In a left-to-right model position 0 begins
+    the next segment.
     """
     size_B: jax.Array
-    """Number of unknown tokens, up to a `stop`."""
+    """Number of used slots; a drawn `stop` ends them."""
     token_BU: jax.Array
     log_prob_BU: jax.Array
-    """Of the model, at temperature 1, given what was known."""
+    """Log-probability of each drawn token at temperature 1, given all that was known then."""
     turn_BU: jax.Array
-    """How many were known when this one was drawn, or -1: it is unknown."""
+    """Number of slots that were filled before this slot was drawn; -1 while it is unknown."""
     count_B: jax.Array
-    """Number of unknown tokens that are known now."""
+    """Number of slots that are filled."""
     before_B: jax.Array
-    """Unknown tokens before these; they count in the keys of the draws."""
+    """Number of tokens drawn in earlier parts; with `count_B` it keys the draws."""
     calls_B: jax.Array
-    """Calls that predicted a token of this text."""
+    """Calls that predicted a token of the text."""
     number_B: jax.Array
-    """Of the texts; they key the draws."""
+    """Numbers of the texts, which key the draws."""
 
     @property
     def unknown_BU(self) -> jax.Array:
-        """bool."""
+        """bool: the used slots that are not filled."""
         return (self.turn_BU < 0) & (jnp.arange(self.turn_BU.shape[1])[None] < self.size_B[:, None])
+
+
+class DecodingCall(NamedTuple):
+    """The Q tokens of each text that one call reads, and the P slots that it predicts."""
+
+    tokens_BQ: jax.Array
+    rank_BQ: jax.Array
+    position_BQ: jax.Array | None
+    """Positions of the tokens in the segment, T for unused ones; None: the first Q positions."""
+    slot_BP: jax.Array
+    limit_BP: jax.Array | None = None
+    """A slot sees the tokens of lower rank than its limit; None: all known tokens."""
 
 
 @program(static_argnums=(0, 1, 3, 4, 5))
@@ -114,11 +129,9 @@ def start(
     slots: int,
     number_B: jax.Array,
 ) -> DecodingState:
-    """Before the first segment of B texts."""
-    B, P = (
-        len(number_B),
-        slots if method.by_confidence else (method.speculative or method.tokens_per_step),
-    )
+    """The state before the first part of B texts."""
+    B = len(number_B)
+    P = slots if method.by_confidence else method.speculative or method.tokens_per_step
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
     dtype = accumulator(jnp.dtype(config.compute_dtype))
@@ -142,7 +155,7 @@ def start(
 
 
 @program(static_argnums=0, donate_argnums=2)
-def read(
+def read_known(
     model: LanguageModel,
     params: Any,
     state: DecodingState,
@@ -151,15 +164,15 @@ def read(
     position_BU: jax.Array,
     continues: bool | jax.Array,
 ) -> DecodingState:
-    """Starts a segment in all texts: reads what is known of it, and predicts the first unknown
-    tokens.
+    """Starts the next part of all texts: reads its known tokens and predicts the first slots.
 
     Args:
-      tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token
-        is predicted.
-      rank_BQ: NEVER in padding and at unknown positions, but where these are MASK.
+      tokens_BQ: Q = 0 if the texts of a left-to-right model only continue: the last call has
+        predicted their next token.
+      rank_BQ: NEVER in padding and at unknown positions; unknown positions that are read as MASK
+        have a rank.
       position_BU: see `DecodingState`.
-      continues: the cache holds the segment before, which becomes the memory.
+      continues: whether the cache holds the segment before, which becomes the memory.
     """
     size_B = jnp.sum(position_BU < state.cache.segment_len, axis=1, dtype=jnp.int32)
     state = state._replace(
@@ -174,13 +187,12 @@ def read(
     if not model.transformer.objective.masks:
         full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
         state = state._replace(cache=state.cache.next_segment(full_B))
-    return _predict(
-        model, params, state, tokens_BQ, rank_BQ, None, jnp.arange(state.logits_BPV.shape[1])[None]
-    )
+    slot_1P = jnp.arange(state.logits_BPV.shape[1])[None]
+    return _predict(model, params, state, DecodingCall(tokens_BQ, rank_BQ, None, slot_1P))
 
 
 @program(static_argnums=(0, 1), donate_argnums=3)
-def write(
+def write_unknown(
     model: LanguageModel,
     method: Method,
     params: Any,
@@ -190,12 +202,15 @@ def write(
     stop: jax.Array,
     last: jax.Array,
 ) -> tuple[tuple[jax.Array, ...], DecodingState]:
-    """At most so many `rounds` of calls; `stop`: the token that ends a text, or -1; `last`: no
-    segment follows, so the last token need not be read.
+    """Fills slots in at most `rounds` rounds of calls.
+
+    Args:
+      stop: the token that ends a text, or -1.
+      last: whether this is the last part, whose last token need not be read.
 
     Returns:
-      What the host reads: `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the
-      state.
+      For the host `unknown_BU`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the new
+      state, and that state.
     """
     step = _speculate if method.speculative else _extend
 
@@ -203,12 +218,10 @@ def write(
         return (carry[0] < rounds) & (carry[1].count_B < carry[1].size_B).any()
 
     def body(carry: tuple[jax.Array, DecodingState]) -> tuple[jax.Array, DecodingState]:
-        state, *newest = step(model, method, params, carry[1], sampling, stop)
+        state, call = step(model, method, params, carry[1], sampling, stop)
         needed = ~last | (state.count_B < state.size_B).any()
         predict = functools.partial(_predict, model, params)
-        return carry[0] + 1, jax.lax.cond(
-            needed, predict, lambda state, *newest: state, state, *newest
-        )
+        return carry[0] + 1, jax.lax.cond(needed, predict, lambda state, call: state, state, call)
 
     _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
     return read_by_host(
@@ -223,12 +236,9 @@ def _extend(
     state: DecodingState,
     sampling: Sampling,
     stop: jax.Array,
-) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Fixes the next `tokens_per_step` tokens of every text.
-
-    Returns:
-      Also what reads them and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and
-      `slot_BP` of `_predict`.
+) -> tuple[DecodingState, DecodingCall]:
+    """Fixes the next `tokens_per_step` tokens of every text. Returns also the call that reads them
+    and predicts the tokens after them.
     """
     U, Q = state.position_BU.shape[1], method.tokens_per_step
     step_1Q = jnp.arange(Q)[None]
@@ -240,18 +250,18 @@ def _extend(
         slot_BQ, logits_BQV = state.count_B[:, None] + step_1Q, state.logits_BPV
     live_BQ = state.count_B[:, None] + step_1Q < state.size_B[:, None]
     token_BQ = _draw(logits_BQV, state, sampling, method.sort)
-    # Tokens of one call do not know of each other: they have one rank.
+    # Tokens of one call do not see each other: they have the same rank.
     rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
     state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
     if model.transformer.objective.causal:
-        # Before the first token of a segment the last one becomes the memory.
+        # Before the first token of a segment the segment before becomes the memory.
         starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
         cache = jax.lax.cond(
             starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache
         )
         state = state._replace(cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
-    return state, token_BQ, rank_BQ, position_BQ, slot_BP
+    return state, DecodingCall(token_BQ, rank_BQ, position_BQ, slot_BP)
 
 
 def _speculate(
@@ -261,85 +271,100 @@ def _speculate(
     state: DecodingState,
     sampling: Sampling,
     stop: jax.Array,
-) -> tuple[DecodingState, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Drafts the next tokens of every text, and verifies them. Returns the same, of the next
-    draft.
+) -> tuple[DecodingState, DecodingCall]:
+    """Drafts the next tokens of every text, verifies them in one call, and fixes the accepted ones
+    and a replacement. Returns also the call that reads the replacement and predicts the next draft.
     """
-    Q, T, drafts_BQV, first_B = (
-        method.speculative,
-        state.cache.segment_len,
-        state.logits_BPV,
-        state.count_B,
-    )
+    Q = method.speculative
     step_1Q = jnp.arange(Q)[None]
-    slot_BQ = first_B[:, None] + step_1Q
-    token_BQ = _draw(drafts_BQV, state, sampling, method.sort)
+    slot_BQ = state.count_B[:, None] + step_1Q
+    token_BQ = _draw(state.logits_BPV, state, sampling, method.sort)
     live_BQ = _up_to(stop, token_BQ, slot_BQ < state.size_B[:, None])
     drafted_B = live_BQ.sum(axis=1)
     position_BQ, rank_BQ = _positions(state, slot_BQ, live_BQ), 1 + slot_BQ
-    verified = _predict(
-        model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ
-    )
+    call = DecodingCall(token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ)
+    verified = _predict(model, params, state, call)
     chain_BQV = verified.logits_BPV
-
     p_BQV, q_BQV = (
         log_distribution(logits.reshape(-1, logits.shape[2]), sampling, method.sort).reshape(
             logits.shape
         )
-        for logits in (chain_BQV, drafts_BQV)
+        for logits in (chain_BQV, state.logits_BPV)
     )
     key_BQ = keys(sampling, *_numbers(state, Q)).reshape(slot_BQ.shape)
-    u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
-    # The first draft has the chain's own distribution, but for rounding.
-    stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (
-        step_1Q == 0
-    )
-    accepted_B = jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
+    accepted_B = _accepted(key_BQ, p_BQV, q_BQV, token_BQ, step_1Q, drafted_B)
     rejected_B = accepted_B < drafted_B
-
     at_B1 = jnp.minimum(accepted_B, Q - 1)[:, None]
-    p_BV, q_BV = (
-        jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV)
-    )
-    key_B = jnp.take_along_axis(key_BQ, at_B1, axis=1)[:, 0]
-    draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
-    again_B = draw(key_B, residual(p_BV, q_BV))
+    again_B = _replacement(key_BQ, p_BQV, q_BQV, at_B1)
     again_BQ = (step_1Q == accepted_B[:, None]) & rejected_B[:, None]
     token_BQ = jnp.where(again_BQ, again_B[:, None], token_BQ).astype(jnp.int32)
-
     fixed_BQ = (step_1Q < accepted_B[:, None]) | again_BQ
-    # A lone draft is the chain's own token, and its verification was for the other texts.
+    # The verification of a single draft does not count: the draft is the chain's own token, and the
+    # call was made for other texts.
     calls_B = state.calls_B + (drafted_B > 1)
     cache = verified.cache.hidden(
         _positions(state, slot_BQ, live_BQ & (step_1Q >= accepted_B[:, None]))
     )
     verified = verified._replace(cache=cache, calls_B=calls_B)
     state, position_BQ = _fixed(verified, slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop)
-    # Only the token that was drawn again has not been read yet.
+    # Only the replacement has not been read yet.
     token_B1, rank_B1, position_B1 = (
         jnp.take_along_axis(x_BQ, at_B1, axis=1) for x_BQ in (token_BQ, rank_BQ, position_BQ)
     )
-    position_B1 = jnp.where(rejected_B[:, None], position_B1, T)
-    return state, token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q
+    position_B1 = jnp.where(rejected_B[:, None], position_B1, state.cache.segment_len)
+    return state, DecodingCall(token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q)
+
+
+def _accepted(
+    key_BQ: jax.Array,
+    p_BQV: jax.Array,
+    q_BQV: jax.Array,
+    token_BQ: jax.Array,
+    step_1Q: jax.Array,
+    drafted_B: jax.Array,
+) -> jax.Array:
+    """The number of accepted drafts of each text, [B], from the log-distributions p of the chain
+    and q of the drafts.
+    """
+    u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
+    # The distributions of the first draft differ by rounding only.
+    stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (
+        step_1Q == 0
+    )
+    return jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
+
+
+def _replacement(
+    key_BQ: jax.Array, p_BQV: jax.Array, q_BQV: jax.Array, at_B1: jax.Array
+) -> jax.Array:
+    """A draw from the `residual` at one draft of each text, [B]."""
+    p_BV, q_BV = (
+        jnp.take_along_axis(x_BQV, at_B1[:, :, None], axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV)
+    )
+    key_B = jnp.take_along_axis(key_BQ, at_B1, axis=1)[:, 0]
+    draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
+    return draw(key_B, residual(p_BV, q_BV))
 
 
 def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
-    """Whether drafted tokens stay: of log-probability p in the chain and q in the draft, u uniform
-    in [0, 1).
+    """Whether drafts are accepted, from their log-probabilities p in the chain and q in the draft,
+    with u uniform in [0, 1).
     """
     return jnp.log(u_BQ) < p_BQ - q_BQ
 
 
 def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
-    """Log of what is drawn in place of a draft that does not stay, unnormalised: max(p - q, 0)."""
+    """Log of the unnormalised distribution max(p - q, 0) that replaces a rejected draft, from the
+    logs of p and q.
+    """
     left_BV = jnp.maximum(jnp.exp(p_BV) - jnp.exp(q_BV), 0)
-    # Nothing is left if both are equal but for rounding.
+    # If p and q differ by rounding only, nothing is left.
     return jnp.where(left_BV.sum(axis=1, keepdims=True) > 0, jnp.log(left_BV), p_BV)
 
 
 def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """Where these unknown tokens are in the segment; those that are not `live` at T, where no row
-    is kept.
+    """The positions of slots in the segment; T, where the cache keeps no row, for those that are
+    not `live`.
     """
     position_BQ = jnp.take_along_axis(
         state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1
@@ -348,7 +373,7 @@ def _positions(state: DecodingState, slot_BQ: jax.Array, live_BQ: jax.Array) -> 
 
 
 def _up_to(stop: jax.Array, token_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """Which of the live tokens are not behind a `stop`: nothing follows one."""
+    """The live tokens up to the first `stop`, bool."""
     stops_BQ = token_BQ == stop
     return live_BQ & (jnp.cumsum(stops_BQ, axis=1) - stops_BQ == 0)
 
@@ -361,7 +386,9 @@ def _fixed(
     logits_BQV: jax.Array,
     stop: jax.Array,
 ) -> tuple[DecodingState, jax.Array]:
-    """The state in which these tokens are known, up to a `stop`, and their positions."""
+    """The state after these tokens were put into their slots, up to a `stop`; and their
+    positions.
+    """
     live_BQ = _up_to(stop, token_BQ, live_BQ)
     stops_B = (live_BQ & (token_BQ == stop)).any(axis=1)
     count_B = state.count_B + live_BQ.sum(axis=1, dtype=jnp.int32)
@@ -383,16 +410,10 @@ def _predict(
     model: LanguageModel,
     params: Any,
     state: DecodingState,
-    tokens_BQ: jax.Array,
-    rank_BQ: jax.Array,
-    position_BQ: jax.Array | None,
-    slot_BP: jax.Array,
-    limit_BP: jax.Array | None = None,
+    call: DecodingCall,
 ) -> DecodingState:
-    """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank
-    than `limit_BP`, by default from all that is known; a left-to-right model the next one, from the
-    last token that it reads.
-    """
+    """Runs a call. A left-to-right model predicts the token after the last one that it reads."""
+    tokens_BQ, rank_BQ, position_BQ, slot_BP, limit_BP = call
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
     target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)
     if model.transformer.objective.causal:
@@ -422,15 +443,21 @@ def forward(
     target_BP: jax.Array,
     **cached: Any,
 ) -> tuple[jax.Array, Any]:
-    """Reads Q tokens of each row: the logits at P of them, -inf for rows without a piece
-    (`model.spare_rows`), and the cache or the memory after them. `cached`: arguments of `XLNet`
-    that go with a cache.
+    """Reads Q tokens of each text.
+
+    Args:
+      target_BP: the P tokens whose logits are wanted.
+      cached: arguments of `XLNet` that go with a cache.
+
+    Returns:
+      The logits, -inf for ids without a piece (`model.spare_rows`), and the cache or memory after
+      the tokens.
     """
     batch = forward_text(
         tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP
     )
     out = model.run(params, batch, cache, **cached)
-    # Whole rows: a draw needs all of the vocabulary.
+    # The vocabulary is not split over devices: a draw needs all of it.
     logits_BPV = nn.with_logical_constraint(
         model.logits(params, out.target_vectors_BPD), ("batch", None, None)
     )
@@ -447,8 +474,8 @@ def _draw(logits_BQV: jax.Array, state: DecodingState, sampling: Sampling, sort:
 
 
 def _numbers(state: DecodingState, Q: int) -> tuple[jax.Array, jax.Array]:
-    """What keys the draws of the next Q tokens, [B * Q] both: the text, and how many unknown tokens
-    are before.
+    """The numbers that key the draws of the next Q tokens: the text's number and the number of
+    tokens drawn before, [B * Q] each.
     """
     count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
     return jnp.repeat(state.number_B, Q), count_BQ.ravel()

@@ -1,16 +1,15 @@
-"""Fills the gaps of texts, in any order, and continues texts, whose gap is at the end.
+"""Fills the gaps of texts in any order, and continues texts, whose gap is at the end.
 
-A text is read as by `infer.score`: from its first token on in segments of T = `data.segment_len`
-tokens, all of a segment before the next one, with the memory of training (Transformer-XL, section
-3.2). What is filled in a segment becomes memory for the next. So the likelihood that is found here
-is the one that `Scorer` finds for the whole text in the same order, and equals that of the model
-without a cache.
+`Decoder` reads a text as `infer.score` does: in segments of T = `data.segment_len` tokens from its
+first token on, with the memory of training (Transformer-XL, section 3.2). It fills a segment
+completely before the next, whose memory then holds the filled tokens. So a filled text has the
+likelihood that `Scorer` computes for it in the same order, without a cache.
 
-A left-to-right model (`clm`) has a gap at the end only. The first token of a segment sees the
-M = `model.memory_len` tokens before it and itself: with a short memory it knows less than the one
-before it, as in training. Prompts are read in as many rows as they need, rounded up to a power of
-two or T, and right-aligned by whole segments, so that all end in one call. A text of which nothing
-is known follows the end of a document (`<eod>`).
+A left-to-right model (`clm`) has a gap at the end only. The first token of a segment sees itself
+and the M = `model.memory_len` tokens before it: with a short memory it sees less than the token
+before it, as in training. The segments of the prompts are aligned at their end, so that one call
+reads the last segment of all prompts; its length is rounded up to a power of two or T. A text
+without known tokens follows the end of a document (`<eod>`).
 """
 
 from __future__ import annotations
@@ -29,22 +28,30 @@ from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
-from xlnet_jax.infer.decode import Method
+from xlnet_jax.infer.decode import DecodingState, Method
 from xlnet_jax.infer.options import Decoding, Fill
-from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
+from xlnet_jax.infer.orders import (
+    Segment,
+    Text,
+    TextModel,
+    places,
+    segments,
+    with_leading_eod,
+    with_masks,
+)
 from xlnet_jax.infer.sampling import Sampling, most_probable
 
 log = logging.getLogger("xlnet_jax")
 
 FEWEST_GAPS = 8
-"""Slots of unknown tokens that are compiled at least."""
+"""Fewest slots of unknown tokens that are compiled."""
 
 SHORTEST_PROMPT = 16
-"""Rows of the shortest last part of a prompt, of a left-to-right model."""
+"""Tokens of the shortest prompt that is compiled, for a left-to-right model."""
 
 Listener = Callable[[int, list[tuple[int, int]], bool], None]
-"""Called with the number of a text, the positions and tokens that were filled since the last call,
-in their order, and whether it has ended.
+"""Function that is called with the number of a text, the pairs of position and token that were
+filled since the last call, in their order, and whether the text has ended.
 """
 
 
@@ -52,20 +59,20 @@ class Filled(NamedTuple):
     """One text after its U unknown tokens were filled."""
 
     token_N: np.ndarray
-    """int32: the whole text; after a `stop` it ends."""
+    """int32: the whole text, up to a `stop`."""
     position_U: np.ndarray
-    """int: the unknown positions, in the order in which they were filled."""
+    """int: the positions that were unknown, in the order in which they were filled."""
     log_prob_U: np.ndarray
-    """Nats, in that order: of the model (temperature 1, nothing left out) given what was known
-    then. Without `tokens_per_step` the sum is log p(x_S | x_C) in this order.
+    """Nats: log-probabilities of these tokens at temperature 1, without top_k and top_p, given all
+    that was known then. At one token per step their sum is log p(x_S | x_C) in this order.
     """
     calls: int
-    """Forward passes that predicted something of this text."""
+    """Forward passes that predicted a token of this text."""
     best: Sequence[Filled] = ()
     """With `Fill.top`: the text with each of the most probable tokens, the best first."""
 
     def with_best(self, token_K: np.ndarray, log_prob_K: np.ndarray) -> Filled:
-        """Also with `best`: these tokens in place of the only one that was unknown."""
+        """The text with `best`: each of these tokens takes the place of its only filled token."""
         token_KN = np.tile(self.token_N, (len(token_K), 1))
         token_KN[:, self.position_U[0]] = token_K
         pairs = zip(token_KN, log_prob_K[:, None], strict=True)
@@ -79,10 +86,10 @@ class Filled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Decoder(TextModel):
-    """A model that fills unknown tokens of texts."""
+    """A model that fills the unknown tokens of texts."""
 
     prefix: bool = False
-    """Whether what is known of a text sees all of it, also from left to right
+    """Whether known tokens see all known tokens in a left-to-right model too
     (`finetune.text_to_text`).
     """
 
@@ -95,25 +102,24 @@ class Decoder(TextModel):
     ) -> list[Filled]:
         """Fills the unknown tokens of every text.
 
-        What a text becomes depends on itself, its number and the seed alone; with equal shapes bit
-        for bit.
+        The result depends only on the text, its number and the seed; with equal shapes bit for bit.
 
         Args:
-          texts: of `orders.checked`; at unknown positions any ids.
-          asked: `order` is that of all texts; with `confidence` at each step the position whose
-            most probable token is the most probable. More than one of `tokens_per_step` are drawn
-            independently: fast, and not the model's joint distribution. With `speculative` so many
-            tokens are drafted at a time and then verified: the distribution is that of one token at
-            a time, with fewer calls.
-          stop: the token that ends a text (order `left`); it is the last one of the result.
+          texts: from `orders.checked_texts`; ids at unknown positions are ignored.
+          asked: the options. With `order=confidence` each step fills the position whose most
+            probable token is the surest. Several `tokens_per_step` are drawn independently: fast,
+            but not from the joint distribution of the model. `speculative` drafts and verifies
+            several tokens: the exact distribution, with fewer calls.
+          stop: the token that ends a text (order `left`); the result includes it.
 
-        Raises BadInput; see `orders.places`; or if the parameters are not finite.
+        Raises BadInput as `orders.places`, and if the parameters are not finite.
         """
         causal, T = self.model.transformer.objective.causal, self.segment_len
+        end = -1 if stop is None else stop
         if asked.tokens_per_step > 1:
             log.warning(
-                "tokens_per_step=%d is inexact: the pieces of one call do not know of each other, "
-                "so the result is no draw of the model, and has no joint likelihood",
+                "tokens_per_step=%d is inexact: the pieces of one call are drawn independently, so "
+                "the result is no sample of the model and has no joint likelihood",
                 asked.tokens_per_step,
             )
         order = "left" if asked.order == "confidence" else asked.order
@@ -132,56 +138,58 @@ class Decoder(TextModel):
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
         for numbers in groups:
-            self._fill([rows[number] for number in numbers], B, asked, stop, listener)
-        return [row.result(stop) for row in rows]
+            self._fill([rows[number] for number in numbers], B, asked, end, listener)
+        return [row.result(end) for row in rows]
 
-    def _fill(
-        self, rows: list[_Row], B: int, asked: Decoding, stop: int | None, listener: Listener | None
-    ) -> None:
-        """At most B texts at a time, part after part."""
-        model, params, causal = self.model, self.params, self.model.transformer.objective.causal
-        # All end reading in the same round.
-        reads = [sum(len(part.token_N) > 0 for part in row.parts) for row in rows]
-        queues = [
-            [None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)
-        ]
-        rounds = list(itertools.zip_longest(*queues))
-        every = [part for row in rows for part in row.parts]
-        T, memory_len = self.segment_len, model.transformer.config.memory_len
-        if len(rounds) == 1 and not causal:
-            # One segment has no memory.
-            T, memory_len = (
-                min(T, bucket(max(len(part.token_N) for part in every), SHORTEST_SEGMENT)),
-                0,
-            )
-        U = (
-            decode.CHUNK
-            if causal
-            else min(T, bucket(max(len(part.position_U) for part in every), FEWEST_GAPS))
-        )
-        # A call does not predict more tokens than there are slots.
+    def _start(
+        self, rows: list[_Row], rounds: int, B: int, asked: Decoding
+    ) -> tuple[Method, DecodingState]:
+        """The method and the state before the first of some rounds, in compiled sizes that hold all
+        parts of the rows.
+        """
+        transformer, parts = self.model.transformer, [part for row in rows for part in row.parts]
+        T, U, memory_len = self.segment_len, decode.CHUNK, transformer.config.memory_len
+        if not transformer.objective.causal:
+            if rounds == 1:  # a single segment has no memory
+                longest = max(len(part.token_N) for part in parts)
+                T, memory_len = min(T, bucket(longest, SHORTEST_SEGMENT)), 0
+            U = min(T, bucket(max(len(part.position_U) for part in parts), FEWEST_GAPS))
+        # A call cannot predict more tokens than there are slots.
         method = Method(
             min(asked.tokens_per_step, U),
             min(asked.speculative, U),
             asked.order == "confidence",
             asked.filtered,
         )
-        sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
-        ends_text = np.int32(-1 if stop is None else stop)
+        number_B = np.zeros(B, np.int32)
         number_B[: len(rows)] = [row.number for row in rows]
-        state = decode.start(model, method, params, T, memory_len, U, number_B)
+        return method, decode.start(self.model, method, self.params, T, memory_len, U, number_B)
+
+    def _fill(
+        self, rows: list[_Row], B: int, asked: Decoding, stop: int, listener: Listener | None
+    ) -> None:
+        """Fills at most B texts together, part after part."""
+        model, params = self.model, self.params
+        # All rows read their last known tokens in the same round.
+        reads = [sum(len(part.token_N) > 0 for part in row.parts) for row in rows]
+        queues = [
+            [None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)
+        ]
+        rounds = list(itertools.zip_longest(*queues))
+        method, state = self._start(rows, len(rounds), B, asked)
+        sampling, T, U = Sampling.of(asked), state.cache.segment_len, state.turn_BU.shape[1]
         for turn, parts in enumerate(rounds):
             if all(row.ended for row in rows):
                 break
             parts = [None if row.ended else part for row, part in zip(rows, parts, strict=True)]
             Q, longest = T, max(0 if part is None else len(part.token_N) for part in parts)
-            if causal:
+            if model.transformer.objective.causal:
                 Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
             batch = padded(parts, B, Q, U, unused=T)
-            state = decode.read(
+            state = decode.read_known(
                 model, params, state, batch.tokens, batch.rank, batch.target_positions, turn > 0
             )
-            if isinstance(asked, Fill) and asked.top > 1:  # of one unknown token
+            if isinstance(asked, Fill) and asked.top > 1:  # every text has one unknown token
                 token_BK, log_prob_BK = jax.device_get(
                     most_probable(state.logits_BPV[:, 0], asked.top)
                 )
@@ -189,8 +197,9 @@ class Decoder(TextModel):
                     row.best = best if part is not None and len(part.position_U) else row.best
             done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
             while left:
-                results, state = decode.write(
-                    model, method, params, state, sampling, np.int32(decode.CHUNK), ends_text, last
+                calls, end = np.int32(decode.CHUNK), np.int32(stop)
+                results, state = decode.write_unknown(
+                    model, method, params, state, sampling, calls, end, last
                 )
                 left_BU, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
                 for b, (row, part) in enumerate(zip(rows, parts, strict=True)):
@@ -214,6 +223,7 @@ class _Row:
     number: int
     token_N: np.ndarray
     parts: list[Segment]
+    """The parts of the text that are filled one after the other."""
     positions: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     calls: int = 0
@@ -228,7 +238,7 @@ class _Row:
         log_prob_U: np.ndarray,
         listener: Listener | None,
     ) -> None:
-        """Takes what is new."""
+        """Adds new tokens and tells the listener."""
         self.token_N[position_U] = token_U
         self.positions += position_U.tolist()
         self.log_probs += log_prob_U.tolist()
@@ -239,17 +249,15 @@ class _Row:
                 self.ended,
             )
 
-    def result(self, stop: int | None) -> Filled:
-        """Raises BadInput if the parameters are not finite."""
+    def result(self, stop: int) -> Filled:
+        """The filled text. Raises BadInput if a likelihood is not finite."""
         if not np.isfinite(self.log_probs).all():
             raise BadInput(
                 f"text {self.number + 1}: a likelihood is not finite; the parameters are damaged"
             )
-        end = (
-            self.positions[-1] + 1
-            if self.positions and self.token_N[self.positions[-1]] == stop
-            else None
-        )
+        # Every text has an unknown position, so it has a last filled one.
+        last = self.positions[-1]
+        end = last + 1 if self.token_N[last] == stop else None
         filled = Filled(
             self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls
         )
@@ -257,21 +265,20 @@ class _Row:
 
 
 def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
-    """With what is unknown in its order, and not seen unless it is read as MASK."""
-    rank_N, order_U = (
-        np.where(part.rank_N > 0, NEVER, part.rank_N),
-        np.argsort(place_N[part.text_U]),
-    )
+    """The segment with its unknown positions in the order, and unseen unless read as MASK."""
+    rank_N = np.where(part.rank_N > 0, NEVER, part.rank_N)
+    order_U = np.argsort(place_N[part.text_U])
     return Segment(part.token_N, rank_N, *(each_U[order_U] for each_U in part[2:5]))
 
 
 def _continued(
     ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds, prefix: bool
 ) -> list[Segment]:
-    """Of a gap at the end: a part for each segment of what is known, the last one with the first
-    `decode.CHUNK` unknown tokens, and then one for each so many more, which read nothing.
+    """The parts of a text with a gap at its end: one for each segment of known tokens, the last
+    with the first `decode.CHUNK` unknown tokens; then one for each further `CHUNK`, which read
+    nothing.
     """
-    read_N, known_N = following(ids_N, known_N, special)
+    read_N, known_N = with_leading_eod(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)
     reads = np.split(read_N[:length], range(segment_len, length, segment_len))
     gaps = np.split(np.arange(length, N), range(decode.CHUNK, N - length, decode.CHUNK))

@@ -1,22 +1,22 @@
-"""One estimator for models of every objective: the likelihood of windows of held-out text, and of
-parts of them.
+"""Estimates of the likelihood of windows of held-out text, and of parts of them, for every
+objective.
 
-    left_to_right   -log p(x_1 ... x_N) by the chain rule from left to right, nothing known
-    half            -log p(x_S | x_C), S a random half of the window, by the chain rule in random
-                    orders; their mean
-    pseudo          -sum_i log p(x_i | all but x_i): its terms are of no joint distribution
-    bound           masked diffusion (`mdm`) alone: what it is trained by, from `DRAWS` sets of
-                    masks (`Scorer.elbo`); no less than -log p of the mixture of all orders of a
-                    window, but for the noise of the draws
+    left_to_right   -log p(x_1 ... x_N) by the chain rule from left to right
+    half            -log p(x_S | x_C) for a random half S of the window, by the chain rule; the mean
+                    over random orders
+    pseudo          -sum_i log p(x_i | all but x_i); the terms have no joint distribution
+    bound           the training loss of masked diffusion (`mdm`), from `DRAWS` sets of masks
+                    (`Scorer.elbo`); up to the noise of the draws at least -log p of the mixture of
+                    all orders of a window
 
-A left-to-right model (`clm`) has the first alone, in one call of the network a window; a
-permutation model (`plm`) has each order of the first two in one call. A masked one (`mlm`, `mdm`)
-needs a call for each token, in which all that is later in the order is masked. Calls are counted.
-For each order both likelihoods are distributions: over all texts they sum to 1. The mean of -log p
-over orders is an upper bound on -log of the mixture of these orders.
+A left-to-right model (`clm`) has the first measure only, in one call of the network for each
+window. A permutation model (`plm`) needs one call for each order of the first two. A masked model
+(`mlm`, `mdm`) needs a call for each token, in which all tokens later in the order are masked. Calls
+are counted. For each order the likelihoods of the first two measures sum to 1 over all texts. The
+mean of -log p over orders is an upper bound on -log p of the mixture of these orders.
 
-A window is read without a memory from before it. One longer than a segment is read in segments,
-with the memory carried; a model without memory reads each segment for itself, and so knows less.
+A window is read without a memory of earlier text. A window longer than a segment is read in
+segments with the memory carried; a model without memory reads each segment alone and sees less.
 """
 
 from __future__ import annotations
@@ -37,57 +37,57 @@ from xlnet_jax.model.flops import forward_flops
 
 MEASURES = ("left_to_right", "half", "pseudo", "bound")
 DRAWS = 64
-"""Sets of masks of each text."""
+"""Sets of masks for each text."""
 SEED = 0
-"""Of places, orders and masks. Not that of a run: all models get the same questions."""
+"""Seed of unknown places, orders and masks. It is not the seed of a run, so that all models answer
+the same questions.
+"""
 
 
 class Estimate(NamedTuple):
-    """Of N windows."""
+    """One measure of N windows."""
 
     nats_N: np.ndarray
-    """-log p of what is unknown, the mean over orders."""
+    """-log p of the unknown tokens, the mean over orders."""
     calls: int
-    """Rows that the network has read, padding aside."""
+    """Rows that the network has read, without padding."""
     flops: int
-    """Of these, see `model.flops`."""
+    """Forward FLOPs of these rows; see `model.flops`."""
     seconds: float
-    """With compilation."""
+    """Wall-clock time with compilation."""
 
 
 def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
-    """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random
-    places.
+    """Which tokens of N windows of T are given, bool [N, T]: the same number in each window, at
+    random places.
     """
     N, T = shape
     draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
     return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))
 
 
-def reads(config: Config) -> int:
-    """Tokens of text that a model reads at a time, between its CLS and SEP if it has them."""
-    return (
-        config.data.segment_len
-        - 2 * config.objective.framed[config.model.member.positions_at_input]
-    )
+def text_tokens_at_once(config: Config) -> int:
+    """Tokens of text that a model reads at a time, without CLS and SEP."""
+    framed = config.objective.framed[config.model.member.positions_at_input]
+    return config.data.segment_len - 2 * framed
 
 
-def unknown(measure: str, shape: tuple[int, int]) -> np.ndarray:
-    """What a measure of N windows of T is about, bool [N, T]."""
+def unknown_places(measure: str, shape: tuple[int, int]) -> np.ndarray:
+    """Which tokens of N windows of T a measure predicts, bool [N, T]."""
     return ~known_places(shape, 0.5) if measure == "half" else np.ones(shape, bool)
 
 
 def estimate(
     scorer: Scorer, config: Config, measure: str, tokens_NT: np.ndarray, orders: int = 1
 ) -> Estimate | None:
-    """A measure of N windows of text.
+    """Estimates a measure of N windows of text.
 
     Args:
-      scorer, config: of one model.
-      orders: random ones of `half`.
+      scorer, config: one model and its configuration.
+      orders: number of random orders of `half`.
 
-    Returns None where the model has no such likelihood: one from left to right knows only what is
-    before. Raises BadInput for parameters that are not finite.
+    Returns None if the model has no such measure: a left-to-right model sees only earlier tokens.
+    Raises BadInput for parameters that are not finite.
     """
     if measure not in config.objective.measures:
         return None
@@ -97,38 +97,39 @@ def estimate(
     window_X, texts = _questions(config, measure, tokens_NT)
     began = time.perf_counter()
     with progress_bar(measure, len(texts) * (DRAWS if bound else K)) as bar:
-        done = functools.partial(bar.advance, bar.task_ids[0])
-        found = (scorer.elbo if bound else scorer.log_prob)(texts, asked, done)
+        advance = functools.partial(bar.advance, bar.task_ids[0])
+        found = (scorer.elbo if bound else scorer.log_prob)(texts, asked, advance)
     nats_X = [-term_KU.sum(axis=1).mean() for _, term_KU in found]
     seconds = time.perf_counter() - began
     nats_N = np.bincount(window_X, nats_X, len(tokens_NT))
     calls = flops = 0
     for ids_N, known_N in texts:
         U, rounds = int((~known_N).sum()), -(-len(ids_N) // scorer.segment_len)
-        of_text, targets = (U, 1) if config.objective.masks else (rounds, -(-U // rounds))
+        rows, targets = (U, 1) if config.objective.masks else (rounds, -(-U // rounds))
         if bound:
-            of_text, targets = DRAWS, (U + 1) // 2  # the mean of sizes that are uniform
-        calls += K * of_text
-        flops += (
-            K * of_text * _flops(config, min(len(ids_N), scorer.segment_len), targets, rounds > 1)
-        )
+            rows, targets = DRAWS, (U + 1) // 2  # the mean of uniform sizes
+        rows *= K
+        calls += rows
+        read = min(len(ids_N), scorer.segment_len)
+        flops += rows * _flops(config, read, targets, rounds > 1)
     return Estimate(nats_N, calls, flops, seconds)
 
 
 def _questions(config: Config, measure: str, tokens_NT: np.ndarray) -> tuple[list[int], list[Text]]:
-    """What is asked in one piece: of each its window, its ids and which of them are known."""
-    window_X, texts, T = list[int](), list[Text](), tokens_NT.shape[1]
-    reach = T if config.model.memory_len else reads(config)
-    for number, unknown_T in enumerate(unknown(measure, tokens_NT.shape)):
+    """The texts to score, each in one piece, and the number of the window of each."""
+    window_X, texts, T = [], [], tokens_NT.shape[1]
+    reach = T if config.model.memory_len else text_tokens_at_once(config)
+    for number, unknown_T in enumerate(unknown_places(measure, tokens_NT.shape)):
         for start in range(0, T, reach):
             cut = slice(start, start + reach)
             together = np.flatnonzero(unknown_T[cut])
             for at_U in (
                 together[:, None] if measure == "pseudo" else [together] * bool(len(together))
             ):
-                known_N = np.ones(len(unknown_T[cut]), bool)
+                ids_N = tokens_NT[number, cut]
+                known_N = np.ones(len(ids_N), bool)
                 known_N[at_U] = False
-                texts.append((tokens_NT[number, cut], known_N))
+                texts.append((ids_N, known_N))
                 window_X.append(number)
     return window_X, texts
 

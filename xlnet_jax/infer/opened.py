@@ -1,10 +1,9 @@
-"""A trained model, opened to be read: the one way from a path to parameters on devices.
+"""Opens a trained model for reading: every command gets parameters on devices here.
 
-- `find`: what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device
-  is used.
-- `opened`: a context with its parameters on all devices of all processes.
-- `on_one_device`: its parameters on the first device of this process alone: for the library, and
-  for an export.
+- `find`: reads configuration and tokenizer at a path, and the arrays of a foreign folder; uses no
+  device.
+- `opened`: a context with the parameters on all devices of all processes.
+- `on_one_device`: the parameters on the first device of this process, for the library and exports.
 """
 
 from __future__ import annotations
@@ -39,19 +38,21 @@ from xlnet_jax.train.step import build_step
 
 
 class Stored(NamedTuple):
-    """A trained model before any device is used."""
+    """A trained model that is not on a device yet."""
 
     path: str
     config: Config
     tokenizer: Tokenizer
     params: Any = None
-    """Of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored."""
+    """numpy arrays of a foreign folder; None: the parameters are in a checkpoint of the work
+    directory.
+    """
     of_step: int | None = None
-    """The checkpoint that `config` is of; None: see `workdir.config_at`."""
+    """The step whose checkpoint has `config`; None: see `workdir.config_at`."""
 
     def step(self, step: int | None = None) -> int | None:
-        """The checkpoint to take: by default of a fine-tuned model that of the best score;
-        None = the newest good.
+        """The step of the checkpoint to read: by default the best score of a fine-tuned model;
+        None = the newest good checkpoint.
         """
         step = self.of_step if step is None else step
         if step is None and not self.config.pretrains:
@@ -64,21 +65,22 @@ class Stored(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A model on the mesh, which is set."""
+    """A model on the mesh of the context."""
 
     recipe: Recipe
-    """With the attention of these devices."""
+    """Recipe with the attention implementation of these devices."""
     mesh: Mesh
     params: Any
     step: int
-    """Of the checkpoint; 0 of a foreign folder."""
+    """Step of the checkpoint; 0 for a foreign folder."""
 
 
 def find(path: str, overrides: Sequence[str] = (), step: int | None = None) -> Stored:
-    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
+    """Finds the model at a path: a work directory, or a folder that `convert.source.open_source`
+    reads.
 
-    A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it
-    cannot be read.
+    A model from a foreign folder computes in float32 by default. Raises BadInput for a path without
+    a readable model.
     """
     with files.translate_errors(path):
         listed = files.listing(files.resolve(path))
@@ -100,17 +102,17 @@ def opened(
     equal: Mapping[str, Any] | None = None,
     processes: Session | None = None,
 ) -> Iterator[Opened]:
-    """The parameters, placed on the mesh of the configuration. Compiled programs are kept in the
-    user's own folder.
+    """Places the parameters on the mesh of the configuration. Compiled programs are cached in the
+    user's cache folder.
 
     Args:
-      step: of the checkpoint; see `Stored.step`.
-      equal: what must be equal in all processes, besides the configuration, the step and the path.
-      processes: of a session that goes on; None: one is started, and ended with the context.
+      step: step of the checkpoint; see `Stored.step`.
+      equal: values that all processes must share besides the configuration, the step and the path.
+      processes: a running session; None: the context starts and ends its own.
 
     Raises:
-      BadInput: a mesh that does not fit, `model.attention=fused` where it is not possible, no good
-        checkpoint.
+      BadInput: the mesh does not fit, `model.attention=fused` is not possible, or no checkpoint is
+        good.
       RestartMe: see `distributed.processes.session`.
     """
     config = stored.config
@@ -125,26 +127,23 @@ def opened(
         stack.enter_context(jax.set_mesh(mesh))
         abstract = build_step(recipe, mesh).logical.params
         if stored.params is None:
-            averaged = config.evaluation.averaged
             params, at = restore.parameters(
-                stored.path, abstract, processes, stored.step(step), averaged
+                stored.path, abstract, processes, stored.step(step), config.evaluation.averaged
             )
         else:
-            params, at = (
-                jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)),
-                0,
-            )
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+            params, at = jax.device_put(stored.params, shardings), 0
         yield Opened(recipe, mesh, params, at)
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
-    """The parameters, or their average, on the first device of this process, and their step; see
+    """The parameters or their average on the first device of this process, and their step; see
     `Stored.step`.
     """
     meshes.available_devices(local=True)
     if stored.params is not None:
         return jax.device_put(stored.params), 0
-    # Parameters are float32, whatever computes.
+    # Parameters are float32 for every compute dtype.
     config = stored.config.changed(model={"compute_dtype": "float32"})
     recipe = any_recipe(config, stored.tokenizer)
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -157,10 +156,9 @@ def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
 
 
 def on_host(config: Config) -> int:
-    """The number of this process, which must do nothing more unless it is 0: that one goes on
-    alone, on its CPU.
+    """The number of this process. Process 0 continues alone on its CPU; all others must stop.
 
-    The devices of a pod only start together, and to read parameters does not need them.
+    The devices of a pod start only together, and reading parameters needs none.
     """
     me = find_process_info(config)
     if me is None:

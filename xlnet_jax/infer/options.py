@@ -1,7 +1,7 @@
 """The options of `fill`, `generate` and `score`, each declared once.
 
-A field is the option of the command line, the keyword of the library (`xlnet_jax.load`), the check
-of both, and the row in docs/. Nothing here imports JAX, so that `--help` answers at once.
+Each field gives a command-line option, a keyword of the library (`xlnet_jax.load`), the check of
+both, and a row in docs/. This module does not import JAX, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.keys import key, mistake
 
 MOST_ORDERS = 10_000
-"""Random orders of a text, or samples of one: far more are a typing error."""
+"""Most random orders, samples or sets of masks of a text; far more are a typing error."""
 
 LONGEST = 10_000
-"""Tokens of a gap at most."""
+"""Most tokens of a gap."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Keywords of one function. Raises BadInput for a value of another type, out of range, or
-    beside another one.
+    """The keywords of one function. Raises BadInput for a value of a wrong type or out of range, or
+    for values that exclude each other.
     """
 
     order: Any
-    """A name, or in the library all unknown positions in the order in which they are predicted."""
+    """A name, or in the library a list of all unknown positions in the order of prediction."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, str):
@@ -39,11 +39,8 @@ class Options:
                 raise BadInput(f"{field.name}={value!r} must be a whole number")
             if kind is float and not isinstance(value, numbers.Real):
                 raise BadInput(f"{field.name}={value!r} must be a number")
-            if (
-                not isinstance(value, list)
-                and value != field.default
-                and (wrong := mistake(field, value))
-            ):
+            given = not isinstance(value, list) and value != field.default
+            if given and (wrong := mistake(field, value)):
                 raise BadInput(f"{field.name}={value} {wrong}")
 
 
@@ -58,7 +55,7 @@ def _positions(order: Any) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding(Options):
-    """How unknown tokens are chosen; see `Decoder`."""
+    """Options that choose unknown tokens; see `Decoder`."""
 
     order: Any = key(
         "left",
@@ -83,7 +80,7 @@ class Decoding(Options):
 
     @property
     def filtered(self) -> bool:
-        """Whether tokens are left out of a draw: only then are they sorted."""
+        """Whether draws leave tokens out; only then the tokens are sorted."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
 
     def __post_init__(self) -> None:
@@ -104,7 +101,7 @@ class Decoding(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill(Decoding):
-    """Of `fill`."""
+    """Options of `fill`."""
 
     samples: int = key(1, "samples per text", f"[1, {MOST_ORDERS}]")
     top: int = key(
@@ -124,7 +121,7 @@ class Fill(Decoding):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generate(Decoding):
-    """Of `generate`."""
+    """Options of `generate`."""
 
     temperature: float = key(1.0, "sampling temperature; 0: the most probable token")
     tokens: int = key(100, "maximum new tokens", f"[1, {LONGEST}]")
@@ -132,7 +129,7 @@ class Generate(Decoding):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score(Options):
-    """Of `score`; in the library also of `log_prob`."""
+    """Options of `score`, and in the library of `log_prob` and `elbo`."""
 
     order: Any = key(
         "", "order of prediction: by default left, or random for several", "left reversed random"
@@ -154,7 +151,7 @@ class Score(Options):
             )
 
 
-def described(field: dataclasses.Field[Any]) -> str:
-    """The help of an option, with its default."""
+def option_help(field: dataclasses.Field[Any]) -> str:
+    """The help text of an option with its default."""
     default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     return field.metadata["doc"] + (f" (default {default})" if default else "")

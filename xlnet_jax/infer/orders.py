@@ -1,7 +1,7 @@
-"""Questions to a model of any order: which positions of a text are known, and in which order the
-others come.
+"""Questions about texts for `score` and `fill`: which positions are known, and in which order the
+others are predicted.
 
-What `score` and `fill` share. Raised errors name texts by their number, from 1.
+Errors name texts by their number, from 1.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from xlnet_jax.train.recipe import make_recipe
 log = logging.getLogger("xlnet_jax")
 
 Order = str | Sequence[int]
-"""`left`, `reversed`, `random`, or the unknown positions in the order in which they are
-predicted.
-"""
+"""The order of prediction: `left`, `reversed`, `random`, or a list of the unknown positions."""
 
 Text = tuple[np.ndarray, np.ndarray]
-"""The ids of a text, int32 [N], and whether they are given, bool [N]; see `checked`."""
+"""The ids of a text, int32 [N], and which of them are known, bool [N]; see `checked_texts`."""
 
 
 class Segment(NamedTuple):
-    """What is read of a text at a time, at most T tokens, and the U unknown ones that are predicted
-    then.
+    """The N <= T tokens of a text that are read at a time, and the U unknown tokens that are
+    predicted with them.
     """
 
     token_N: np.ndarray
     rank_N: np.ndarray
     position_U: np.ndarray
-    """int: in the segment, where they are predicted; ascending, in a decoder in their order."""
+    """int: positions in the segment that predict the unknown tokens; ascending, or in a decoder in
+    the order of prediction.
+    """
     target_U: np.ndarray
-    """Their ids, where they are given."""
+    """Ids of the unknown tokens, where the caller knows them."""
     text_U: np.ndarray
-    """int: where they are in the text."""
+    """int: positions of the unknown tokens in the text."""
     kind_N: np.ndarray | int = 0
-    """The segments of `Batch`."""
+    """Segment kinds, as in `Batch.segments`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextModel:
-    """A model of `any_order` that is asked about texts. Programs are shared by all with an equal
-    model.
+    """A model from `any_order` that answers questions about texts. Equal models share compiled
+    programs.
     """
 
     model: LanguageModel
@@ -64,22 +64,20 @@ class TextModel:
     segment_len: int
     """T."""
     batch_size: int = 16
-    """Texts (times orders) at a time; it changes neither draws nor, beyond rounding,
-    likelihoods.
-    """
+    """Texts (times orders) at a time. It changes no draw, and likelihoods only by rounding."""
 
 
-def check(config: Config, path: str, asked: Options, bound: bool = False) -> None:
-    """Raises BadInput for a question that the model of a configuration cannot answer; `bound`: for
-    one by `elbo`.
+def check_question(config: Config, path: str, asked: Options, bound: bool = False) -> None:
+    """Raises BadInput for options that the model at a path does not support. `bound`: whether
+    `elbo` asks.
     """
     objective, of = config.objective, f"data.objective={config.data.objective}"
-    plain = isinstance(asked, Fill) and (asked.order, asked.tokens_per_step, asked.speculative) == (
-        "left",
-        1,
-        0,
-    )
-    if objective.likelihood == "pseudo" and not plain:
+    chosen = {
+        f"{name}={value}": value
+        for name, usual in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0))
+        if (value := getattr(asked, name, usual)) != usual
+    }
+    if objective.likelihood == "pseudo" and (chosen or not isinstance(asked, Fill)):
         raise BadInput(
             f"{path} was trained with {of}, which predicts each unknown token by itself: it fills "
             "one [MASK] without further options, and scores by its pseudo-likelihood (in Python "
@@ -103,42 +101,41 @@ def check(config: Config, path: str, asked: Options, bound: bool = False) -> Non
             f"{path} is left-to-right ({of}) and cannot fill a gap: use `generate`, or train "
             "one with data.objective=plm"
         )
-    for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
-        if objective.causal and (value := getattr(asked, name, only)) != only:
-            raise BadInput(
-                f"{name}={value}: a left-to-right model ({of}) has one token after the other; "
-                "leave it out, or train a model with data.objective=plm"
-            )
-    if isinstance(asked, Decoding) and config.model.member.parts.positions == "per_layer":
+    if objective.causal and chosen:
         raise BadInput(
-            f"{path} has model.architecture={config.model.architecture}, and no memory that could "
-            "follow a text; train one with model.architecture=transformer_xl"
+            f"{next(iter(chosen))}: a left-to-right model ({of}) predicts one token after the "
+            "other; leave it out, or train a model with data.objective=plm"
         )
     if isinstance(asked, Decoding):
+        if config.model.member.parts.positions == "per_layer":
+            raise BadInput(
+                f"{path} has model.architecture={config.model.architecture}, and no memory that "
+                "could follow a text; train one with model.architecture=transformer_xl"
+            )
         hooks.check_cache(config.compat, path)
 
 
 def any_order(config: Config) -> LanguageModel:
-    """The model of a configuration that answers questions."""
+    """The language model of a configuration, for `TextModel`."""
     model = make_recipe(config).model
-    # Outside of training a segment has no part that is read twice: all of it enters the memory.
+    # Only training reads part of a segment again (`reuse_len`); here all of it enters the memory.
     return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))
 
 
-def checked(
+def checked_texts(
     model: LanguageModel,
     segment_len: float,
     tokens: Sequence[Sequence[int]],
     known: Sequence[Sequence[bool]],
 ) -> list[Text]:
-    """The ids of each text, and whether they are given, as arrays.
+    """The texts as arrays, after all checks.
 
     Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text
     that segment and memory cannot hold.
     """
     if len(tokens) != len(known):
         raise BadInput(f"{quantity(len(tokens), 'text')}, but `known` is for {len(known)}")
-    config, texts = model.transformer.config, list[Text]()
+    config, texts = model.transformer.config, []
     for number, (ids, given) in enumerate(zip(tokens, known, strict=True), 1):
         text = f"text {number}"
         ids_N = _array(f"{text}: give ids as a list of whole numbers", ids, "iu")
@@ -156,11 +153,11 @@ def checked(
         first = int(np.argmin(known_N))
         if model.transformer.objective.causal and known_N[first:].any():
             raise BadInput(
-                f"{text}: a left-to-right model knows only what is before; position {first} is "
+                f"{text}: a left-to-right model sees only earlier tokens; position {first} is "
                 f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known"
             )
-        if len(ids_N) + 2 * frame(model) > segment_len and not config.memory_len:
-            framed = ", CLS and SEP included" * frame(model)
+        if len(ids_N) + 2 * is_framed(model) > segment_len and not config.memory_len:
+            framed = ", CLS and SEP included" * is_framed(model)
             raise BadInput(
                 f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
                 f"data.segment_len={segment_len}{framed}; shorten it"
@@ -170,7 +167,9 @@ def checked(
 
 
 def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
-    """One dimension of numbers of these kinds. Raises BadInput with the reason `otherwise`."""
+    """The values as an array [N] of one of the dtype kinds. Raises BadInput with the message
+    `otherwise`.
+    """
     try:
         values_N = np.asarray(values)
     except ValueError:  # lists of several lengths
@@ -183,9 +182,9 @@ def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
 def places(
     number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...], segment_len: int
 ) -> np.ndarray:
-    """The place of every position in the order, int [N]; those of known ones mean nothing. A random
-    order depends on the key alone. Raises BadInput for an order that is no permutation of the
-    unknown positions.
+    """The place of every position in the order, int [N]; places of known positions have no meaning.
+    A random order depends on the key alone. Raises BadInput for a list that is no permutation of
+    the unknown positions, or that returns to an earlier segment.
     """
     N, unknown_U = len(known_N), np.flatnonzero(~known_N)
     if order == "random":
@@ -214,10 +213,10 @@ def segments(
     segment_len: int,
     special: SpecialIds,
 ) -> list[Segment]:
-    """The parts of a text in which a model with two streams reads it.
+    """Cuts a text into segments for a model with two streams.
 
-    Known tokens have rank -1, unknown ones 1 and up by their place in the order. Known SEP and CLS
-    have rank 0: only what is predicted sees them, because no context saw one in training.
+    Known tokens have rank -1, unknown tokens rank 1 and up by their place in the order. Known SEP
+    and CLS have rank 0: only predicted tokens see them, because no context saw them in training.
     """
     parts = []
     for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
@@ -230,48 +229,40 @@ def segments(
     return parts
 
 
-def frame(model: LanguageModel) -> bool:
-    """Whether a text stands between CLS and SEP."""
+def is_framed(model: LanguageModel) -> bool:
+    """Whether the model reads a text with CLS and SEP around it."""
     return model.transformer.objective.framed[model.transformer.config.member.positions_at_input]
 
 
 def with_masks(
     model: LanguageModel, ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
 ) -> Segment:
-    """A text as a masked model, or one of masked diffusion, reads it: MASK where it is unknown."""
-    position_U, member = np.flatnonzero(~known_N), model.transformer.config.member
-    read, first = (
-        layouts.Sequence(
-            np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)
-        ),
-        0,
-    )
-    if frame(model):
-        layout = layouts.Layout(special, member)
-        read, first = layouts.framed(layout, read.tokens), layout.first
-    rank_N = np.zeros(len(read.tokens), np.int32)
-    return Segment(
-        read.tokens, rank_N, first + position_U, ids_N[position_U], position_U, read.segments
-    )
+    """The segment that a model of masked language or masked diffusion reads: MASK at unknown
+    positions.
+    """
+    position_U, first = np.flatnonzero(~known_N), 0
+    token_N, kind_N = np.where(known_N, ids_N, special.mask).astype(np.int32), np.zeros_like(ids_N)
+    if is_framed(model):
+        layout = layouts.Layout(special, model.transformer.config.member)
+        (token_N, kind_N), first = layouts.framed(layout, token_N), layout.first
+    rank_N = np.zeros_like(token_N)
+    return Segment(token_N, rank_N, first + position_U, ids_N[position_U], position_U, kind_N)
 
 
-def following(
+def with_leading_eod(
     ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a left-to-right model, whose every token predicts the next one, reads and predicts of a
-    text: if nothing of it is known it follows the end of a document.
+    """A text for a left-to-right model, whose every token predicts the next: a text with an unknown
+    first token follows the end of a document.
     """
-    return (
-        (ids_N, known_N)
-        if known_N[0]
-        else (np.insert(ids_N, 0, special.eod), np.insert(known_N, 0, True))
-    )
+    if known_N[0]:
+        return ids_N, known_N
+    return np.insert(ids_N, 0, special.eod), np.insert(known_N, 0, True)
 
 
 def warn_of_order(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
-    """One line in the log, the first time that questions to a `plm` model go beyond what its order
-    distribution (`data.factorization_order`) has taught, with the distribution that teaches them;
-    see `OrderDistribution.beyond`.
+    """Logs one warning for each model of `plm`, when a question goes beyond the order distribution
+    of its training (`data.factorization_order`); see `OrderDistribution.beyond`.
     """
     data = config.data
     if config.objective.stream == "content" or data in _told:
@@ -295,4 +286,4 @@ def warn_of_order(config: Config, known: Sequence[Sequence[bool]], order: Order 
 
 
 _told: set[DataConfig] = set()
-"""The settings of the models that `warn_of_order` has warned of."""
+"""Settings of the models that `warn_of_order` has warned about."""

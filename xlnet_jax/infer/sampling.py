@@ -1,8 +1,8 @@
 """The choice of the next token from its logits: greedy, temperature, top-k, top-p.
 
-In this order: logits are divided by the temperature; the k most probable tokens stay; of these,
-renormalised, the fewest most probable whose probabilities sum to at least p. Equally probable
-tokens rank by their id.
+The steps in this order: divide the logits by the temperature; keep the k most probable tokens and
+renormalise; keep the fewest most probable tokens whose probabilities sum to at least p. Equally
+probable tokens rank by their id.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from xlnet_jax.infer.options import Decoding
 
 
 class Sampling(NamedTuple):
-    """How tokens are drawn; see `Decoding`. Arrays of fixed types, so that no value compiles
-    another program.
+    """The sampling options of `Decoding`, as numbers of fixed types, so that their values do not
+    compile further programs.
     """
 
     temperature: np.float32
     top_k: np.int32
     top_p: np.float32
     seed: np.int32
-    """Key of the draws, with the number of the prompt and that of the token."""
+    """Key of the draws, with the number of the text and the number of the token."""
 
     @classmethod
     def of(cls, asked: Decoding) -> Sampling:
-        """As it is asked for."""
+        """The sampling that the options ask for."""
         return cls(
             np.float32(asked.temperature),
             np.int32(asked.top_k),
@@ -40,7 +40,7 @@ class Sampling(NamedTuple):
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:
-    """The tokens by falling probability, [B, V], and their logits, -inf for those that are left
+    """The tokens by falling probability, [B, V], and their logits, -inf for tokens that are left
     out.
     """
     token_BV = jnp.argsort(logits_BV, axis=1, descending=True, stable=True)
@@ -60,9 +60,9 @@ def sample(
     """One token for each row, [B].
 
     Args:
-      number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and
-        on the seed alone.
-      sort: `Decoding.filtered`.
+      number_B, count_B: the number of the text, and of the token in it. Besides the logits the
+        draw depends only on these and the seed.
+      sort: see `Decoding.filtered`.
     """
     key_B, draw = keys(sampling, number_B, count_B), jax.vmap(jax.random.categorical)
     if sort:
@@ -70,7 +70,7 @@ def sample(
         return jnp.take_along_axis(token_BV, draw(key_B, kept_BV)[:, None], axis=1)[:, 0].astype(
             jnp.int32
         )
-    # To draw costs a random number for each token of the vocabulary.
+    # A draw needs a random number for each token of the vocabulary; greedy choice needs none.
     return jax.lax.cond(
         sampling.temperature == 0,
         lambda: jnp.argmax(logits_BV, axis=1).astype(jnp.int32),
@@ -88,7 +88,7 @@ def most_probable(logits_BV: jax.Array, count: int) -> tuple[jax.Array, jax.Arra
 
 
 def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Array:
-    """Of every prompt its own key, and of that one for every token, [B]."""
+    """A key for each token of each text, [B]."""
     key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(sampling.seed), number_B)
     return jax.vmap(jax.random.fold_in)(key_B, count_B)
 

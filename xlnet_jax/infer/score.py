@@ -1,36 +1,36 @@
 """The exact log-likelihood of unknown tokens given known ones, for any split of a text and any
 order.
 
-A permutation language model (`plm`) holds p(x_S | x_C) for every set of known positions C and
-unknown positions S:
+A permutation language model (`plm`) computes p(x_S | x_C) for every set C of known positions and
+every set S of unknown positions:
 
     log p(x_S | x_C) = sum_t log p(x_{z_t} | x_C, x_{z_<t})        for any order z of S
 
-and one forward pass has all terms: known positions have rank -1, unknown ones their place in the
-order, and the query stream predicts each from what has a lower rank. The sum over all completions
-is 1 for every order, but a trained model is not perfect: its orders differ, and their mean and
-spread are worth knowing. A left-to-right model (`clm`) has one order and knows a prefix; then the
-content stream predicts the next token.
+One forward pass computes all terms: known positions have rank -1, unknown positions have their
+place in the order, and the query stream predicts each token from tokens of lower rank. For every
+order the probabilities of all completions sum to 1. The orders of a trained model differ, so mean
+and spread over orders are useful. A left-to-right model (`clm`) has one order and knows a prefix;
+its content stream predicts the next token.
 
 A text longer than a segment is read in segments of T = `data.segment_len` tokens with the memory
-carried, as in training. Then all unknown positions of a segment come before those of the next, and
-a known position is seen by the unknown ones of its own and of later segments: what is right of a
-segment is not.
+carried, as in training. Then all unknown positions of a segment come before those of the next. An
+unknown position sees the known positions of its own segment and of earlier segments, but not of
+later segments.
 
-Masked diffusion (`mdm`) has p(x_i | what is not masked) for every set of masks, in one pass for
-each set. For U unknown tokens, of which n are masked, n uniform from 1 to U and the set uniform,
+Masked diffusion (`mdm`) predicts masked tokens from all others, with one pass for each set of
+masks. If n of U unknown tokens are masked, with n uniform from 1 to U and the set uniform,
 
-    elbo = E[ U / n sum_masked log p(x_i | x_C, what is not masked) ]
+    elbo = E[ U / n sum_masked log p(x_i | x_C, unmasked tokens) ]
          = E_z[ log p(x_S | x_C) in the order z ]
 
-the mean over all orders of the chain rule, below log E_z[p(x_S | x_C)], which is a distribution
-(`Scorer.elbo`). The chain rule itself, of one order, needs a pass for each token, in which all that
-is later in the order is masked; `Scorer.log_prob` has it for these models, and for masked ones
-(`mlm`).
+is the mean of the chain rule over all orders, a lower bound on log E_z[p(x_S | x_C)], which is the
+log of a distribution (`Scorer.elbo`). The chain rule in one order needs a pass for each token, in
+which all tokens later in the order are masked; `Scorer.log_prob` computes it for models of `mdm`
+and `mlm`.
 
-A first token of which nothing is known: in `plm` it is a query that sees no key, so its attention
-is exactly 0 and the model predicts from the position's vector alone. In `clm` it follows the end of
-a document (`<eod>`).
+If the first token to predict has no known token before it: in `plm` its query sees no key, so its
+attention is exactly 0, and the model predicts from the position's vector alone; in `clm` it follows
+the end of a document (`<eod>`).
 """
 
 from __future__ import annotations
@@ -54,21 +54,32 @@ from xlnet_jax.infer.batching import (
     read_by_host,
 )
 from xlnet_jax.infer.options import Score
-from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments, with_masks
+from xlnet_jax.infer.orders import (
+    Segment,
+    Text,
+    TextModel,
+    places,
+    segments,
+    with_leading_eod,
+    with_masks,
+)
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
 FEWEST_TARGETS = 8
-"""Of the targets that are compiled; the next have twice as many."""
+"""Targets of the smallest program that is compiled; larger programs double it."""
+
+Counter = Callable[[int], None]
+"""Function that is called with the number of texts times orders of each computed batch."""
 
 
 class Likelihood(NamedTuple):
-    """Of the U unknown tokens of one text under K orders."""
+    """The likelihood of the U unknown tokens of one text under K orders."""
 
     position_U: np.ndarray
-    """int: where they are in the text, ascending."""
+    """int: positions of the unknown tokens in the text, ascending."""
     log_prob_KU: np.ndarray
-    """Nats."""
+    """log p of each token under each order, nats."""
 
     @property
     def joint_K(self) -> np.ndarray:
@@ -77,101 +88,118 @@ class Likelihood(NamedTuple):
 
     @property
     def log_mean_exp(self) -> float:
-        """Logarithm of the mean probability: the likelihood of the model that draws one of the
-        orders.
+        """Logarithm of the mean probability over the orders, nats: the likelihood under an order
+        that is drawn uniformly from them.
         """
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
 class Bound(NamedTuple):
-    """Of the U unknown tokens of one text, masked K times."""
+    """A bound on the likelihood of the U unknown tokens of one text, from K sets of masks."""
 
     position_U: np.ndarray
-    """int: where they are in the text, ascending."""
+    """int: positions of the unknown tokens in the text, ascending."""
     term_KU: np.ndarray
-    """U / n log p of each that was masked, with n - 1 others; 0 for one that was not. Nats."""
+    """U / n log p of each of the n masked tokens of a set, 0 for the others; nats."""
 
     @property
     def elbo(self) -> float:
-        """An estimate, without bias, of a lower bound on log p(x_S | x_C), nats."""
+        """An unbiased estimate of a lower bound on log p(x_S | x_C), nats."""
         return float(self.term_KU.sum(axis=1).mean())
 
     @property
     def standard_error(self) -> float:
-        """Of `elbo` if the K sets were independent; as their sizes are spread evenly it is less.
-        NaN for one set.
+        """The standard error of `elbo` for independent sets; the even spread of their sizes makes
+        the real error smaller. NaN for a single set.
         """
         K = len(self.term_KU)
-        return float(self.term_KU.sum(axis=1).std(ddof=1) / np.sqrt(K)) if K > 1 else float("nan")
+        return float(self.term_KU.sum(axis=1).std(ddof=1) / np.sqrt(K)) if K > 1 else np.nan
+
+
+class Pseudo(NamedTuple):
+    """The pseudo-likelihood of the U scored tokens of one text, by a masked model (`mlm`).
+
+    It is sum_i log p(x_i | all but x_i), with a pass for each token, in which position i is MASK.
+    The sum is not a likelihood, because its terms have no joint distribution (Salazar et al. 2020,
+    arXiv:1910.14659).
+    """
+
+    position_U: np.ndarray
+    """int: positions of the tokens in the text, ascending."""
+    log_prob_U: np.ndarray
+    """log p of each token given all others, nats."""
+
+    @property
+    def pseudo_log_prob(self) -> float:
+        """The sum over the tokens, nats."""
+        return float(self.log_prob_U.sum())
 
 
 class Scorer(TextModel):
     """A model that scores texts."""
 
     def log_prob(
-        self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Likelihood]:
-        """The log-likelihood of what is unknown in each text given what is known.
+        """The log-likelihood of the unknown tokens of each text given the known ones.
 
         Args:
-          texts: of `orders.checked`.
-          asked: an order of positions is for texts with the same unknown ones, segment after
-            segment; K orders are drawn by the seed, the number of the text and of the order.
-          listener: called with the number of texts times orders that were computed together.
+          texts: from `orders.checked_texts`.
+          asked: the options. A list of positions orders the unknown positions of every text,
+            segment after segment. K random orders depend on the seed and the numbers of text and
+            order.
 
-        Raises BadInput for an order that is no permutation of the unknown positions, or parameters
-        that are not finite.
+        Raises BadInput as `orders.places`, and for parameters that are not finite.
         """
         K, T, seed = asked.orders, self.segment_len, asked.seed
         objective = self.model.transformer.objective
         read = _by_masks if objective.masks else _from_left if objective.causal else _in_order
-        every = []
+        rows_of_texts = []
         for number, (ids_N, known_N) in enumerate(texts, 1):
             orders = (
                 places(number, known_N, asked.order, (seed, number, turn), T) for turn in range(K)
             )
-            every.append([row for place_N in orders for row in read(self, ids_N, known_N, place_N)])
-        found = zip(texts, self._of_texts(every, listener), strict=True)
+            rows_of_texts.append(
+                [row for place_N in orders for row in read(self, ids_N, known_N, place_N)]
+            )
+        log_probs = self._log_probs(rows_of_texts, listener)
         return [
             Likelihood(np.flatnonzero(~known_N), log_prob_X.reshape(K, -1))
-            for (_, known_N), log_prob_X in found
+            for (_, known_N), log_prob_X in zip(texts, log_probs, strict=True)
         ]
 
     def elbo(
-        self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
+        self, texts: Sequence[Text], asked: Score, listener: Counter | None = None
     ) -> list[Bound]:
-        """The bound of masked diffusion; arguments and errors as of `log_prob`, a pass for each of
-        `asked.draws` sets.
+        """The bound of masked diffusion, with a pass for each of the K = `asked.draws` sets of
+        masks; arguments and errors as in `log_prob`.
 
-        The sizes of a text's K sets are spread evenly from 1 to U, after a random start: if K is a
-        multiple of U, each size is there equally often.
+        The sizes of the K sets are spread evenly from 1 to U after a random start. If K is a
+        multiple of U, every size occurs equally often.
         """
-        K = asked.draws
-        every = [
-            _masks(~known_N, K, (asked.seed, number))
+        masks = [
+            _masks(~known_N, asked.draws, (asked.seed, number))
             for number, (_, known_N) in enumerate(texts, 1)
         ]
-        rows = [
+        rows_of_texts = [
             [[with_masks(self.model, ids_N, ~mask_N, self.special)] for mask_N in mask_KN]
-            for (ids_N, _), mask_KN in zip(texts, every, strict=True)
+            for (ids_N, _), mask_KN in zip(texts, masks, strict=True)
         ]
-        results = list[Bound]()
-        for (_, known_N), mask_KN, log_prob_X in zip(
-            texts, every, self._of_texts(rows, listener), strict=True
-        ):
+        log_probs, results = self._log_probs(rows_of_texts, listener), []
+        for (_, known_N), mask_KN, log_prob_X in zip(texts, masks, log_probs, strict=True):
             term_KN = np.zeros(mask_KN.shape)
             term_KN[mask_KN] = log_prob_X
             term_KN *= (~known_N).sum() / mask_KN.sum(axis=1, keepdims=True)
             results.append(Bound(np.flatnonzero(~known_N), term_KN[:, ~known_N]))
         return results
 
-    def _of_texts(
-        self, of_texts: list[list[list[Segment]]], listener: Callable[[int], None] | None
+    def _log_probs(
+        self, rows_of_texts: list[list[list[Segment]]], listener: Counter | None
     ) -> list[np.ndarray]:
-        """Of each text log p of the targets of all its rows. Raises BadInput if one is not
+        """log p of the targets of all rows of each text. Raises BadInput if a value is not
         finite.
         """
-        rows, found = [row for of_text in of_texts for row in of_text], dict[int, np.ndarray]()
+        rows, found = [row for of_text in rows_of_texts for row in of_text], {}
         B, groups = batches(
             [sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size
         )
@@ -179,8 +207,8 @@ class Scorer(TextModel):
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
                 listener(len(numbers))
-        left, results = iter(range(len(rows))), list[np.ndarray]()
-        for number, of_text in enumerate(of_texts, 1):
+        left, results = iter(range(len(rows))), []
+        for number, of_text in enumerate(rows_of_texts, 1):
             results.append(np.concatenate([found[next(left)] for _ in of_text]))
             if not np.isfinite(results[-1]).all():
                 raise BadInput(
@@ -189,15 +217,14 @@ class Scorer(TextModel):
         return results
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
-        rounds = max(map(len, rows))
-        every = [segment for row in rows for segment in row]
-        T = self.segment_len
+        """log p of the targets of at most B rows, which are read together."""
+        rounds, T = max(map(len, rows)), self.segment_len
+        read = max(len(segment.token_N) for row in rows for segment in row)
+        predicted = max(len(segment.position_U) for row in rows for segment in row)
         if rounds == 1:
-            T = min(
-                T, power_of_two(max(len(segment.token_N) for segment in every), SHORTEST_SEGMENT)
-            )
-        P = min(T, power_of_two(max(len(segment.position_U) for segment in every), FEWEST_TARGETS))
-        # One segment has no memory.
+            T = min(T, power_of_two(read, SHORTEST_SEGMENT))
+        P = min(T, power_of_two(predicted, FEWEST_TARGETS))
+        # A single segment has no memory.
         slots = None if rounds > 1 else hooks.empty_slots(self.model.transformer.compat)
         memory = empty_memory(self.model.transformer.config, B, slots)
         parts: list[list[np.ndarray]] = [[] for _ in rows]
@@ -216,8 +243,8 @@ class Scorer(TextModel):
 def _in_order(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """One row for all positions: a query of each reads what is known and what is before it in the
-    order.
+    """One row for all unknown positions: the query of each sees the known tokens and those before
+    it in the order.
     """
     return [segments(ids_N, known_N, place_N, scorer.segment_len, scorer.special)]
 
@@ -225,11 +252,9 @@ def _in_order(
 def _from_left(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """One row for all positions: the parts of a text in which its tokens are read and predict the
-    next.
-    """
+    """One row for all unknown positions: segments in which every token predicts the next."""
     T = scorer.segment_len
-    ids_N, known_N = following(ids_N, known_N, scorer.special)
+    ids_N, known_N = with_leading_eod(ids_N, known_N, scorer.special)
     parts = []
     for start in range(0, len(ids_N) - 1, T):
         read_N = ids_N[:-1][start : start + T]
@@ -242,17 +267,19 @@ def _from_left(
 def _by_masks(
     scorer: Scorer, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray
 ) -> list[list[Segment]]:
-    """Of each unknown position, ascending, a row: MASK there and wherever the order comes later."""
+    """One row for each unknown position, ascending: MASK at this and at all later positions of the
+    order.
+    """
     rows = []
     for at in np.flatnonzero(~known_N):
         whole = with_masks(scorer.model, ids_N, known_N | (place_N < place_N[at]), scorer.special)
-        one, of_one = whole.text_U == at, ("position_U", "target_U", "text_U")
-        rows.append([whole._replace(**{name: getattr(whole, name)[one] for name in of_one})])
+        position_U, target_U, text_U = (each_U[whole.text_U == at] for each_U in whole[2:5])
+        rows.append([whole._replace(position_U=position_U, target_U=target_U, text_U=text_U)])
     return rows
 
 
 def _masks(unknown_N: np.ndarray, draws: int, key: tuple[int, int]) -> np.ndarray:
-    """Which positions are masked in each draw, bool [K, N]; see `Scorer.elbo`."""
+    """The masked positions of each draw, bool [K, N]; see `Scorer.elbo`."""
     random, U = np.random.default_rng(key), int(unknown_N.sum())
     size_K1 = 1 + ((np.arange(draws)[:, None] + random.random()) / draws * U).astype(int)
     mask_KN = np.zeros((draws, len(unknown_N)), bool)
