@@ -206,7 +206,7 @@ def score(
     results = list[Json]()
     for number, (passage, scores) in enumerate(zip(passages, scored, strict=True), 1):
         position_U, log_prob_U, totals = scores
-        tokens, _ = pieces_of(model.tokenizer, passage, number)
+        tokens, _ = ids_of_passage(model.tokenizer, passage, number)
         results.append(
             {
                 "text": passage.text,
