@@ -15,7 +15,7 @@ import numpy as np
 
 from xlnet_jax import messages
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.infill import Passage
+from xlnet_jax.infer.infill import Passage, ids_of_passage
 from xlnet_jax.infer.options import Generate, Score
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
