@@ -196,7 +196,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(evaluate, "opened", opened)
     monkeypatch.setattr(evaluate.contexts, "losses", losses)
     monkeypatch.setattr(
-        evaluate, "picture", lambda path, title, xlabel, curves, levels, **scale: sorted(curves)
+        evaluate, "write_plot", lambda path, title, xlabel, curves, levels, **scale: sorted(curves)
     )
     return scored, compared, heldout
 

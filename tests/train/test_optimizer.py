@@ -323,7 +323,7 @@ def test_no_device_waits_for_another_inside_the_iteration_of_muon(zero1):
     [
         (
             {"name": "muon", "layer_decay": 0.8},
-            "optimizer.layer_decay=0.8 must be 1 with optimizer.name=muon",
+            "optimizer.layer_decay=0.8 is not supported with optimizer.name=muon; use 1",
         ),
         (
             {"schedule": "inverse_sqrt", "warmup_steps": 0},
