@@ -229,14 +229,14 @@ REFUSED = [
         "mean",
         PROMPTS,
         {"default_prompt_name": "query"},
-        'default_prompt_name="query" may make other',
+        'default_prompt_name="query" may change the vectors',
     ),
     (
         "bert",
         "mean",
         PROMPTS,
         {"model_type": "SparseEncoder"},
-        'model_type="SparseEncoder" may make',
+        'model_type="SparseEncoder" may change the vectors',
     ),
 ]
 
