@@ -126,7 +126,7 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
     score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
     if a.position is not None:
         score_BHQK += position_scores(query("position", dtype), a, cpu)
-        score_BHQK += segment_scores(query("segment", high), a)
+        score_BHQK += segment_scores(query("segment", high), a, cpu)
     score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
     visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[
         :, None, :
@@ -144,11 +144,13 @@ def attend(a: Arguments, cpu: bool = False) -> tuple[jax.Array, jax.Array]:
     return o_BHQE.transpose(0, 2, 1, 3), probability_BHQK
 
 
-def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
+def segment_scores(q_BHQE: jax.Array, a: Arguments, cpu: bool) -> jax.Array:
     """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
-    segment_2HE = a.segment_2HE.astype(q_BHQE.dtype)
+    segment, letters = a.segment_2HE.astype(q_BHQE.dtype), "she"
+    if cpu:  # a copy for each row; else a CPU copies all queries to have heads before rows
+        segment, letters = jnp.broadcast_to(segment, (len(q_BHQE), *segment.shape)), "bshe"
     either_BHQ2 = jnp.einsum(
-        "bhqe,she->bhqs", q_BHQE, segment_2HE, preferred_element_type=q_BHQE.dtype
+        f"bhqe,{letters}->bhqs", q_BHQE, segment, preferred_element_type=q_BHQE.dtype
     )
     same_BQK = a.segment_BQ[:, :, None] == a.segment_BK[:, None, :]
     return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
