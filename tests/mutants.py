@@ -630,8 +630,8 @@ MUTANTS = (
     Mutant(
         "projected_back_by_nothing",
         HEADS,
-        "vectors_BPD, projection)",
-        "vectors_BPD, 0.5 * projection)",
+        "vectors_BPD, projection, cpu",
+        "vectors_BPD, 0.5 * projection, cpu",
         one(
             "model/adaptive",
             "test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table",

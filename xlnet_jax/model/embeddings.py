@@ -100,7 +100,11 @@ class WordEmbedding(nn.Module):
             x_BTC = jnp.where(cluster.has(tokens_BT)[..., None], x_BTC, 0).astype(
                 config.compute_dtype
             )
-            parts.append(x_BTC if projection is None else product("btc,cd->btd", x_BTC, projection))
+            parts.append(
+                x_BTC
+                if projection is None
+                else product("btc,cd->btd", x_BTC, projection, cpu=config.on_cpu)
+            )
         # A token has a vector from one cluster, and zeros from the others.
         return sum(parts[1:], parts[0])
 

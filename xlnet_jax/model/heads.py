@@ -97,9 +97,9 @@ class LMHead(nn.Module):
     @nn.compact
     def _softmaxes(
         self, embedding: Any, vectors_BPD: jax.Array
-    ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None]]:
-        """Table, bias and vectors of each softmax: of the shortlist with the tail clusters, then of
-        each tail cluster. And the logical axis of the table's rows; clusters are never split.
+    ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None, bool]]:
+        """The first arguments of `logits` for each softmax: for the shortlist with the tail
+        clusters, then for each tail cluster. Clusters are never split.
         """
         config, groups, head = self.config, clusters(self.config), self.parts.head
         tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
@@ -147,9 +147,9 @@ class LMHead(nn.Module):
             x = (
                 vectors_BPD
                 if projection is None
-                else product("bpd,cd->bpc", vectors_BPD, projection)
+                else product("bpd,cd->bpc", vectors_BPD, projection, cpu=config.on_cpu)
             )
-            softmaxes.append((table, bias_N, x, axis))
+            softmaxes.append((table, bias_N, x, axis, config.on_cpu))
         return softmaxes
 
 
@@ -178,12 +178,19 @@ class SentenceHead(nn.Module):
 
 
 def logits(
-    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None
+    table_VD: jax.Array,
+    bias_V: jax.Array,
+    x_BPD: jax.Array,
+    axis: str | None = None,
+    cpu: bool = False,
 ) -> jax.Array:
-    """[B, P, V] in at least float32. `axis`: the logical axis that splits the rows of the table."""
+    """[B, P, V] in at least float32. `axis`: the logical axis that splits the rows of the table;
+    `cpu`: see `layers.product`.
+    """
     high, word = accumulator(x_BPD.dtype), "v" if axis else "n"
     logits_BPV = (
-        product(f"bpd,{word}d->bp{word}", x_BPD, table_VD, high) + bias_V.astype(high)[None, None]
+        product(f"bpd,{word}d->bp{word}", x_BPD, table_VD, high, cpu)
+        + bias_V.astype(high)[None, None]
     )
     return nn.with_logical_constraint(logits_BPV, ("batch", None, axis))
 
@@ -193,6 +200,7 @@ def softmax_nll(
     bias_V: jax.Array,
     x_BPD: jax.Array,
     axis: str | None,
+    cpu: bool,
     target_BP: jax.Array,
     smoothing: float = 0.0,
 ) -> jax.Array:
@@ -201,7 +209,7 @@ def softmax_nll(
     """
     if vocabulary_loss.pays(*target_BP.shape):
         return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP, smoothing)
-    return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP, smoothing)
+    return plain_nll(logits(table_VD, bias_V, x_BPD, axis, cpu), target_BP, smoothing)
 
 
 def weighed(loss: jax.Array, weight: jax.Array) -> jax.Array:

@@ -54,7 +54,7 @@ class AuxiliaryHeads(nn.Module):
             loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
             for target in range(len(kernel_AVD)):
                 logits_BTV = product(
-                    "bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype)
+                    "bpd,vd->bpv", vectors_BTD, kernel_AVD[target], loss_B.dtype, config.on_cpu
                 )
                 nll_BT = plain_nll(logits_BTV, tokens_BAT[:, target])
                 weight_BT = batch.target_weights * weight_BA[:, target, None]
