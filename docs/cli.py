@@ -19,7 +19,7 @@ stdout, `{"error": "...", "exit_code": 2}`.
 
 ## Exit codes
 
-[Signals](resume.md#signals) says what a signal does when.
+[Signals](resume.md#signals) describes the effect of a signal in each phase of a run.
 
 | exit code | of every command |
 |---|---|
@@ -31,14 +31,15 @@ EXIT_CODES = {
         "bad input or configuration, or a disk or permission that stays bad: the line says what, "
         "where, and what to do"
     ),
-    3: "the run diverged: too many consecutive non-finite steps",
+    3: "the run diverged: too many bad steps in a row (non-finite, or spikes)",
     42: (
         "interrupted with all training saved, by a signal, a hang, a lost process or worker, or a "
         "silent disk or bucket: rerun the same command"
     ),
     130: (
         "ended at once: the second Ctrl-C of a training run (or a SIGTERM or SIGHUP over ten "
-        "seconds after the first signal), or Ctrl-C in a command without a model or preparation"
+        "seconds after the first signal), or Ctrl-C in a command that "
+        "neither computes with a model nor prepares a corpus"
     ),
     141: r"the reader of the output closed it, as in `xlnet-jax ... \| head -1`",
 }

@@ -44,8 +44,8 @@ def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option,
 
 
 _CORPUS = option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
-_FILE = "Python file or name of a packaged one; --config.KEY=VALUE changes a key"
-_CONFIG = option("--config", f"{_FILE} (default: that of the resumed run)")
+_FILE = "Python file or name of a packaged configuration; --config.KEY=VALUE changes a key"
+_CONFIG = option("--config", f"{_FILE} (default: the configuration of the resumed run)")
 _CHECKPOINT = (
     option(
         "--workdir", "work directory of the run; --config.KEY=VALUE changes a key", required=True
@@ -260,7 +260,7 @@ COMMANDS = (
             ),
             count(
                 "--seeds",
-                "runs with different seeds, in folders below (default 1)",
+                "runs with different seeds, in folders of the work directory (default 1)",
                 1,
                 le=1000,
             ),
@@ -272,7 +272,8 @@ COMMANDS = (
     ),
     Command(
         "predict",
-        "Predict labels, scores, answers or vectors of texts; one JSON object per line.",
+        "Predict labels, scores, answers or vectors with a fine-tuned model; one JSON object per "
+        "line.",
         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
         "Tabs separate the texts of one example, such as a pair; an --input has them in columns.",
         lazily("commands.predict:predict"),
@@ -305,7 +306,8 @@ COMMANDS = (
     ),
     Command(
         "generate",
-        "Continue texts, in any order; one JSON object per line, or text on a terminal.",
+        "Continue texts, left to right or in any order of tokens; one JSON object per line, or "
+        "text on a terminal.",
         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
         lazily("commands.texts:generate_shown"),
         _texts(
@@ -381,7 +383,7 @@ COMMANDS = (
             ),
             option(
                 "--config",
-                "Python file or name of a packaged one (default: quickstart)",
+                "Python file or name of a packaged configuration (default: quickstart)",
                 "quickstart",
             ),
         ),
@@ -389,7 +391,7 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "Check this machine before a launch; exit code 2 if a check fails.",
+        "Check this machine before a launch, a line per check; exit code 2 if a launch would fail.",
         "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
         lazily("commands.doctor:doctor"),
         (
@@ -420,7 +422,8 @@ COMMANDS = (
             ),
             count(
                 "--streams",
-                "split mode, left to right: rows of text, each without memory first (default: few)",
+                "split mode, left to right: rows of text, which start without memory "
+                "(default: few)",
             ),
             count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
@@ -553,7 +556,7 @@ COMMANDS = (
             option("--every", "all kept checkpoints, each into OUTPUT/step_N", False),
             count(
                 "--average",
-                "mean of so many saves, up to that checkpoint (default 1)",
+                "mean of so many saves, up to --step (default 1)",
                 1,
                 le=1000,
             ),

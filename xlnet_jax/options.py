@@ -45,14 +45,18 @@ class Option(NamedTuple):
 class Command(NamedTuple):
     """A command.
 
-    Attributes: name: `train`, or `corpus info` in a group. help, example: a sentence, and a working
-    command line; more lines may follow. run: takes the options as keywords and returns the result:
-    `--json` prints it as one object, and a list is always printed as one object per line. The
-    option `config`, a file's name, arrives as the loaded `Config`. options: options beside
-    `--json`, which all commands have. show: prints the result without `--json`. overrides: whether
-    `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
-    `overrides`. stops: whether a signal ends the command with exit code 42, as if it could be
-    resumed. meets: whether all processes of a run call the command and wait for each other.
+    Attributes:
+      name: `train`, or `corpus info` in a group.
+      help, example: a sentence, and a working command line; more lines may follow.
+      run: takes the options as keywords and returns the result: `--json` prints it as one object,
+        and a list is always printed as one object per line. The option `config`, a file's name,
+        arrives as the loaded `Config`.
+      options: options beside `--json`, which all commands have.
+      show: prints the result without `--json`.
+      overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run`
+        takes them as `overrides`.
+      stops: whether a signal ends the command with exit code 42, as if it could be resumed.
+      meets: whether all processes of a run call the command and wait for each other.
     """
 
     name: str

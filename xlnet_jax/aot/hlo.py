@@ -74,7 +74,7 @@ class Collective:
 
 
 class Program:
-    """A compiled module. ValueError if the text is none, or the trip count of a loop cannot be
+    """A compiled module. ValueError if the text is no module, or the trip count of a loop cannot be
     read.
     """
 

@@ -50,6 +50,17 @@ from xlnet_jax.train import sliding
 log = logging.getLogger("xlnet_jax")
 
 RESULT, PAGE, MEASURED = "compare.json", "page.html", "measures.json"
+ENVIRONMENT = (
+    "time",
+    "xlnet_jax",
+    "git_commit",
+    "python",
+    "packages",
+    "device_kind",
+    "devices",
+    "cores",
+)
+"""Keys of `workdir.environment` that a run's measures record."""
 Systems = dict[str, Config]
 """Configurations by the names of their files."""
 CURVE_POINTS = 100
@@ -265,13 +276,14 @@ def train_and_score(
     """Trains one system, or resumes it, and adds the missing scores to its `measures.json`."""
     if not (content := read_measures(folder)):
         trained = train(config.changed(seeds={"init": seed, "data": seed, "dropout": seed}), folder)
+        where = {key: value for key, value in workdirs.environment().items() if key in ENVIRONMENT}
         content = {
             "steps": trained["step"],
             "seconds": trained["seconds"],
             "heldout_loss": trained["heldout_loss"],
             "curve": curve(folder),
             "measures": {},
-            "environment": workdirs.environment(),
+            "environment": where,
         }
     workdirs.check_tokenizer(folder, heldout)
     config = workdirs.load_config(folder, step=content["steps"])
@@ -310,7 +322,7 @@ def fine_tune_run(config: Config, source: str, folder: str, seed: int) -> None:
 
 
 def write_measures(folder: str, content: Json) -> None:
-    """Writes the scores of a run, which end it."""
+    """Writes the scores of a run, which mark it as done."""
     path = os.path.join(folder, MEASURED)
     with files.translate_errors(path):
         files.write(path, files.to_json(content, indent=None))
@@ -318,7 +330,9 @@ def write_measures(folder: str, content: Json) -> None:
 
 def read_measures(folder: str) -> Json:
     """The content of a run's `measures.json`; empty if there is none."""
-    return files.read_json_if_listed(os.path.join(folder, MEASURED))
+    path = os.path.join(folder, MEASURED)
+    content = files.read_if_there(path)
+    return {} if content is None else files.json_object(content, path)
 
 
 def curve(folder: str) -> list[tuple[int, float]]:

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats  # JAX requires SciPy
 
 ALPHA = 0.05
 """Probability that any of the pairs is named although its systems are equal."""
@@ -45,6 +44,8 @@ def differences(values: Mapping[str, Mapping[Any, float]]) -> list[Difference]:
     """Compares all pairs of systems, with Holm's correction for the number of pairs. `values` has
     the score of each seed of each system.
     """
+    from scipy import stats  # JAX requires SciPy; the import takes a second
+
     pairs, tests = dict[tuple[str, str], Difference](), []
     for a, b in itertools.combinations(values, 2):
         seeds = values[a].keys() & values[b].keys()

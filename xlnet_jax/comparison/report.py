@@ -173,7 +173,7 @@ def times(runs: Runs) -> str:
 
 
 def starts(name: str, lines: Sequence[Json]) -> str:
-    """Returns the table of the starts of a run, with the end of the start before each."""
+    """Returns the table of the starts of a run, with the end of the previous start."""
     rows, ended = [], STATES | {"lost": "killed, or failed"}
     for number, line in enumerate(lines):
         packages, commit = line.get("packages", {}), str(line.get("git_commit") or "-")
@@ -191,7 +191,7 @@ def starts(name: str, lines: Sequence[Json]) -> str:
     columns = (
         "start",
         "from step",
-        "end of the start before",
+        "end of the previous start",
         "repeated steps",
         "devices",
         "version",

@@ -178,8 +178,8 @@ def blocks(compat: CompatConfig) -> tuple[bool, int]:
 
 
 def repeated(compat: CompatConfig, where: Any) -> np.ndarray | None:
-    """Counters, int64 [B], that repeat the draws of an example together with the number of its
-    window; None if every draw is new. `where` is a `data.batches.stream.Windows`.
+    """Numbers, int64 [B], from which the draws of an example follow, with the number of its window;
+    None if every draw is new. `where` is a `data.batches.stream.Windows`.
     """
     if compat.on("static_copies"):
         return COPIES * where.block_B + where.epoch_B % COPIES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import glob
 import logging
 import os
-import pathlib
 import re
 import runpy
 import sys
@@ -62,13 +62,12 @@ def start_from(file: str, other: str) -> ConfigDict:
 def packaged() -> dict[str, str]:
     """Paths of the packaged configurations by name, such as `transformer_xl/quickstart`."""
     # Configurations are inside of the package in a wheel, beside it in a checkout.
-    package = pathlib.Path(__file__).parents[1]
-    inside = package / "configs"
-    folder = inside if inside.is_dir() else package.parent / "configs"
-    return {
-        path.relative_to(folder).with_suffix("").as_posix(): str(path)
-        for path in folder.rglob("*.py")
-    }
+    package = os.path.dirname(os.path.dirname(__file__))
+    inside = os.path.join(package, "configs")
+    folder = inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "configs")
+    # Unlike pathlib, glob follows links and leaves out hidden folders.
+    paths = glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)
+    return {os.path.relpath(path, folder).removesuffix(".py"): path for path in paths}
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> Config:

@@ -249,7 +249,7 @@ def _cluster_rules(model: ModelConfig) -> list[Rule]:
 def _causal_rules(config: Config) -> list[Rule]:
     """Rules of keys that only left-to-right models have."""
     model, data, causal = config.model, config.data, config.objective.causal
-    pretrains = causal and config.pretrains
+    pretrains_causal = causal and config.pretrains
     return [
         (
             "model.same_length",
@@ -264,7 +264,7 @@ def _causal_rules(config: Config) -> list[Rule]:
         ),
         (
             "model.layer_losses",
-            not model.layer_losses or pretrains,
+            not model.layer_losses or pretrains_causal,
             "is for pretraining with data.objective=clm; use False",
         ),
         (
@@ -274,7 +274,8 @@ def _causal_rules(config: Config) -> list[Rule]:
         ),
         (
             "data.multi_token_prediction",
-            data.multi_token_prediction == 1 or (pretrains and not model.member.positions_at_input),
+            data.multi_token_prediction == 1
+            or (pretrains_causal and not model.member.positions_at_input),
             "is for pretraining with data.objective=clm, without positions at the input; use 1",
         ),
     ]

@@ -57,7 +57,7 @@ _FIRST = {
     "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"],
 }
 _MASK = "<mask>"  # the last piece, as RoBERTa has it
-# One in so many pieces of a WordPiece vocabulary is a character at most; rarer characters are
+# At most one in so many pieces of a WordPiece vocabulary is a character; rarer characters are
 # [UNK].
 _ALPHABET = 4
 _ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it

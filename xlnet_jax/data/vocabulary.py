@@ -217,8 +217,11 @@ def open_tokenizer(path: str, normalization: Normalization | None = None) -> Tok
     opened = (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization or PLAIN)
     # SentencePiece's program, which made the released models, writes the name of the file into
     # them. Its own classes cannot be imported beside the older protobuf that Beam needs.
-    made_here = isinstance(opened, Vocabulary) or not _second(_second(opened.content))
-    if normalization is None and made_here and has_accents(opened.pieces):
+    if (
+        normalization is None
+        and (isinstance(opened, Vocabulary) or not _second(_second(opened.content)))
+        and has_accents(opened.pieces)
+    ):
         opened.normalization = dataclasses.replace(PLAIN, keep_accents=True)
     return opened
 

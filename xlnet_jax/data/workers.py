@@ -13,8 +13,8 @@ def cores() -> int:
 
 
 def die_with_parent() -> None:
-    """Ends this process, if it is a worker, when its parent is killed; it would wait for work for
-    ever.
+    """Ends this process, if it is a worker, when its parent is killed; otherwise it would
+    wait for work for ever.
     """
 
     def watch(sentinel: int) -> None:

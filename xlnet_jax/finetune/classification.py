@@ -55,8 +55,8 @@ class Classification(Task):
         }
 
     def score(self, outputs: Outputs, examples: Sequence[Example]) -> Scores:
-        """Accuracy, F1 and Matthews' correlation. Of two classes F1 is of the second; of more it is
-        the mean over the classes.
+        """Accuracy, F1 and Matthews' correlation. With two classes F1 is the F1 of the
+        second; with more, the mean of the F1 of all classes.
         """
         label_N = np.array([self.labels.index(str(example.label)) for example in examples])
         predicted_N = np.array([self.labels.index(output["label"]) for output in outputs])

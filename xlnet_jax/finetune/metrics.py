@@ -139,7 +139,8 @@ NO_SCHEME = "F1 of entities needs tags of BIO, IOE, BIOES or BILOU, such as B-PE
 
 
 def scheme(labels: Iterable[str]) -> tuple[dict[str, tuple[str, str]], bool] | None:
-    """The tagging scheme of labels: BIO (with IOB1), IOE, BIOES or BILOU.
+    """The tagging scheme of labels: the first of BIO (with IOB1), IOE, BIOES and BILOU that has the
+    marks of all labels.
 
     The mark of a label is the letter before its first `-` or `_`, or the letter after its last, or
     the whole label.

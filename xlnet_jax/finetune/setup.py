@@ -270,7 +270,7 @@ def _in_epochs(config: Config, stream: Stream, scored: bool) -> Config:
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
     """The configuration with the architecture of the parameters, and their tokenizer: from the work
-    directory `started`, or if it is empty from `init_from`.
+    directory `started`, or from `init_from` if `started` is "".
     """
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
     source, step = (started, None) if started else restore.run_of(init_from)

@@ -340,7 +340,7 @@ class Task(abc.ABC):
         """
 
     def batch(self, rows: Sequence[Row], size: int, segment_len: int | None = None) -> TaskBatch:
-        """Pads rows into a batch of `size`; the first row with weight 0 fills it up.
+        """Pads rows into a batch of `size`; copies of the first row, with weight 0, fill it up.
         `segment_len`: None = as configured.
         """
         T = segment_len or self.config.data.segment_len

@@ -126,7 +126,7 @@ def last_complete(lines: list[Json]) -> Json | None:
 
 def end_of(line: Json | None, last_step: Json, bad_steps: int) -> str | None:
     """How a start of a run ended, from its last lines of `time.jsonl` and `metrics.jsonl`; None
-    before the first start.
+    without a line of `time.jsonl`.
 
     end        at its last step, or at `--stop_at`
     signal     by SIGTERM and the like
@@ -209,7 +209,7 @@ class StepTimes:
         spent = self._goodput.now()
         mine = [(spent[cause] - self._before[cause]) / steps for cause in OF_A_STEP]
         texts = self._processes.collect(json.dumps(mine), "comparing step times")
-        # The next comparison leaves out the wait for the others here.
+        # The wait here for other processes does not count in the next comparison.
         self._since, self._before = step, self._goodput.now()
         if jax.process_index():
             return

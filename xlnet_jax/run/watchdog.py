@@ -3,7 +3,7 @@
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step
 suspends the watchdog. Only time in which this process could run counts: after a stop longer than
 the limit (SIGSTOP, Ctrl-Z, a machine that is moved) it goes on. A library that hangs while it holds
-the GIL blocks the watchdog too; then the other processes of the run miss this process.
+the GIL blocks the watchdog too; then the other processes of the run find this process silent.
 (`faulthandler.dump_traceback_later` would still write the stacks, but without the GIL: about once
 in some hundred stops it ended the process with SIGSEGV.)
 """

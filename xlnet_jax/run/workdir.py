@@ -340,8 +340,8 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with the
     `origin` of its state.
 
-    The key `before` says how the start before ended (`goodput.end_of`), `repeated` how many of its
-    steps are done again.
+    The key `before` says how the previous start ended (`goodput.end_of`), `repeated` how many of
+    its steps are done again.
     """
     if jax.process_index() != 0:
         return

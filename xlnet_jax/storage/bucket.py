@@ -153,8 +153,8 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files, given as (name, start, end), in one request. A disk
-        needs no such method.
+        """Reads bytes [start, end) of files, given as (name, start, end), all
+        requested at once. A disk needs no such method.
         """
         if not ranges:
             return []

@@ -99,7 +99,7 @@ def _beyond_spans(
 def _right(known_N: np.ndarray) -> int:
     """The largest distance from an unknown position to a known position on its right, or 0."""
     distance = np.flatnonzero(known_N)[-1:] - np.flatnonzero(~known_N)[:1]
-    return int(max(0, distance.max(initial=0)))
+    return int(distance.max(initial=0))
 
 
 def _beyond_left_within(

@@ -56,7 +56,7 @@ class Pairs(NamedTuple):
     follows_B: np.ndarray
     """bool: whether B is the text after A."""
     labelled_B: np.ndarray
-    """bool: whether B was chosen; otherwise the label means nothing."""
+    """bool: whether the label was chosen; otherwise it means nothing."""
 
 
 def read_in_order(

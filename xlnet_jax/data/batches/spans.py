@@ -164,7 +164,9 @@ def drawn_true(flags_BN: np.ndarray, draws_B: np.ndarray, none_B: np.ndarray) ->
 
 
 def start_before(starts_BX: np.ndarray, place: int, most_B: np.ndarray) -> np.ndarray:
-    """The last start of a sentence up to `place`, or `most_B` positions before it, int64 [B]."""
+    """The last start of a sentence from `place - most_B` to `place`, or if there is none
+    `place - most_B`, at least 0: int64 [B].
+    """
     columns, lowest_B1 = np.arange(place + 1), np.maximum(0, place - most_B)[:, None]
     is_start = (starts_BX[:, : place + 1] | (columns == lowest_B1)) & (columns >= lowest_B1)
     return place - is_start[:, ::-1].argmax(axis=1)

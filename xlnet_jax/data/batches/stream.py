@@ -153,8 +153,7 @@ class Windows(NamedTuple):
 
 @functools.lru_cache(1 << 16)
 def _shuffled(seed: int, epoch: int, index: int, size: int) -> int:
-    """The number at `index` of a permutation of `range(size)`, which every epoch has another one
-    of.
+    """The number at `index` of a permutation of `range(size)`; each epoch has another permutation.
 
     Cached, because Grain draws until a number is in the range: with a few blocks a call takes
     milliseconds.
@@ -207,10 +206,12 @@ class ShuffledBlocks(NamedTuple):
             self.seed, epoch_B, group_B, self.blocks // self.together
         )
         block_B = shuffled_B * self.together + place_B
-        # Tokens that do not fill a block are left out: by the offset others in every epoch.
+        # Tokens that do not fill a block are left out; the offset changes them with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * (self.first_window or self.window)) % (most + 1)
-        if self.shuffle_len:  # the same for all windows, and spread evenly over any number
+        if (
+            self.shuffle_len
+        ):  # the same for all windows, and spread evenly however many tokens are left out
             offset_B = (epoch_B * GOLDEN_SECTION % 1 * (most + 1)).astype(np.int64)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
@@ -223,8 +224,8 @@ class Stream:
       corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the
         epoch.
-      rows_per_block: 2 instead if rows r and r + B/2 read the same block at the same time, the
-        second reversed.
+      rows_per_block: 1, or instead of `bidirectional` 2: rows r and r + B/2 read the same block at
+        the same time, the second reversed.
     """
 
     corpora: tuple[ShuffledBlocks, ...]

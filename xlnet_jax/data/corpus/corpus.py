@@ -45,8 +45,8 @@ class Corpus:
       tokens, documents: their numbers in the split; at least one token.
       sha256: hash of the content of all splits, which a resumed run requires.
       token_counts: int64 [V], how often each piece occurs in the split.
-      manifest, listing: the manifest, and the bytes of each file in the folder by name; a pickled
-        corpus lacks both.
+      manifest, listing: the manifest, and the size of each file in the folder by name, in
+        bytes; a pickled corpus lacks both.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Corpus:
         self.__dict__.update(state)
         self._start()
 
-    def read(self, starts: np.ndarray, length: int) -> Page:
+    def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are
         valid.
 

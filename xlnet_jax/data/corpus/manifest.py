@@ -153,8 +153,8 @@ def read_manifest(path: str) -> Json:
 
 
 def open_folder(path: str) -> tuple[Json, dict[str, int]]:
-    """Reads and checks the manifest of a finished corpus; also returns the bytes of each file in
-    the folder by name.
+    """Reads and checks the manifest of a finished corpus; also returns the size of each
+    file in the folder by name, in bytes.
 
     Raises BadInput: the manifest is missing or damaged, was edited, or has another format.
     RestartMe: the bucket does not answer.

@@ -167,8 +167,8 @@ def scan(path: str, entry: Json, page_tokens: int, vocab_size: int) -> Iterator[
     """Yields the pages of a local shard in order, without the padding, in bounded memory, and
     compares them with the shard's entry in the manifest.
 
-    Raises BadInput with the file and, if it has a bad page, with the first of them; for a wrong
-    hash after the last page.
+    Raises BadInput with the file, and with the number of the first bad page if there is one. A
+    wrong hash is reported after the last page.
     """
     try:
         size = os.path.getsize(path)

@@ -204,10 +204,14 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> Json:
         0, corpus.tokens - length + 1, count
     )
     excerpts = [
-        {"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens, flags)}
-        for start, tokens, flags in zip(
-            starts.tolist(), *corpus.read_flags(starts, length), strict=True
-        )
+        {
+            "split": split,
+            "start": int(start),
+            "tokens": length,
+            "text": _text(corpus, tokens, flags),
+        }
+        for start in starts  # one at a time: pages of all excerpts may not fit into memory
+        for tokens, flags in zip(*corpus.read_flags(np.array([start]), length), strict=True)
     ]
     return {"samples": excerpts}
 

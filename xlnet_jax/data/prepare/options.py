@@ -18,14 +18,15 @@ class PrepareOptions:
         None = the kind of the data set or of the tokenizer, or else of `family`.
       family: the model that will read the corpus; it decides the kind of vocabulary (None = xlnet).
       dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
-      vocab_size: pieces of the trained tokenizer (None = the largest of `_PIECES` that the text
-        gives), or the most pieces of a counted vocabulary (None = a million words, all characters
-        and bytes).
+      vocab_size: pieces of the trained tokenizer (None = the largest of 32,000, 16,000, 8,000,
+        4,000, 2,000 and 1,000 that the text gives), or the most pieces of a counted vocabulary
+        (None = a million words, all characters and bytes).
       sample_bytes: text for training the tokenizer, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document, sentences, unwrap, field, heldout, errors, page_tokens: see `text.Request`.
-      uncased, strip_accents, nfkc: steps of `tokenizer.Normalization`, added to those of the given
-        `tokenizer`. A folder that was begun with stripped accents goes on stripping them.
+      uncased, strip_accents, nfkc: steps of `tokenizer.Normalization`, added to the steps of the
+        given `tokenizer`, or the only steps of a vocabulary that is made here. A folder that was
+        begun with stripped accents goes on stripping them.
       shard_bytes: source text of a work unit, which gives a shard per split; None = 64 MB, or 1 GB
         from 1 TB of text on.
       data_dir: folder of TFDS; see `records.find_tfds`.

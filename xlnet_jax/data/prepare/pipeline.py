@@ -105,12 +105,10 @@ class _Corpus(NamedTuple):
         }
         return record | {"shard_bytes": self.shard_bytes}
 
-    def units(self, for_counts: bool = False) -> list[Unit]:
-        """The work units. For counts they cover all splits of a published data set, so that the
-        vocabulary does not depend on the split that is held out.
-        """
+    def units(self) -> list[Unit]:
+        """The work units; planned once, because it reads from every large file."""
         if self.published:
-            splits = datasets.SPLITS if for_counts else ("train", self.published.heldout)
+            splits = "train", self.published.heldout
             return self.published.plan(self.sources, self.shard_bytes, splits)
         return plan(self.sources, self.shard_bytes, self.request.document)
 
@@ -122,6 +120,7 @@ def prepare(inputs: Sequence[str], output: str, options: PrepareOptions = DEFAUL
       inputs: files, folders and glob patterns, on disk or `gs://`, and `tfds:NAME[:SPLIT]`; see
         `sources`.
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
+      options: see `PrepareOptions`.
 
     Returns the manifest. Raises BadInput: unusable text or options, a folder that belongs to
     something else, another request than the first, or a file that cannot be written. RestartMe: a
@@ -226,7 +225,7 @@ def _make(corpus: _Corpus) -> Json:
     """Makes the tokenizer and all units, and assembles them; returns the manifest."""
     output, options = corpus.output, corpus.options
     units = corpus.units()
-    tokenizer = _write_tokenizer(corpus)
+    tokenizer = _write_tokenizer(corpus, units)
     refused = [name for name in MEMBERS if unexportable(tokenizer, name)]
     # Nobody expects an export of counted vocabularies, which no member has.
     if options.family in refused or 0 < len(refused) < len(MEMBERS):
@@ -246,7 +245,7 @@ def _make(corpus: _Corpus) -> Json:
         return resume.check_finished(output)
 
 
-def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
+def _write_tokenizer(corpus: _Corpus, units: list[Unit]) -> Tokenizer:
     """Copies, trains or counts the tokenizer of a folder that has none yet, and opens it. Raises
     BadInput: no text, too small a bound, a published data set with other counts than the published
     ones, or another tokenizer in the folder.
@@ -261,7 +260,9 @@ def _write_tokenizer(corpus: _Corpus) -> Tokenizer:
             _train(path, corpus)
         else:
             _log.info("counting %s", request.vocabulary)
-            units = corpus.units(for_counts=True)
+            if corpus.published:
+                # All splits: the vocabulary does not depend on the split that is held out.
+                units = corpus.published.plan(corpus.sources, corpus.shard_bytes, datasets.SPLITS)
             engines.run_units(output, units, None, request, corpus.options)
             counts, of_file = Counter[str](), Counter[str]()
             for note in in_threads(
@@ -362,7 +363,9 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
     counts = {name: sum(note[name] for note in notes) for name in ("replaced", "empty")}
     if counts["replaced"]:
-        _log.warning("replaced by U+FFFD, not UTF-8: %s", quantity(counts["replaced"], "place"))
+        _log.warning(
+            "replaced by U+FFFD, because it is not UTF-8: %s", quantity(counts["replaced"], "place")
+        )
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
@@ -382,8 +385,8 @@ def _assemble(output: str, units: Sequence[Unit], tokenizer: Tokenizer, options:
         **counts,
         "dropped": dropped,
         "unknown": {
-            "pieces": sum(note["unknown"] for note in notes),
-            "example": max(note["example"] for note in notes) or None,
+            "pieces": sum(note.get("unknown", 0) for note in notes),
+            "example": max(note.get("example", "") for note in notes) or None,
         },
         "sources": [part for note in notes for part in note["sources"]],
     }

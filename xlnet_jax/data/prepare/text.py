@@ -317,8 +317,8 @@ class TextReader:
 
 
 def wrapped(sentences: Sequence[str]) -> str | None:
-    """The advice for sentences cut by punctuation of which most end without any: their lines are
-    wrapped. Otherwise None.
+    """The advice if most sentences, though cut by punctuation, end without punctuation, because
+    lines are wrapped; otherwise None.
     """
     ended = sum(_sentence_ends()[1].search(sentence) is not None for sentence in sentences)
     if 2 * ended >= len(sentences):
