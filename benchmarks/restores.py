@@ -24,7 +24,7 @@ import time
 
 import _tiny
 
-RUNS, TINY_RUNS = ((1, 1), (1, 2), (1, 4), (2, 2), (4, 4), (4, 2)), ((1, 1),)
+RUNS, TINY_RUNS = ((1, 1), (1, 2), (1, 4), (2, 2), (4, 4), (4, 2)), ((1, 1), (1, 2))
 """Processes that save, and processes that read."""
 MODEL = {"layers": 4, "d_model": 512, "heads": 8, "head_dim": 64, "d_ff": 2048, "vocab_size": 8000}
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

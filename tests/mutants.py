@@ -2853,6 +2853,23 @@ MUTANTS = (
         'objectives=("clm", "plm")',
         ("tests/model/test_left_to_right.py",),
     ),
+    Mutant(
+        "a_filled_text_loses_its_segments",
+        "xlnet_jax/infer/decoder.py",
+        "*ordered, part.kind_N)",
+        "*ordered, 0 * part.kind_N)",
+        one(
+            "infer/learned_positions",
+            "test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_own_segment",
+        ),
+    ),
+    Mutant(
+        "half_of_the_pairs_whatever_is_asked",
+        "xlnet_jax/data/batches/sentence_pairs.py",
+        "< data.positive_pair_rate",
+        "< 0.5",
+        one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row"),
+    ),
 )
 
 

@@ -54,7 +54,7 @@ def test_the_diffs_are_of_the_files_that_they_name():
                 at = source.find(lines, at)
                 assert at >= 0, f"{path} has no such lines, or not here: {lines}"
                 at, hunks = at + len(lines) - 1, hunks + 1
-    assert hunks > 25
+    assert hunks > 25 and len(ROWS) > 20
 
 
 def test_the_tests_and_files_that_the_text_names_exist():

@@ -1,6 +1,6 @@
 """The reference is complete: commands, options, exit codes, metrics and files, each with its line.
 
-Keys are held by tests/test_config.py, public names by tests/test_library.py.
+Keys are held by tests/test_config.py, public names by tests/test_site.py.
 """
 
 import pathlib

@@ -11,9 +11,10 @@
 
 `encode`, `hidden` and `logits` read the pieces of a text with SEP and CLS, and every position sees
 every other. For similarity or classification fine-tune the model first. `score`, `fill` and
-`generate` read the pieces without SEP and CLS. A left-to-right model (`data.objective=clm`) only
-scores and continues texts. A masked model (`mlm`) fills one gap of one piece and has `pseudo_score`
-instead of `score`. A model of masked diffusion (`mdm`) has `elbo` instead of `score`.
+`generate` read the pieces without SEP and CLS, except for `mlm`, and for `mdm` with positions at
+the input. A left-to-right model (`data.objective=clm`) only scores and continues texts. A masked
+model (`mlm`) fills one gap of one piece and has `pseudo_score` instead of `score`. A model of
+masked diffusion (`mdm`) has `elbo` instead of `score`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
-from xlnet_jax.infer.batching import batches, padded, program, read_by_host
+from xlnet_jax.infer.batching import batches, padded, power_of_two, program, read_by_host
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
@@ -281,7 +282,7 @@ class Model:
         ids, known = [text.ids for text in gapped], [text.known for text in gapped]
         T, learned = self.longest, self.config.model.member.positions_at_input
         if self.config.objective.likelihood == "pseudo" and not learned:
-            T = max(T, 2 + max(map(len, ids)))  # a text of any length, with CLS and SEP
+            T = power_of_two(2 + max(map(len, ids)), T)  # a text of any length, with CLS and SEP
         # A left-to-right model without a memory may continue past a segment: as in training, the
         # next segment sees nothing of the one before.
         endless = self.config.objective.causal and not learned

@@ -3,6 +3,7 @@ another run, no code.
 """
 
 import errno
+import itertools
 import json
 import os
 import pathlib
@@ -160,22 +161,16 @@ def copy(run, tmp_path):
 
 
 ONE_OF_EACH = tuple(zip(DAMAGES, (*PARTS, "params"), strict=True))
-"""Every kind of damage, and every part of a checkpoint."""
+"""Every kind of damage, and every part of a checkpoint; `make prove` has all pairs."""
 
 
-def matrix(*now):
-    """All damages of all parts: those of `now` in `make test`, one of each kind in CI, all of them
-    in `make prove`.
-    """
-    marks = {case: pytest.mark.slow for case in ONE_OF_EACH} | {case: () for case in now}
-    cases = [(damage, part) for damage in DAMAGES for part in PARTS]
-    return pytest.mark.parametrize(
-        ("damage", "part"),
-        [pytest.param(*case, marks=marks.get(case, pytest.mark.prove)) for case in cases],
-    )
-
-
-@matrix(*ONE_OF_EACH)
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        pytest.param(*case, marks=() if case in ONE_OF_EACH else pytest.mark.prove)
+        for case in itertools.product(DAMAGES, PARTS)
+    ],
+)
 def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     run, tmp_path, abstract, saved, caplog, damage, part
 ):

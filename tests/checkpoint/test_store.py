@@ -460,3 +460,16 @@ def test_what_cannot_be_split_stays():
     one, asked = SingleDeviceSharding(jax.devices()[0]), on_mesh((8, 1), ())
     for sharding, shape in ((one, SHAPE), (asked, ()), (asked, SHAPE)):
         assert spread(sharding, shape, shape) is sharding
+
+
+def test_devices_read_different_parts_of_an_array_that_all_will_hold(tmp_path):
+    """Fails if an array is stored whole, or if each device reads all of it."""
+    everywhere = on_mesh((8, 1), ())
+    x = jax.device_put(np.arange(2**21, dtype=np.float32).reshape(8, -1), jax.devices()[0])
+    wanted = {"params": {"a": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere)}}
+    with jax.set_mesh(everywhere.mesh):
+        with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
+            writer.save(1, {"params": {"a": x}}, {})
+        with Checkpoints(str(tmp_path)) as reader:
+            read = reader.read(1, wanted)["params"]["a"]
+    assert len({str(shard.index) for shard in read.addressable_shards}) == 8

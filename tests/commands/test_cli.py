@@ -624,3 +624,14 @@ def test_texts_of_a_corpus_cannot_command_a_terminal(capsys):
     shown["pieces"][0] = "[/bold]\x1b"  # nor is it markup
     inspect.print_example(shown)
     assert "[/bold]\\x1b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [("trian", "train"), ("corpus vrify", "verify"), ("corpus trian", None)],
+)
+def test_a_mistyped_command_is_told_the_nearest_and_json_too(words, near, capsys):
+    assert main([*words.split(), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["exit_code"] == 2 and ("usage: " in err) == (near is None)
+    assert err.endswith(f". Did you mean '{near}'?\n") == bool(near)

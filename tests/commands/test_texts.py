@@ -93,6 +93,17 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
     assert xj.load(workdir).fill([]) == []
 
 
+def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
+    words = ["fill", f"--workdir={workdir}", *TEXTS, "--temperature=1", "--batch_size=2"]
+    single, several = lines(capsys, words), lines(capsys, [*words, "--samples=3"])
+    assert [one["sample"] for one in several] == [1, 2, 3] * 2
+    assert [one["text"] for one in several[::3]] == [one["text"] for one in single]
+    assert len({one["text"] for one in several}) == 6
+    # The most probable pieces of a gap whose length is drawn.
+    drawn = lines(capsys, ["fill", f"--workdir={workdir}", TEXTS[1], "--samples=9"])
+    assert len({len(one["gaps"][0]["pieces"]) for one in drawn}) > 1
+
+
 @pytest.mark.slow
 def test_a_bar_counts_several_texts_on_a_terminal(workdir, capsys, monkeypatch):
     """On stderr; without one, and of a single text, there is none."""

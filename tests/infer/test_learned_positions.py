@@ -139,7 +139,7 @@ def test_masked_diffusion_reads_texts_between_cls_and_sep(models):
         ),
         (
             lambda: model.elbo([TEXT * 3]),
-            "reads only data.segment_len=32, CLS and SEP included; shorten it",
+            "reads only model.max_positions=32, CLS and SEP included; shorten it",
         ),
     ):
         with pytest.raises(BadInput, match=message):
@@ -161,3 +161,15 @@ def test_a_left_to_right_model_of_learned_positions_continues_texts_to_the_last_
     with pytest.raises(BadInput, match="new ones included; shorten it"):
         model.generate([TEXT * 3])
     assert model.encode([TEXT]).shape == (1, model.config.model.d_model)
+
+
+def test_a_masked_xlnet_fills_by_the_logits_of_the_whole_text_with_cls_in_its_own_segment():
+    """Fails if a call of the decoder reads the segments of the text as zeros."""
+    config = tiny.config(
+        data={"objective": "mlm", "reuse_len": 29, "num_predict": 6}, model={"memory_len": 0}
+    )
+    model = Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
+    text = "Bado [MASK] menora."
+    (logits_PV,) = model.logits([text])
+    expected = jax.nn.log_softmax(logits_PV[0]).max()
+    np.testing.assert_allclose(model.fill([text])[0].log_prob, expected, rtol=1e-6)

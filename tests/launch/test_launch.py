@@ -256,6 +256,20 @@ VARIANTS = [
     ("mig.sh", ["--capacity=spot", "--autodelete", "--disk=projects/p/zones/z/disks/d"]),
     ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]),
     ("xpk.sh", ["--storage=a", "--storage=b", "--capacity=spot", "--project=p"]),
+    (
+        "tpu_vm.sh",
+        [
+            "--network=n",
+            "--subnetwork=s",
+            "--service-account=a@p.iam.gserviceaccount.com",
+            "--mount=/data",
+            "--disk=projects/p/zones/z/disks/d",
+        ],
+    ),
+    ("queued_resource.sh", ["--capacity=calendar=r", "--valid-until=6h"]),
+    ("mig.sh", ["--capacity=reservation=r", "--network=n", "--subnetwork=s"]),
+    ("xpk.sh", ["--capacity=flex-start"]),
+    ("xpk.sh", ["--capacity=reservation=r"]),
     *((script, ["--delete"]) for script in LAUNCHES),
 ]
 

@@ -159,3 +159,10 @@ def test_all_hosts_of_a_slice_begin_end_or_go_on_together(cloud, codes, rounds, 
     done = cloud.run("mig.sh", *MIG, "--accelerator=v5p-16", "--", *BUCKET)
     assert done.returncode == end, done.stderr
     assert sorted(cloud.heard()) == sorted(hosts * rounds)
+
+
+def test_a_booted_group_deletes_itself(cloud):
+    cloud.answers(["absent", "RUNNING"], [])
+    assert cloud.run("mig.sh", *MIG, "--boot", "--autodelete", "--", *BUCKET).returncode == 0
+    script = cloud.calls()[1]["metadata"]["startup-script"].splitlines()[1]
+    assert "sleep\\ 60\\;\\ gcloud\\ compute\\ instance-groups\\ managed\\ delete\\ xlnet" in script

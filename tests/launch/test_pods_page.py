@@ -194,3 +194,16 @@ def test_a_newcomer_runs_the_commands_of_his_route_in_their_order_and_leaves_not
         (gone.discard if new else gone.add)(thing)
     assert [thing for thing in there if not thing[0].endswith(KEPT)] == []
     assert gone
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "xlnet-jax compile --config=c --topologie=v6e:8x8",
+        "launch/gek.sh --name=x",
+        "sbatch --node=2 launch/slurm.sbatch train --config=c --workdir=w",
+    ],
+)
+def test_a_misspelt_command_is_found(command, capsys):
+    (words,) = commands_of(command)
+    assert refusal(words)

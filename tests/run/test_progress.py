@@ -158,3 +158,17 @@ def test_an_evaluation_by_itself_has_a_bar_and_one_in_training_has_the_bar_of_th
             2,
         ]
     assert [bar.tasks[0].total for bar in bars] == [3, 0] and bars[0].tasks[0].completed == 2
+
+
+@pytest.mark.parametrize("size", [1, 10, 64])
+def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
+    to = reporter()
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        for first in range(0, 320, size):
+            report(to, range(first, min(first + size, 320)))
+    # Every line is of its own step, wherever the dispatch ends.
+    said = [
+        re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups()
+        for r in caplog.records
+    ]
+    assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]

@@ -88,6 +88,8 @@ def test_a_run_that_was_stopped_or_killed_in_phases_and_at_borders_has_the_same_
         train(settings(pytestconfig), str(tmp_path), stop_at=stop)
         if stop in (4, 10):  # as killed before this save: the steps since the last one come again
             shutil.rmtree(tmp_path / "checkpoints" / str(stop))
+    starts = [line["step"] for line in read_jsonl(str(tmp_path / "runs.jsonl"))]
+    assert starts == [0, 2, 2, 8, 8]
     assert_same_end(tmp_path, whole)
 
 

@@ -48,7 +48,7 @@ _CARRIED = (
     "__version__",
     "requirements",
 )
-"""Fields of the files beside the model that any value may have."""
+"""Fields of the files beside the model that may have any value."""
 _USUAL = (None, {}, {"query": "", "document": ""}, "cosine")
 """Values of prompts and similarity in newer folders where nobody has set them."""
 _OF_POOLING = {

@@ -42,7 +42,8 @@ def power_of_two(number: int, smallest: int) -> int:
 
 
 def bucket(number: int, smallest: int) -> int:
-    """`power_of_two`, or three quarters of it where these hold `number`."""
+    """`power_of_two`, or three quarters of it if `number` fits and the
+    power is above `smallest`."""
     power = power_of_two(number, smallest)
     less = power * 3 // 4
     return less if number <= less and power > smallest else power

@@ -18,9 +18,9 @@ cache into the memory. The three methods are loops of such calls:
                  tokens have the chain's distribution. The first draft is always accepted, because
                  q_1 = p_1; so two calls fix at least two tokens.
 
-In masked diffusion (`mdm`) known tokens see the unknown ones as MASK, so every new token changes
-all others. Each call then reads the whole text and keeps no cache; chain and confidence work as
-above, and speculation is refused.
+In masked models (`mlm`, `mdm`) known tokens see the unknown ones as MASK, so every new token
+changes all others. Each call then reads the whole text and keeps no cache. Chain and confidence
+work as above for `mdm`, and speculation is refused; a text of `mlm` has one unknown token.
 
 Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one
 call.
@@ -60,10 +60,12 @@ class Method(NamedTuple):
 
 
 class Reread(NamedTuple):
-    """The whole texts of masked diffusion, which take the place of a cache."""
+    """The whole texts of a masked model, which take the place of a cache."""
 
     tokens_BT: jax.Array
     rank_BT: jax.Array
+    kind_BT: jax.Array
+    """Segment kinds, as in `Batch.segments`."""
 
     @property
     def segment_len(self) -> int:
@@ -77,7 +79,7 @@ class DecodingState(NamedTuple):
     """
 
     cache: Any
-    """A `Cache`, or the `Reread` of masked diffusion."""
+    """A `Cache`, or the `Reread` of a masked model."""
     logits_BPV: jax.Array
     """Logits of the next P tokens; by confidence, of all slots."""
     position_BU: jax.Array
@@ -136,7 +138,7 @@ def start(
     config, none_BT = model.transformer.config, jnp.zeros((B, segment_len), jnp.int32)
     dtype = accumulator(jnp.dtype(config.compute_dtype))
     if model.transformer.objective.masks:
-        cache = Reread(none_BT, none_BT)
+        cache = Reread(none_BT, none_BT, none_BT)
     else:
         cache = empty_cache(config, params, B, segment_len, memory_len)
     return DecodingState(
@@ -161,6 +163,7 @@ def read_known(
     state: DecodingState,
     tokens_BQ: jax.Array,
     rank_BQ: jax.Array,
+    kind_BQ: jax.Array,
     position_BU: jax.Array,
     continues: bool | jax.Array,
 ) -> DecodingState:
@@ -171,6 +174,7 @@ def read_known(
         predicted their next token.
       rank_BQ: NEVER in padding and at unknown positions; unknown positions that are read as MASK
         have a rank.
+      kind_BQ: segment kinds, which only a masked model reads; other models read texts of kind 0.
       position_BU: see `DecodingState`.
       continues: whether the cache holds the segment before, which becomes the memory.
     """
@@ -184,9 +188,11 @@ def read_known(
     )
     if not tokens_BQ.shape[1]:
         return state._replace(calls_B=state.calls_B + (size_B > 0))
-    if not model.transformer.objective.masks:
-        full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
-        state = state._replace(cache=state.cache.next_segment(full_B))
+    if model.transformer.objective.masks:
+        cache = Reread(tokens_BQ, rank_BQ, kind_BQ)
+    else:
+        cache = state.cache.next_segment(jnp.broadcast_to(jnp.asarray(continues), size_B.shape))
+    state = state._replace(cache=cache)
     slot_1P = jnp.arange(state.logits_BPV.shape[1])[None]
     return _predict(model, params, state, DecodingCall(tokens_BQ, rank_BQ, None, slot_1P))
 
@@ -425,10 +431,10 @@ def _predict(
     if model.transformer.objective.masks:
         if position_BQ is not None:
             tokens_BQ, rank_BQ = put(cache.tokens_BT, tokens_BQ, position_BQ), cache.rank_BT
-        cache, cached = None, {}
+        cache, cached = None, {"kind_BQ": cache.kind_BT}
     logits_BPV, cache = forward(model, params, cache, tokens_BQ, rank_BQ, target_BP, **cached)
     if model.transformer.objective.masks:
-        cache = Reread(tokens_BQ, rank_BQ)
+        cache = state.cache._replace(tokens_BT=tokens_BQ)
     return state._replace(
         cache=cache, logits_BPV=logits_BPV, calls_B=state.calls_B + live_BP.any(axis=1)
     )
@@ -441,21 +447,22 @@ def forward(
     tokens_BQ: jax.Array,
     rank_BQ: jax.Array,
     target_BP: jax.Array,
+    kind_BQ: jax.Array | None = None,
     **cached: Any,
 ) -> tuple[jax.Array, Any]:
     """Reads Q tokens of each text.
 
     Args:
       target_BP: the P tokens whose logits are wanted.
+      kind_BQ: segment kinds, as in `Batch.segments`; None: all 0.
       cached: arguments of `XLNet` that go with a cache.
 
     Returns:
       The logits, -inf for ids without a piece (`model.spare_rows`), and the cache or memory after
       the tokens.
     """
-    batch = forward_text(
-        tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP
-    )
+    kind_BQ = np.zeros(tokens_BQ.shape, np.int32) if kind_BQ is None else kind_BQ
+    batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), kind_BQ, target_BP)
     out = model.run(params, batch, cache, **cached)
     # The vocabulary is not split over devices: a draw needs all of it.
     logits_BPV = nn.with_logical_constraint(

@@ -187,7 +187,14 @@ class Decoder(TextModel):
                 Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
             batch = padded(parts, B, Q, U, unused=T)
             state = decode.read_known(
-                model, params, state, batch.tokens, batch.rank, batch.target_positions, turn > 0
+                model,
+                params,
+                state,
+                batch.tokens,
+                batch.rank,
+                batch.segments,
+                batch.target_positions,
+                turn > 0,
             )
             if isinstance(asked, Fill) and asked.top > 1:  # every text has one unknown token
                 token_BK, log_prob_BK = jax.device_get(
@@ -268,7 +275,8 @@ def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
     """The segment with its unknown positions in the order, and unseen unless read as MASK."""
     rank_N = np.where(part.rank_N > 0, NEVER, part.rank_N)
     order_U = np.argsort(place_N[part.text_U])
-    return Segment(part.token_N, rank_N, *(each_U[order_U] for each_U in part[2:5]))
+    ordered = (each_U[order_U] for each_U in part[2:5])
+    return Segment(part.token_N, rank_N, *ordered, part.kind_N)
 
 
 def _continued(

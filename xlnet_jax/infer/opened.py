@@ -51,8 +51,8 @@ class Stored(NamedTuple):
     """The step whose checkpoint has `config`; None: see `workdir.config_at`."""
 
     def step(self, step: int | None = None) -> int | None:
-        """The step of the checkpoint to read: by default the best score of a fine-tuned model;
-        None = the newest good checkpoint.
+        """The step of the checkpoint to read: by default, for a fine-tuned model, the step with the
+        best score; None = the newest good checkpoint.
         """
         step = self.of_step if step is None else step
         if step is None and not self.config.pretrains:

@@ -158,9 +158,12 @@ def checked_texts(
             )
         if len(ids_N) + 2 * is_framed(model) > segment_len and not config.memory_len:
             framed = ", CLS and SEP included" * is_framed(model)
+            limit = (
+                "model.max_positions" if config.member.positions_at_input else "data.segment_len"
+            )
             raise BadInput(
                 f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
-                f"data.segment_len={segment_len}{framed}; shorten it"
+                f"{limit}={segment_len}{framed}; shorten it"
             )
         texts.append((ids_N.astype(np.int32), known_N))
     return texts

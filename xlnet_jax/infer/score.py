@@ -28,9 +28,9 @@ log of a distribution (`Scorer.elbo`). The chain rule in one order needs a pass 
 which all tokens later in the order are masked; `Scorer.log_prob` computes it for models of `mdm`
 and `mlm`.
 
-If the first token to predict has no known token before it: in `plm` its query sees no key, so its
-attention is exactly 0, and the model predicts from the position's vector alone; in `clm` it follows
-the end of a document (`<eod>`).
+If no token of a text is known: in `plm` the query of the first token to predict sees no key, so its
+attention is exactly 0, and the model predicts from the position's vector alone; in `clm` that token
+follows the end of a document (`<eod>`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Writer:
     """The `finetune.evaluation.Write` of a task: writes the target of each row.
 
     A target has at most U pieces: `finetune.max_answer` and END. With a temperature the pieces are
-    drawn, and a text depends only on its source, its number and the seed. Otherwise a beam search
+    drawn, and a target depends only on its source, its number and the seed. Otherwise a beam search
     keeps `finetune.beam` prefixes; a beam of 1 is greedy.
     """
 

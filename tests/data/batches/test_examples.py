@@ -99,6 +99,9 @@ def test_b_follows_a_or_shares_nothing_with_its_own_row():
                     "random B is in its row's own window or memory"
                 )
     assert 0.42 < np.mean(labels) < 0.58
+    data, text = dataclasses.replace(DATA, positive_pair_rate=1.0), Counting()
+    text.starts = np.arange(text.tokens) % 5 == 0
+    assert all(batch.label.all() for _, batch in build(range(3), data=data, text=text))
 
 
 def test_targets_are_ascending_the_tokens_themselves_and_never_functional():

@@ -1,9 +1,8 @@
-"""What is drawn: spans, segments A and B and targets per half, worked by hand and by their
-distributions.
+"""What is drawn: spans, by hand and by their distribution; segments A and B and targets per half,
+by hand.
 
-The figures are those of the 2019 code's `_sample_mask` and `_split_a_and_b`, measured on synthetic
-sentences. Each bound is narrow enough that a plausible other rule fails it, and the test shows that
-it does.
+The figures are those of the 2019 code's `_sample_mask`. Each bound is narrow enough that a
+plausible other rule fails it, and the test shows that it does.
 """
 
 import numpy as np
@@ -178,20 +177,20 @@ def test_targets_per_half(segment_len, reuse_len, num_predict, goals):
 ROWS, N = 3000, 256
 
 
-def scanned(goal, *, kind="pieces", alpha=6, edit_lengths=lambda u: u):
+def scanned(goal, *, kind="pieces", edit_lengths=lambda u: u):
     """What the scan alone marks, without the fill, in rows of 256 pieces of which 75 % begin a
     word.
     """
     rng = np.random.default_rng(0)
     start = rng.random((ROWS, N)) < 0.75
-    draws = rng.random((ROWS, spans.draws_needed(N, alpha, 1)))
+    draws = rng.random((ROWS, spans.draws_needed(N, 6, 1)))
     count = (draws.shape[1] - N) // 2
     draws[:, :count] = edit_lengths(draws[:, :count])
     turned = draws.copy()
     turned[:, -N:] = 1 - turned[:, -N:]
     masks = [
         spans.sample(
-            start, np.ones((ROWS, N), bool), goal, u, max_span=5, alpha=alpha, beta=1, kind=kind
+            start, np.ones((ROWS, N), bool), goal, u, max_span=5, alpha=6, beta=1, kind=kind
         )
         for u in (draws, turned)
     ]
@@ -235,4 +234,7 @@ def test_spans_are_as_long_as_the_originals():
         assert not runs_are_the_originals(scanned(43, **wrong)), wrong
 
 
-BUDGET, PAIRS = 253, 8000
+@pytest.mark.parametrize("kind", ["words", "pieces", "random"])
+def test_no_more_than_what_may_be_a_target(kind):
+    drawn = {"lengths": [1], "places": [0.0], "fill": [0, 1]}
+    assert sampled("W" * 8, 6, **drawn, kind=kind, ineligible=[0, 2, 3, 5, 7]) == [1, 4, 6]

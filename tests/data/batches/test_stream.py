@@ -30,7 +30,7 @@ def positions(where) -> np.ndarray:
 
 
 @pytest.mark.parametrize("left", [1, 31, 63, 127])
-def test_so_it_does_whatever_is_left_of_stretches_of_text(left):
+def test_every_epoch_leaves_out_another_part_whatever_is_left_of_stretches(left):
     """Also where the length of a stretch is a multiple of the number of offsets."""
     blocks = ShuffledBlocks(512 + left, 8, 4, seed=3, shuffle_len=128)
     _, block_E, first_E = blocks.locate(np.arange(600) * blocks.blocks)

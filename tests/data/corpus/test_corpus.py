@@ -237,3 +237,23 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     assert Corpus(copy).token_counts.sum() == Corpus(copy).tokens
     _edit(copy, lambda manifest: manifest["tokenizer"].update(vocab_size=300))
     _refused(copy, "spiece.model has 200 pieces, the manifest says 300")
+
+
+def test_pages_are_read_once_per_call_and_few_shards_are_open(monkeypatch):
+    corpus = Corpus(data.corpus_path(), cache_bytes=3 * data.PAGE_TOKENS * 5)
+    read, original = [], corpus._shards.read
+    monkeypatch.setattr(
+        corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest)
+    )
+    corpus.read(np.array([0, 0, 1, 64]), 64)
+    assert read == [(0, 0), (0, 1)]
+    corpus.read(np.array([10]), 100)
+    assert read == [(0, 0), (0, 1)]
+    corpus.read(np.arange(5) * 64, 64)  # more than the cache holds is read all the same
+    assert read == [(0, page) for page in range(5)] and len(corpus._pages) == 3
+    monkeypatch.setattr("xlnet_jax.data.corpus.shards._OPEN_SHARDS", 1)
+    corpus = Corpus(data.corpus_path())
+    np.testing.assert_array_equal(
+        corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0]
+    )
+    assert len(corpus._shards._open) == 1
