@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.infer.batching import program, read_by_host
@@ -461,7 +460,8 @@ def forward(
       The logits, -inf for ids without a piece (`model.spare_rows`), and the cache or memory after
       the tokens.
     """
-    kind_BQ = np.zeros(tokens_BQ.shape, np.int32) if kind_BQ is None else kind_BQ
+    if kind_BQ is None:
+        kind_BQ = jnp.zeros(tokens_BQ.shape, jnp.int32)
     batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), kind_BQ, target_BP)
     out = model.run(params, batch, cache, **cached)
     # The vocabulary is not split over devices: a draw needs all of it.

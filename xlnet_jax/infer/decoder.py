@@ -275,8 +275,12 @@ def _in_order(part: Segment, place_N: np.ndarray) -> Segment:
     """The segment with its unknown positions in the order, and unseen unless read as MASK."""
     rank_N = np.where(part.rank_N > 0, NEVER, part.rank_N)
     order_U = np.argsort(place_N[part.text_U])
-    ordered = (each_U[order_U] for each_U in part[2:5])
-    return Segment(part.token_N, rank_N, *ordered, part.kind_N)
+    return part._replace(
+        rank_N=rank_N,
+        position_U=part.position_U[order_U],
+        target_U=part.target_U[order_U],
+        text_U=part.text_U[order_U],
+    )
 
 
 def _continued(
